@@ -60,6 +60,7 @@ LATENT = {
     "v_head_dim": 16,
     **GROUPS,
 }
+T5 = {"vocab_size": 101, "d_model": 128, "d_kv": 16, "d_ff": 96, "num_heads": 8}
 SIZES: dict[str, dict[str, Any]] = {
     "bloom": {"vocab_size": 101, "hidden_size": 128, "n_layer": 1, "n_head": 8, "seq_length": 64},
     "chatglm": CHATGLM,
@@ -81,12 +82,15 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt_neox": PLAIN | {"intermediate_size": 96},
     "gptj": GPT2 | {"rotary_dim": 8},
     "mixtral": LLAMA | {"num_local_experts": 4},
+    "mt5": T5,
     "opt": PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "pangu_alpha": {"vocab_size": 101, "hidden_size": 128, "num_heads": 8, "max_position_embeddings": 64},
     "qwen2_moe": LLAMA | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},
+    "t5": T5,
 }
-PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "gemma2"}
+ENCODERS = {"mt5", "t5"}
+PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "gemma2", *ENCODERS}
 TOKENS_ALONE = {*PLAIN_ATTENTION, "chatglm_6b"}
 """Each token is a sequence of its own in every step: there is one graph for all kinds."""
 FUSED = {
@@ -105,12 +109,16 @@ def job(model_type: str, size: int, ranks: list[int], stages: int = 1, layers: i
         "chatglm_6b": "num_layers",
         "gpt2": "n_layer",
         "gptj": "n_layer",
+        "mt5": "num_layers",
         "pangu_alpha": "num_layers",
+        "t5": "num_layers",
     }
     config[depth.get(model_type, "num_hidden_layers")] = layers * stages
     found = compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
-    two = describe(config).two_positions
+    arch = describe(config)
+    two, encoder = arch.two_positions, arch.encoder
     found["settings"]["two_positions"] = None if two is None else asdict(two)
+    found["settings"]["decoder_start_id"] = None if encoder is None else encoder.start_id
     return found
 
 
@@ -165,6 +173,11 @@ def fused_of(name: str, kind: str) -> set[str]:
 Compiled = dict[tuple[str, int], list[dict[str, Any]]]
 
 
+def kinds_of(name: str) -> list[str]:
+    """The kinds of graphs of a job; an encoder's input is never taken in parts."""
+    return [DECODE, PROMPT, *([] if name.split()[0] in ENCODERS else [CHUNK]), HEAD, COPY]
+
+
 def test_these_types_have_the_graphs_of_llama() -> None:
     for each in LIKE_LLAMA:
         assert declaration(each).network is declaration("llama").network
@@ -181,10 +194,7 @@ def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) ->
     for which, graphs in compiled.items():
         if which[0] in ("float32", OF_STAGES, WINDOWED):
             continue
-        assert [graph.get("kind") for graph in graphs] == [DECODE, PROMPT, CHUNK, HEAD, COPY], (
-            which,
-            graphs[-1],
-        )
+        assert [graph.get("kind") for graph in graphs] == kinds_of(which[0]), (which, graphs[-1])
         for graph in graphs:
             assert "rule" not in graph, (which, graph)
             if which[0].split()[0] in TOKENS_ALONE and graph["kind"] == CHUNK:

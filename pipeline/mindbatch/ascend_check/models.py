@@ -51,8 +51,16 @@ _LATENT = {  # sizes of a head's parts as DeepSeek-V3 has them: MindFormers sets
     "v_head_dim": 32,
 }
 _GROUPED_LATENT = _GROUPED | _SHARED | _LATENT | {"head_dim": 64}
-CPU_ONLY = ("mt5", "t5")
-"""Types that Ascend's operators do not compute (`limit_faults`)."""
+_ENCODER = {
+    "vocab_size": 96,
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 96,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
     "chatglm": {
@@ -110,6 +118,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "minimind": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": None},
     "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "mt5": _ENCODER,
     "olmo2": _GROUPED,
     "opt": _PLAIN | {"ffn_dim": 96},
     "pangu_alpha": {
@@ -125,6 +134,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen3": _GROUPED | {"attention_bias": False},
     "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
     "starcoder2": _GROUPED,
+    "t5": _ENCODER,
 }
 _OF_WIDTH = {key: value for key, value in _GROUPED.items() if key != "head_dim"}
 MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {

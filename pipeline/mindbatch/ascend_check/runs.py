@@ -18,6 +18,7 @@ from mindbatch.ascend_check.models import (
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
+from mindbatch.engine.batch import wanted_tokens
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
@@ -45,29 +46,39 @@ STEPS: tuple[tuple[Span, ...], ...] = (
 _PARAMS = DecodingParams(max_new_tokens=1)
 
 
-def step_of(spans: Sequence[Span], *, with_contexts: bool = False) -> Step:
+def step_of(spans: Sequence[Span], *, with_contexts: bool = False, with_encoder: bool = False) -> Step:
     """The step of the two prompts' tokens in these spans; logits of all of them are wanted.
 
-    with_contexts: what the first step has of a prompt is its context.
+    with_contexts: what the first step has of a prompt is its context. with_encoder: all that but the last
+    token is the encoder's input, of which there are no logits.
     """
     scheduled = []
     for number, (prompt, table, (start, stop)) in enumerate(zip(PROMPTS, TABLES, spans, strict=True)):
-        sequence = TokenSequence(Row(_PARAMS, prompt, [], (), number), None, block_table=list(table))
+        inputs = STEPS[0][number][1] - 1 if with_encoder else 0
+        row = Row(_PARAMS, prompt[inputs:], [], (), number, encoder_token_ids=prompt[:inputs])
+        sequence = TokenSequence(row, None, block_table=list(table))
         if with_contexts:
             sequence.context = PromptContext(STEPS[0][number][1], mask=2)
         group = SequenceGroup(Request(str(number), prompt, _PARAMS), strategy_for(_PARAMS), [sequence], 64)
-        scheduled.append(ScheduledTokens(group, sequence, start, stop, stop - start))
+        scheduled.append(ScheduledTokens(group, sequence, start, stop, stop - max(start, inputs)))
     return Step(scheduled, num_tokens=sum(stop - start for start, stop in spans))
 
 
 def logits(name: str, kernels: Kernels) -> FloatArray:
-    """[tokens, vocabulary] of every token of STEPS, in their order, over one cache. name: of NAMES."""
+    """[tokens, vocabulary] of every token of STEPS, in their order, over one cache. name: of NAMES.
+
+    Of a model with an encoder, only of the decoder's tokens.
+    """
     family = family_of(name)
     model = _native(name, kernels) if family is None else _mindformers(family, kernels)
-    two_positions = None if family is not None else architecture(name).two_positions
-    runner = ModelRunner(model, replace(SETTINGS, two_positions=two_positions))
-    steps = [step_of(spans, with_contexts=two_positions is not None) for spans in STEPS]
-    return np.concatenate([runner.run(step).logits(range(step.num_tokens)) for step in steps])
+    arch = None if family is not None else architecture(name)
+    two_positions, encoder = (arch.two_positions, arch.encoder) if arch else (None, None)
+    start_id = None if encoder is None else encoder.start_id
+    settings = replace(SETTINGS, two_positions=two_positions, decoder_start_id=start_id)
+    runner = ModelRunner(model, settings)
+    kinds = {"with_contexts": two_positions is not None, "with_encoder": encoder is not None}
+    steps = [step_of(spans, **kinds) for spans in STEPS]
+    return np.concatenate([runner.run(step).logits(wanted_tokens(step).tolist()) for step in steps])
 
 
 def _native(model_type: str, kernels: Kernels) -> RunnableModel:

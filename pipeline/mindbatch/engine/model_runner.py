@@ -46,9 +46,11 @@ class ModelRunner:
         self._settings = settings
         self._network: StepNetwork
         if model.programs is None:
-            from mindbatch.engine.step_graphs import StepGraphs  # MindSpore
+            from mindbatch.engine.encoder_graphs import EncoderDecoderGraphs  # MindSpore
+            from mindbatch.engine.step_graphs import StepGraphs
 
-            self._network = StepGraphs(model, settings, on_compile)
+            graphs = StepGraphs if settings.decoder_start_id is None else EncoderDecoderGraphs
+            self._network = graphs(model, settings, on_compile)
         else:
             self._network = RecordedSteps(model.programs)
 

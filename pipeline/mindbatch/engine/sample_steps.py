@@ -32,9 +32,11 @@ def sample_steps(settings: EngineSettings, *, few: bool = False) -> Iterator[Sam
 
     few: see `buckets_up_to`.
     """
+    has_encoder = settings.decoder_start_id is not None
+    decoded = (1, 2) if has_encoder else (0, 1)
     for tokens in buckets_up_to(settings.batch_size, few=few):
-        yield SampleStep(DECODE, tokens, _step(settings, [(0, 1)] * tokens, num_logits=1))
-    for kind, first in ((PROMPT, 0), (CHUNK, 1)):
+        yield SampleStep(DECODE, tokens, _step(settings, [decoded] * tokens, num_logits=1))
+    for kind, first in ((PROMPT, 0), (CHUNK, 1))[: 1 if has_encoder else 2]:
         longest = min(settings.seq_length, settings.num_blocks * settings.block_size) - first
         for tokens in buckets_up_to(settings.max_batched_tokens, few=few):
             if tokens > 1 and longest > 1:  # a single token is decoded
@@ -50,7 +52,7 @@ def _spans(tokens: int, first: int, longest: int) -> list[tuple[int, int]]:
 def _step(settings: EngineSettings, spans: list[tuple[int, int]], num_logits: int = 0) -> Step:
     scheduled = []
     for number, (start, stop) in enumerate(spans):
-        group = _group(stop)
+        group = _group(stop, with_encoder=settings.decoder_start_id is not None)
         (sequence,) = group.sequences
         sequence.context = None if settings.two_positions is None else PromptContext(stop, 0)
         blocks = settings.blocks_for(stop)
@@ -60,9 +62,9 @@ def _step(settings: EngineSettings, spans: list[tuple[int, int]], num_logits: in
     return Step(scheduled, num_tokens=sum(stop - start for start, stop in spans))
 
 
-def _group(length: int) -> SequenceGroup:
-    params, tokens = DecodingParams(), [0] * length
-    row = Row(params, tokens, [], (), row_hash=0)
-    return SequenceGroup(
-        Request("", (*tokens,), params), strategy_for(params), [Sequence(row, None)], length + 1
-    )
+def _group(length: int, *, with_encoder: bool) -> SequenceGroup:
+    """with_encoder: all tokens but the last are its input."""
+    params, tokens = DecodingParams(), (0,) * length
+    prompt, inputs = (tokens[-1:], tokens[:-1]) if with_encoder else (tokens, ())
+    row = Row(params, prompt, [], (), row_hash=0, encoder_token_ids=inputs)
+    return SequenceGroup(Request("", prompt, params), strategy_for(params), [Sequence(row, None)], length + 1)

@@ -35,8 +35,7 @@ class GatheredAttention(nn.Cell):
         tokens, context = queries.shape[0], keys.shape[1] * keys.shape[2]
         batch, group = tokens * self.kv_heads, self.heads // self.kv_heads
         grouped = ops.cast(queries, mstype.float32).reshape(batch, group, self.head_dim)
-        keys = self._by_head(keys, tokens, context)
-        values = self._by_head(values, tokens, context)
+        keys, values = by_head(keys, tokens), by_head(values, tokens)
         scores = self.scores(grouped, keys).reshape(tokens, self.heads, context) * self.scale
         if self.softcap > 0:
             scores = capped(scores, self.softcap)
@@ -60,10 +59,13 @@ class GatheredAttention(nn.Cell):
         distances = ops.cast(positions - limits + 1, mstype.float32).expand_dims(1)
         return slopes * distances * self.factor
 
-    def _by_head(self, cached: Tensor, tokens: int, context: int) -> Tensor:
-        heads_first = cached.reshape(tokens, context, self.kv_heads, self.head_dim).swapaxes(1, 2)
-        heads_first = heads_first.reshape(tokens * self.kv_heads, context, self.head_dim)
-        return ops.cast(heads_first, mstype.float32)
+
+def by_head(cached: Tensor, tokens: int) -> Tensor:
+    """Of gathered [T, W, block_size, heads, head_dim]: [T * heads, W * block_size, head_dim] in float32."""
+    heads, head_dim = cached.shape[3:]
+    context = cached.shape[1] * cached.shape[2]
+    heads_first = cached.reshape(tokens, context, heads, head_dim).swapaxes(1, 2)
+    return ops.cast(heads_first.reshape(tokens * heads, context, head_dim), mstype.float32)
 
 
 def _nearest_bfloat16(x: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 
 # In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), a tuple
 # as argument of a graph is taken for a constant, and a cell with *arguments, or with arguments left to their
@@ -48,6 +49,27 @@ class AdaptedTokenGraph(nn.Cell):
         adapters: Tensor,
     ) -> Any:
         return self.cell(ids, positions, (slots, rows, block_tables, lengths), (adapters,))
+
+
+class EncoderDecoderGraph(nn.Cell):
+    """Takes the fields of `kernels.step.PartArrays`, of an encoder or a decoder; gives float32."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+    def construct(
+        self,
+        ids: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        firsts: Tensor,
+        positions: Tensor,
+    ) -> Tensor:
+        step = (slots, rows, block_tables, lengths, firsts, positions)
+        return ops.cast(self.cell(ids, positions, step, ()), mstype.float32)
 
 
 class AdaptedHeadGraph(nn.Cell):

@@ -130,6 +130,14 @@ class Kernels(ABC):
         assert isinstance(vector, np.ndarray)
         return vector.astype(np.float32) + np.float32(offset)
 
+    def floats(self, weight: Parameter | Array) -> FloatArray:
+        """The numbers of a weight that is not packed."""
+        return np.asarray(weight, np.float32)
+
+    def fixed(self, numbers: FloatArray) -> Tensor | Array:
+        """Numbers that were made of weights, as cells take them."""
+        return numbers
+
     def absent(self) -> Tensor | Array:
         """What stands for a vector that a layer has not: [1] of zero."""
         return self.zeros(1)
@@ -306,22 +314,25 @@ class Kernels(ABC):
         The step's keys and values are written to the cache before any token attends.
         """
 
-    def distance_attention(self, shape: AttentionShape) -> Operation:
+    @abstractmethod
+    def distance_attention(self, shape: AttentionShape, *, within_step: bool) -> Operation:
         """Cell (qkv, key cache, value cache, *step, bias [heads, 2 * farthest + 1]) -> [T, heads * head_dim].
 
         step: slots, rows, block tables, lengths, firsts and positions, of which a token sees [first, length).
-        A score gets the bias of key - own position, counted from -farthest on. Asked of `program_library`s
-        alone, as are the next two.
+        A score gets the bias of key - own position, counted from -farthest on.
+        within_step: the step has all tokens of its rows, which see each other.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def cross_attention(self, shape: AttentionShape) -> Operation:
         """Cell (queries, key cache, value cache, rows, block tables, lengths) -> [T, heads * head_dim]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_cache(self, shape: AttentionShape) -> Operation:
-        """Cell (keys and values [T, 2 * kv_heads * head_dim], key cache, value cache, slots) -> nothing."""
-        raise NotImplementedError
+        """Cell (x, keys and values [T, 2 * kv_heads * head_dim], key cache, value cache, slots) -> x.
+
+        What is computed of the x that it gives finds them written.
+        """
 
     @abstractmethod
     def cache_shapes(

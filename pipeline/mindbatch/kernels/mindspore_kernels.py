@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn
 from mindspore.common.np_dtype import bfloat16
 
 from mindbatch.kernels.adapters import AdapterStore
-from mindbatch.kernels.arrays import Array
+from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
@@ -49,8 +49,15 @@ class MindSporeKernels(Kernels):
         return shared_parameter(name, array)
 
     def raised(self, vector: Parameter | Array, offset: float) -> Tensor:
-        assert isinstance(vector, Tensor)
-        return constant(vector.asnumpy().astype(np.float32) + np.float32(offset), np.float32)
+        return self.fixed(self.floats(vector) + np.float32(offset))
+
+    def floats(self, weight: Parameter | Array) -> FloatArray:
+        assert isinstance(weight, Tensor)
+        found: FloatArray = weight.asnumpy().astype(np.float32)
+        return found
+
+    def fixed(self, numbers: FloatArray) -> Tensor:
+        return constant(numbers, np.float32)
 
     def zeros(self, width: int) -> Tensor:
         return constant(np.zeros(width), self.dtype)

@@ -283,7 +283,7 @@ class NativeKernels(Kernels):
             settings += map(float_bits, shape.alibi.slopes)
         return self._cell(self._cached("mb_attention"), output, first_type, np.array(settings, np.int32))
 
-    def distance_attention(self, shape: AttentionShape) -> Operation:
+    def distance_attention(self, shape: AttentionShape, *, within_step: bool) -> Operation:
         return self._of_heads("mb_relative_attention", shape)
 
     def cross_attention(self, shape: AttentionShape) -> Operation:
@@ -298,7 +298,14 @@ class NativeKernels(Kernels):
 
     def write_cache(self, shape: AttentionShape) -> Operation:
         settings = np.array([shape.heads, shape.head_dim], np.int32)
-        return self._cell(self._cached("mb_write_cache"), lambda *shapes: (), lambda *types: (), settings)
+        name = self._cached("mb_write_cache")
+        write = self._cell(name, lambda *shapes: (), lambda *types: (), settings)
+
+        def written(x: Any, *inputs: Any) -> Any:
+            write(*inputs)
+            return x
+
+        return written
 
     def _cached(self, name: str) -> str:
         """The function that does it with the cache as it is kept."""

@@ -6,6 +6,13 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.encoder_cells import (
+    CacheWrite,
+    CacheWriter,
+    CrossAttention,
+    DistanceAttention,
+    StepAttention,
+)
 from mindbatch.kernels.gathered_attention import GatheredAttention
 from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
@@ -218,6 +225,18 @@ class ReferenceKernels(MindSporeKernels):
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         return Attention(shape)
+
+    def distance_attention(self, shape: AttentionShape, *, within_step: bool) -> nn.Cell:
+        return StepAttention(shape) if within_step else DistanceAttention(shape, self._cache_writer(shape))
+
+    def cross_attention(self, shape: AttentionShape) -> nn.Cell:
+        return CrossAttention(shape)
+
+    def write_cache(self, shape: AttentionShape) -> nn.Cell:
+        return CacheWrite(self._cache_writer(shape))
+
+    def _cache_writer(self, shape: AttentionShape) -> nn.Cell:
+        return CacheWriter(shape)
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

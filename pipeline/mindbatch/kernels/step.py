@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,3 +44,37 @@ class StepShape(NamedTuple):
     graph: str
     tokens: int
     sequences: int
+
+
+class PartArrays(NamedTuple):
+    """The tokens of a step that the encoder or the decoder computes, as its layers take them.
+
+    ids, slots, rows, block_tables: as of a `Batch`.
+    lengths, firsts: [T]; a token sees the positions [first, length) of its sequence.
+    """
+
+    ids: IntArray
+    slots: IntArray
+    rows: IntArray
+    block_tables: IntArray
+    lengths: IntArray
+    firsts: IntArray
+    positions: IntArray
+
+
+def encoder_and_decoder(step: Sequence[IntArray]) -> tuple[PartArrays, PartArrays, IntArray]:
+    """The parts of an encoder-decoder's batch, and which of its tokens are the decoder's, in rising order."""
+    ids, positions, slots, rows, tables, lengths, inputs = step
+    encoded, decoded = np.flatnonzero(positions < inputs), np.flatnonzero(positions >= inputs)
+
+    def part(tokens: IntArray, lengths: IntArray, firsts: IntArray) -> PartArrays:
+        return PartArrays(
+            ids[tokens], slots[tokens], rows[tokens], tables, lengths, firsts, positions[tokens]
+        )
+
+    seen = inputs[encoded]
+    return (
+        part(encoded, seen, np.zeros_like(seen)),
+        part(decoded, lengths[decoded], inputs[decoded]),
+        decoded.astype(np.int32),
+    )

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mindbatch.kernels.distances import distance_bias
 from mindbatch.kernels.interface import ExpertsShape, Kernels
 from mindbatch.kernels.layer import Layer, Operation
@@ -33,7 +31,7 @@ from mindbatch.layers.embedding import LearnedPositions, TokenEmbedding
 from mindbatch.layers.encoder_decoder import (
     CrossAttention,
     CrossBlock,
-    CrossCaches,
+    CrossCache,
     DistanceAttention,
     Encoder,
     EncoderDecoder,
@@ -244,11 +242,11 @@ class Layers:
         arch = self.arch
         assert arch.encoder is not None
         first, last = self.shard.bounds(arch.heads)
-        table = np.asarray(self.weights.get(f"positions.{stack}"))[:, first:last]
+        table = self.kernels.floats(self.weights.get(f"positions.{stack}"))[:, first:last]
         bias = distance_bias(table, arch.encoder.farthest, causal=stack == "decoder")
         shape = attention_shape(arch, index, self.shard)
         of_rank = (self.weights, self.caches[index], self.kernels, self.shard)
-        return DistanceAttention(name, shape, bias, *of_rank)
+        return DistanceAttention(name, shape, bias, *of_rank, is_of_encoder=stack == "encoder")
 
     def encoder_decoder(
         self, encoder_block: Callable[[int], Operation], block: Callable[[int], Operation]
@@ -264,8 +262,10 @@ class Layers:
             return Decoder(begin, None, [make(index) for index in range(layers)], end)
 
         shape = attention_shape(arch, 0, self.shard)
-        names = [f"layers.{index}.cross" for index in range(arch.num_layers)]
-        caches = CrossCaches(names, shape, self.weights, self.caches, self.kernels)
+        caches = [
+            CrossCache(f"layers.{index}.cross", shape, self.weights, self.caches[index], self.kernels)
+            for index in range(arch.num_layers)
+        ]
         encoder = Encoder(stack(encoder_block, arch.encoder.num_layers, "encoder.norm"), caches)
         return EncoderDecoder(encoder, stack(block, arch.num_layers, "norm"), self._head())
 

@@ -35,12 +35,14 @@ class DistanceAttention(Layer):
         cache: Cache,
         kernels: Kernels,
         shard: TensorSlice,
+        *,
+        is_of_encoder: bool,
     ) -> None:
         """`bias`: see `kernels.distances.distance_bias`, of the rank's heads."""
         self.qkv = ColumnLinear(f"{name}.qkv", weights, kernels)
-        self.attend = kernels.distance_attention(shape)
+        self.attend = kernels.distance_attention(shape, within_step=is_of_encoder)
         self.key_cache, self.value_cache = cache
-        self.bias = bias
+        self.bias = kernels.fixed(bias)
         self.output = RowLinear(f"{name}.output", weights, kernels, shard)
 
     def construct(self, x: Tensor, angles: Tensors, step: Tensors, adapters: Tensors) -> Tensor:
@@ -96,37 +98,32 @@ class CrossBlock(Layer):
         return self.mlp(x, adapters), residual
 
 
-class CrossCaches(Layer):
-    """The encoder's hidden states -> their keys and values in the cache of each of the decoder's layers."""
+class CrossCache(Layer):
+    """The encoder's hidden states -> their keys and values in the cache of a layer of the decoder."""
 
     def __init__(
-        self,
-        names: Sequence[str],
-        shape: AttentionShape,
-        weights: Weights,
-        caches: Sequence[Cache],
-        kernels: Kernels,
+        self, name: str, shape: AttentionShape, weights: Weights, cache: Cache, kernels: Kernels
     ) -> None:
-        """names: of each layer's cross-attention."""
-        self.projections = [ColumnLinear(f"{name}.key_value", weights, kernels) for name in names]
-        self.caches = [*caches]
+        """name: of the layer's cross-attention."""
+        self.project = ColumnLinear(f"{name}.key_value", weights, kernels)
+        self.key_cache, self.value_cache = cache
         self.write = kernels.write_cache(shape)
 
-    def construct(self, hidden: Tensor, slots: Tensor) -> None:
-        for projection, (keys, values) in zip(self.projections, self.caches, strict=True):
-            self.write(projection(hidden, ()), keys, values, slots)
+    def construct(self, hidden: Tensor, slots: Tensor) -> Tensor:
+        return self.write(hidden, self.project(hidden, ()), self.key_cache, self.value_cache, slots)
 
 
 class Encoder(Layer):
-    """The tokens of whole inputs to hidden states [T, hidden_size], for the caches, too."""
+    """The tokens of whole inputs to hidden states [T, hidden_size], which the caches have then."""
 
-    def __init__(self, layers: Decoder, caches: CrossCaches) -> None:
+    def __init__(self, layers: Decoder, caches: Sequence[CrossCache]) -> None:
         self.layers = layers
-        self.caches = caches
+        self.caches = [*caches]
 
     def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
         hidden = self.layers(ids, positions, step, adapters)
-        self.caches(hidden, step[0])
+        for cache in self.caches:
+            hidden = cache(hidden, step[0])
         return hidden
 
 

@@ -68,7 +68,6 @@ class ModelFacts:
             self._ascend_head,
             block_size,
             is_gathered=self.is_gathered,
-            has_encoder=self.decoder_start_id is not None,
         )
 
     def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.layers.decoder import Network
     from mindbatch.models.runnable import RunnableModel
 
-_NATIVE_ALONE = (
-    "computed by the C++ kernels alone; allowed: CPU, with the package's library built, and ranks of one host"
-)
+_ONE_HOST = "its ranks on a CPU must be of one host; allowed besides: runtime.kernels=reference, and Ascend"
 
 
 @dataclass(frozen=True)
@@ -174,8 +172,8 @@ def load_native(
     held = stage or Stage(range(arch.num_layers))
     is_recorded = kernels.program_library(rank, held) is not None
     if not is_recorded:
-        if arch.encoder is not None:
-            raise ConfigError(f"{arch.model_type}: {_NATIVE_ALONE}")
+        if kernels.name == "native" and (arch.encoder is not None or arch.two_positions is not None):
+            raise ConfigError(f"{arch.model_type}: {_ONE_HOST}")
         # Tokens of a prompt see those behind them, which operators over whole sequences do not.
         kernels = compiled(kernels if arch.two_positions is None else kernels.for_single_tokens())
     weights = load_weights(arch, folder, kernels, rank, progress, stage)

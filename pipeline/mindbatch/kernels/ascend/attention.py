@@ -117,3 +117,17 @@ def is_plain(shape: AttentionShape) -> bool:
     """Whether PlainAttention computes it."""
     is_rounded = shape.alibi is not None and shape.alibi.is_rounded
     return needs_gathering(shape.head_dim, is_rounded=is_rounded, has_softcap=shape.softcap > 0)
+
+
+class AscendCacheWriter(nn.Cell):
+    """`CacheWriter` by ReshapeAndCache."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.write = ops.auto_generate.ReshapeAndCache()
+
+    def construct(
+        self, x: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    ) -> tuple[Tensor, ...]:
+        x = ops.depend(x, self.write(key, value, key_cache, value_cache, slots))
+        return x, key_cache, value_cache

@@ -9,7 +9,13 @@ from mindspore import nn
 
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
-from mindbatch.kernels.ascend.attention import CachedAttention, PlainAttention, PromptAttention, is_plain
+from mindbatch.kernels.ascend.attention import (
+    AscendCacheWriter,
+    CachedAttention,
+    PlainAttention,
+    PromptAttention,
+    is_plain,
+)
 from mindbatch.kernels.ascend.experts import Experts
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
 from mindbatch.kernels.ascend.limits import flash_is_legal
@@ -100,6 +106,9 @@ class AscendKernels(ReferenceKernels):
         cell = PromptAttention(wide) if self.graph == PROMPTS else CachedAttention(wide, is_masked=is_masked)
         return cell if shape.alibi is None else AlibiAttention(shape, cell, self.dtype)
 
+    def _cache_writer(self, shape: AttentionShape) -> nn.Cell:
+        return AscendCacheWriter()
+
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -120,6 +129,8 @@ class AscendKernels(ReferenceKernels):
         return shape_of(spans, pad, capacity, flash=flash, is_windowed=0 < attention.window < capacity)
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
+        if batch.encoder_lengths is not None:
+            return super().graph_inputs(batch, shape, geometry)
         arrays = arrays_of(batch, shape, geometry.num_blocks, geometry.block_size)
         return arrays if batch.adapters is None else (*arrays, batch.adapters)
 

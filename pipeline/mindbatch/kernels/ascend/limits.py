@@ -43,7 +43,6 @@ def limit_faults(
     block_size: int,
     *,
     is_gathered: bool = False,
-    has_encoder: bool = False,
 ) -> Iterator[str]:
     """Why the operators do not take a model of these sizes, in the words of the configuration.
 
@@ -57,8 +56,6 @@ def limit_faults(
         )
     if not is_gathered:
         yield from _head_faults(head_dim, block_size, where)
-    if has_encoder:
-        yield "an encoder: not with runtime.device_target=Ascend; allowed: CPU for this model"
 
 
 def _head_faults(head_dim: int, block_size: int, where: str) -> Iterator[str]:

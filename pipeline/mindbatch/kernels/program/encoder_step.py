@@ -12,7 +12,7 @@ from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import ROWS, Recording, recorded
 from mindbatch.kernels.program.step import recorded_head
-from mindbatch.kernels.step import IntArray
+from mindbatch.kernels.step import IntArray, encoder_and_decoder
 
 
 class EncoderDecoderPrograms:
@@ -34,15 +34,10 @@ class EncoderDecoderPrograms:
 
         wanted: of tokens of the decoder alone; None where the step has no others.
         """
-        ids, positions, slots, rows, tables, lengths, inputs = step
-        encoded = np.flatnonzero(positions < inputs)
-        if len(encoded):
-            seen, nothing = inputs[encoded], np.zeros(len(encoded), np.int32)
-            own = (slots[encoded], rows[encoded], tables, seen, nothing, positions[encoded])
-            self._encoder.run([ids[encoded], *own])
-        decoded = np.flatnonzero(positions >= inputs)
-        own = (slots[decoded], rows[decoded], tables, lengths[decoded], inputs[decoded], positions[decoded])
-        [hidden] = self._decoder.run([ids[decoded], *own])
+        encoder, decoder, decoded = encoder_and_decoder(step)
+        if len(encoder.ids):
+            self._encoder.run(encoder)
+        [hidden] = self._decoder.run(decoder)
         return hidden if wanted is None else hidden[np.searchsorted(decoded, wanted)]
 
     def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:

@@ -1,0 +1,154 @@
+"""What an encoder-decoder has beside a decoder, from MindSpore's operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import Tensor, mint, nn, ops
+from mindspore import dtype as mstype
+
+from mindbatch.kernels.gathered_attention import NEVER, GatheredAttention, by_head
+from mindbatch.kernels.interface import AttentionShape
+
+
+class StepAttention(nn.Cell):
+    """See `Kernels.distance_attention`, within a step: nothing is cached.
+
+    It computes in float32; scores are [heads, T, T].
+    """
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(auto_prefix=False)
+        self.heads, self.head_dim, self.scale = shape.heads, shape.head_dim, shape.scale
+        self.scores = ops.BatchMatMul(transpose_b=True)
+        self.weigh = ops.BatchMatMul()
+
+    def construct(
+        self,
+        qkv: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        firsts: Tensor,
+        positions: Tensor,
+        bias: Tensor,
+    ) -> Tensor:
+        tokens = qkv.shape[0]
+        queries, keys, values = (self._by_head(part) for part in mint.chunk(qkv, 3, -1))
+        distances = positions.expand_dims(0) - positions.expand_dims(1)
+        scores = self.scores(queries, keys) * self.scale + biases(bias, distances)
+        is_same = rows.expand_dims(0) == rows.expand_dims(1)
+        weights = ops.softmax(ops.where(is_same.expand_dims(0), scores, NEVER), -1)
+        y = self.weigh(weights, values).swapaxes(0, 1).reshape(tokens, -1)
+        return ops.cast(y, qkv.dtype)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        heads = x.reshape(x.shape[0], self.heads, self.head_dim).swapaxes(0, 1)
+        return ops.cast(heads, mstype.float32)
+
+
+class DistanceAttention(nn.Cell):
+    """See `Kernels.distance_attention`: over the cache, of which each token's blocks are gathered."""
+
+    def __init__(self, shape: AttentionShape, write: nn.Cell) -> None:
+        """`write`: as `CacheWriter`."""
+        super().__init__(auto_prefix=False)
+        self.heads, self.head_dim, self.scale = shape.heads, shape.head_dim, shape.scale
+        self.write = write
+        self.scores = ops.BatchMatMul(transpose_b=True)
+        self.weigh = ops.BatchMatMul()
+
+    def construct(
+        self,
+        qkv: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        firsts: Tensor,
+        positions: Tensor,
+        bias: Tensor,
+    ) -> Tensor:
+        query, key, value = mint.chunk(qkv, 3, -1)
+        query, keys, values = self.write(query, key, value, key_cache, value_cache, slots)
+        tables = ops.gather(block_tables, rows, 0)
+        tokens, context = qkv.shape[0], tables.shape[1] * key_cache.shape[1]
+        batch = tokens * self.heads
+        keys = by_head(ops.gather(keys, tables, 0), tokens)
+        values = by_head(ops.gather(values, tables, 0), tokens)
+        query = ops.cast(query, mstype.float32).reshape(batch, 1, self.head_dim)
+        scores = self.scores(query, keys).reshape(tokens, self.heads, context) * self.scale
+        places = ops.arange(context).expand_dims(0)
+        scores = scores + biases(bias, places - positions.expand_dims(1)).swapaxes(0, 1)
+        is_seen = ops.logical_and(places < lengths.expand_dims(1), places >= firsts.expand_dims(1))
+        weights = ops.softmax(ops.where(is_seen.expand_dims(1), scores, NEVER), -1)
+        y = self.weigh(weights.reshape(batch, 1, context), values).reshape(tokens, -1)
+        return ops.cast(y, qkv.dtype)
+
+
+class CrossAttention(nn.Cell):
+    """See `Kernels.cross_attention`."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(auto_prefix=False)
+        self.heads, self.head_dim = shape.heads, shape.head_dim
+        self.over = GatheredAttention(shape)
+
+    def construct(
+        self,
+        queries: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        tables = ops.gather(block_tables, rows, 0)
+        heads = queries.reshape(-1, self.heads, self.head_dim)
+        keys, values = ops.gather(key_cache, tables, 0), ops.gather(value_cache, tables, 0)
+        return ops.cast(self.over(heads, keys, values, lengths), queries.dtype)
+
+
+class CacheWrite(nn.Cell):
+    """See `Kernels.write_cache`."""
+
+    def __init__(self, write: nn.Cell) -> None:
+        """`write`: as `CacheWriter`."""
+        super().__init__(auto_prefix=False)
+        self.write = write
+
+    def construct(
+        self, x: Tensor, keys_values: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    ) -> Tensor:
+        key, value = mint.chunk(keys_values, 2, -1)
+        return self.write(x, key, value, key_cache, value_cache, slots)[0]
+
+
+class CacheWriter(nn.Cell):
+    """(x, keys, values [T, heads * head_dim], caches, slots) -> x and the caches, once they are written."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(auto_prefix=False)
+        self.heads, self.head_dim = shape.kv_heads, shape.head_dim
+        self.update = ops.ScatterNdUpdate()
+
+    def construct(
+        self, x: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    ) -> Any:
+        block_size = key_cache.shape[1]
+        where = ops.stack((slots // block_size, slots % block_size), 1)
+        keys = self.update(key_cache, where, key.reshape(-1, self.heads, self.head_dim))
+        values = self.update(value_cache, where, value.reshape(-1, self.heads, self.head_dim))
+        return ops.depend(x, (keys, values)), keys, values
+
+
+def biases(table: Tensor, distances: Tensor) -> Tensor:
+    """[heads, 2 * farthest + 1] by distances [a, b] of key and query: [heads, a, b]."""
+    farthest = table.shape[1] // 2
+    places = ops.clamp(distances, -farthest, farthest) + farthest
+    return ops.gather(table, places.reshape(-1), 1).reshape(table.shape[0], *distances.shape)
