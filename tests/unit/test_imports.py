@@ -146,6 +146,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 MINDSPORE = {
     "ascend_check/operators.py",
     "cache/*",
+    "engine/encoder_graphs.py",
     "engine/step_graphs.py",
     "kernels/*",
     "layers/*",
