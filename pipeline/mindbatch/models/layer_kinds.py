@@ -17,6 +17,8 @@ def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]
     if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
         reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
         return (0,) * layers
+    if not window and SLIDING in kinds and kinds is not by_default:
+        reader.fault("layer_types", "names layers with a sliding window, and there is none")
     return tuple(known[kind] for kind in kinds)
 
 

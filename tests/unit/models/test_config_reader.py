@@ -183,6 +183,8 @@ def test_windows_of_qwen(family: str, changes: dict[str, Any], windows: tuple[in
         {"layer_types": 3},
         {"layer_types": [["full_attention"], "full_attention"]},
         {"max_window_layers": "all"},
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True, "sliding_window": None},
     ],
 )
 def test_bad_windows_of_qwen(changes: dict[str, Any]) -> None:
