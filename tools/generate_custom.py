@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _truth(text: str) -> bool:
     if text.lower() not in TRUE + FALSE:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+        raise argparse.ArgumentTypeError("must be True or False")
     return text.lower() in TRUE
 
 

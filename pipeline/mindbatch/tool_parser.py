@@ -1,17 +1,27 @@
-"""The flags of a tool, whose complaints go through the gate to the terminal."""
+"""The flags of a tool: every wrong one is told, one a line, through the gate to the terminal."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from mindbatch.errors import EXIT_USAGE
+from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.screen_text import say
+
+_EXPECTED: dict[Any, str] = {int: "must be a whole number", float: "must be a number"}
 
 
 class ToolParser(argparse.ArgumentParser):
-    """argparse's parser; what a user typed is shown as `screen_text` shows it."""
+    """argparse's parser, but that all faults are told, and what a user typed as `screen_text` shows it.
+
+    A `type` raises ArgumentTypeError with what is allowed; the flag and what was found are put before it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._faults: list[str] = []
 
     @classmethod
     def of_page(cls, name: str, page: str | None) -> ToolParser:
@@ -19,8 +29,51 @@ class ToolParser(argparse.ArgumentParser):
         formatter = argparse.RawDescriptionHelpFormatter
         return cls(prog=name, description=page, formatter_class=formatter, allow_abbrev=False)
 
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        if "type" in options:
+            options["type"] = self._noting(names[0], options["type"])
+        return super().add_argument(*names, **options)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        return self._checked(*self.parse_known_args(args, namespace))
+
+    def parse_intermixed_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        return self._checked(*self.parse_known_intermixed_args(args, namespace))
+
     def error(self, message: str) -> NoReturn:
-        """Prints usage and fault, and ends the process."""
-        self.print_usage(sys.stderr)
-        say(f"error: {message}", name=self.prog)
+        """Tells a fault that ends argparse's own reading, after those that were found before."""
+        self._faults.append(message.removeprefix("argument "))
+        self._end()
+
+    def _checked(self, found: Any, unread: Sequence[str]) -> Any:
+        self._faults += self._unread(unread)
+        if self._faults:
+            self._end()
+        return found
+
+    def _noting(self, name: str, convert: Callable[[str], Any]) -> Callable[[str], Any]:
+        def converted(text: str) -> Any:
+            try:
+                return convert(text)
+            except argparse.ArgumentTypeError as error:
+                allowed = str(error)
+            except (TypeError, ValueError):
+                allowed = _EXPECTED[convert]
+            self._faults.append(f"{name} {shown(text)}: {allowed}")
+            return None
+
+        return converted
+
+    def _unread(self, words: Sequence[str]) -> Iterator[str]:
+        """What is neither a flag nor the value of one; a word behind an unknown flag may be its value."""
+        flags = [word for word in words if word.startswith("-")]
+        known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        for word in flags:
+            name = word.partition("=")[0]
+            yield f"{shown(name, notation=str)}: unknown flag{did_you_mean(name, known)}"
+        for word in () if flags else words:
+            yield f"{shown(word)}: one too many"
+
+    def _end(self) -> NoReturn:
+        say(*self._faults, name=self.prog)
         self.exit(EXIT_USAGE)

@@ -176,9 +176,9 @@ def test_every_fault_is_told_at_once(
         ),
         (
             (*SHIPPED, "--use_past", "perhaps"),
-            "generate_custom.py: error: argument --use_past: 'perhaps' is neither True nor False",
+            "generate_custom.py: --use_past 'perhaps': must be True or False",
         ),
-        ((*SHIPPED, "--topk", "3"), "generate_custom.py: error: unrecognized arguments: --topk"),
+        ((*SHIPPED, "--topk", "3"), "generate_custom.py: --topk: unknown flag; did you mean --top_k?"),
     ],
 )
 def test_a_fault_is_one_line(

@@ -65,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "override_text": set(),
     "screen_text": {"hidden_values"},
     "strict_json": {"fault_lines"},
-    "tool_parser": {"errors", "screen_text"},
+    "tool_parser": {"errors", "fault_lines", "screen_text"},
     "parallel": LOWEST,
     "kernels.alibi": set(),
     "kernels.memory": LOWEST,
