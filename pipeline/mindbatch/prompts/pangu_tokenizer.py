@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,14 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
     """
     model = parsed_model(data, path)
     spec, kind = model.normalizer_spec, model.trainer_spec.model_type
+    texts = [each for each in model.pieces if isinstance(each.piece, str)]  # the others are a fault
     own = [
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, False),
         ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, True),
         ("unused pieces", sum(each.type == UNUSED for each in model.pieces), 0),
-        ("pieces of several words", sum(SPACE in each.piece[1:] for each in model.pieces), 0),
+        ("pieces of several words", sum(SPACE in each.piece[1:] for each in texts), 0),
         (f"pieces {SPACE}", sum(each.piece == SPACE for each in model.pieces), 1),
-        ("other pieces that a word may hold", sum(_is_in_words(each) for each in model.pieces), 0),
+        ("other pieces that a word may hold", sum(_is_in_words(each) for each in texts), 0),
     ]
     faults = [*faults_of(model, own), *normalization_faults(spec)]
     if kind not in _KINDS:
@@ -93,20 +94,19 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
     if faults:
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
     try:
-        backend = Backend(_model(model))
+        return _built(model), Words(normalized(spec))
     except BaseException as error:  # tokenizers raises nothing more special
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise CheckpointError(f"{path}: {one_line(error)}") from error
+
+
+def _built(model: Any) -> Backend:
+    backend = Backend(_model(model))
     backend.add_special_tokens([each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL)])
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace(SPACE, ""),
-            *(decoders.Replace(mark, white) for white, mark in WRITTEN.items()),
-            decoders.Fuse(),
-        ]
-    )
-    return backend, Words(normalized(spec))
+    written = (decoders.Replace(mark, white) for white, mark in WRITTEN.items())
+    backend.decoder = decoders.Sequence([decoders.Replace(SPACE, ""), *written, decoders.Fuse()])
+    return backend
 
 
 def _is_in_words(piece: Any) -> bool:
@@ -140,11 +140,16 @@ class Words:
 
 
 def _divided(_: int, text: NormalizedString) -> list[NormalizedString]:
-    found, start = [], 0
-    for word in words_of(str(text)):
-        found.append(text[start : start + len(word)])
-        start += len(word)
-    return found
+    return _slices(text, [len(word) for word in words_of(str(text))])
+
+
+def _slices(text: NormalizedString, lengths: Sequence[int]) -> list[NormalizedString]:
+    """Slices of these lengths, by halves: taking one costs as much as its text is long."""
+    if len(lengths) < 2:
+        return [text] if lengths else []
+    middle = len(lengths) // 2
+    end = sum(lengths[:middle])
+    return _slices(text[:end], lengths[:middle]) + _slices(text[end:], lengths[middle:])
 
 
 def _named_tokens(backend: Backend, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ SPACE = "▁"
 UNIGRAM, BYTE_PAIRS = 1, 2  # TrainerSpec.model_type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5  # SentencePiece.type
 _NORMALIZATIONS = ("nmt_nfkc", "nfkc", "identity")
+_MOST_CHARACTERS = 1000  # pairs that make a piece are looked for in a time that grows faster than it does
 _CHOSEN = -0.1  # the score with which sentencepiece prefers a user-defined piece to any others
 
 
@@ -75,7 +76,7 @@ def parsed_model(data: bytes, path: Path) -> Any:
 
     try:
         return sentencepiece_model_pb2.ModelProto.FromString(data)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # one or the other, as protobuf is built
         raise CheckpointError(f"{path}: not a sentencepiece model: {error}") from error
 
 
@@ -90,6 +91,11 @@ def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
         ("normalizer_spec.escape_whitespaces", normalizer.escape_whitespaces, True),
         ("unknown pieces", sum(each.type == UNKNOWN for each in model.pieces), 1),
         ("pieces that are no text", sum(not isinstance(each, str) for each in pieces), 0),
+        (
+            f"pieces of over {_MOST_CHARACTERS} characters",
+            sum(len(each) > _MOST_CHARACTERS for each in pieces),
+            0,
+        ),
         ("pieces without a score", sum(not math.isfinite(each.score) for each in model.pieces), 0),
         ("pieces that are there twice", len(pieces) - len({*pieces}), 0),
     ]

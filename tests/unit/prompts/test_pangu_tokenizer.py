@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from ice_tokenizers import loaded
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts.pangu_tokenizer import _slices
 from mindbatch.prompts.tokenizer import Tokenizer
 from pangu_tokenizers import Published, model_file, write
 
@@ -35,6 +37,14 @@ MULTILINGUAL = [
     " ",
     "\t\t",
 ]
+
+
+def piece_added(piece: str) -> bytes:
+    """A model file with one piece more."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(model_file())
+    model.pieces.add(piece=piece, score=-1.0)
+    return bytes(model.SerializeToString())
+
 
 Pair = tuple[Tokenizer, Published]
 
@@ -132,6 +142,36 @@ def test_other_models_are_refused(changes: dict[str, Any], fault: str, tmp_path:
         Tokenizer.load(write(tmp_path, model_file(**changes)))
 
 
-def test_a_damaged_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="vocab.model: not a sentencepiece model"):
-        Tokenizer.load(write(tmp_path, b"\xff\xff"))
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"\xff\xff", "vocab.model: not a sentencepiece model"),
+        (
+            model_file().replace(b"world", b"w\xff\xffld", 1),
+            "not a sentencepiece model|pieces that are no text=1",
+        ),
+        (piece_added("天" * 1001), "pieces of over 1000 characters=1; allowed: 0"),
+    ],
+    ids=["no model", "no text", "long"],
+)
+def test_a_damaged_file(data: bytes, fault: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=fault):
+        Tokenizer.load(write(tmp_path, data))
+
+
+def test_long_texts_are_divided_in_a_time_that_grows_as_they_do() -> None:
+    """A slice costs as much as what it is taken of is long."""
+    taken = []
+
+    class Text(str):
+        __slots__ = ()
+
+        def __getitem__(self, key: Any) -> Text:
+            taken.append(len(self))
+            return Text(super().__getitem__(key))
+
+    lengths = [1, 3, 2, 2] * 256
+    text = Text("".join(map(str, range(1000))))[: sum(lengths)]
+    taken.clear()
+    assert [len(each) for each in _slices(text, lengths)] == lengths  # type: ignore[arg-type]
+    assert sum(taken) <= 2 * len(text) * (len(lengths).bit_length() + 1)
