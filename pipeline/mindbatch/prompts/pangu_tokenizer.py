@@ -135,12 +135,19 @@ class Words:
 
     def pre_tokenize(self, text: PreTokenizedString) -> None:
         """See `tokenizers.pre_tokenizers.PreTokenizer.custom`."""
-        text.split(_divided)
-        text.normalize(self._normalizer.normalize)
+        text.split(self._divided)
 
-
-def _divided(_: int, text: NormalizedString) -> list[NormalizedString]:
-    return _slices(text, [len(word) for word in words_of(str(text))])
+    def _divided(self, _: int, text: NormalizedString) -> list[NormalizedString]:
+        """ValueError: the table of normalization is damaged. A panic that went on would end the process."""
+        words = _slices(text, [len(word) for word in words_of(str(text))])
+        try:
+            for word in words:
+                self._normalizer.normalize(word)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise ValueError(f"its table of normalization is damaged: {one_line(error)}") from None
+        return words
 
 
 def _slices(text: NormalizedString, lengths: Sequence[int]) -> list[NormalizedString]:

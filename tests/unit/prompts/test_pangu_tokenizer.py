@@ -13,7 +13,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from ice_tokenizers import loaded
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, PromptError
 from mindbatch.prompts.pangu_tokenizer import _slices
 from mindbatch.prompts.tokenizer import Tokenizer
 from pangu_tokenizers import Published, model_file, write
@@ -157,6 +157,16 @@ def test_other_models_are_refused(changes: dict[str, Any], fault: str, tmp_path:
 def test_a_damaged_file(data: bytes, fault: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=fault):
         Tokenizer.load(write(tmp_path, data))
+
+
+def test_a_damaged_table_of_normalization_is_the_rows_fault(tmp_path: Path) -> None:
+    """tokenizers panics; where it does so within a call of its own, the process would be aborted."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(model_file())
+    table = model.normalizer_spec.precompiled_charsmap
+    model.normalizer_spec.precompiled_charsmap = table[:4] + b"\xff" * 4000 + table[4004:]
+    ours = loaded(write(tmp_path, model.SerializeToString()))
+    with pytest.raises(PromptError, match="cannot encode it: .*its table of normalization is damaged"):
+        ours.encode("今天 天气")
 
 
 def test_long_texts_are_divided_in_a_time_that_grows_as_they_do() -> None:
