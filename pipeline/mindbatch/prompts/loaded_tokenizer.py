@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts.token_bytes import decoder_parts
 from mindbatch.prompts.tokenizer_folder import SETTINGS
 
 
@@ -40,8 +41,11 @@ def kept(
     """Of a tokenizer that has these tokens in its vocabulary, without truncation and padding.
 
     Raises:
-        CheckpointError: chat_template is neither a template nor several by their names.
+        CheckpointError: chat_template is neither a template nor several by their names; a decoder that fails.
     """
+    if any(part["type"] == "Strip" and part["stop"] for part in decoder_parts(backend)):
+        # The library cuts both ends of a token without asking whether they meet, and panics.
+        raise CheckpointError(f"{folder}: the tokenizer's decoder: Strip with stop above 0 is not supported")
     backend.no_truncation()
     backend.no_padding()
     # transformers looks for the id of an unknown token, too, among the unknown, without end.

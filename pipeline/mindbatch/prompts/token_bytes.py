@@ -17,7 +17,7 @@ _FIRST_NON_ASCII = 0x80
 
 def token_bytes_of(backend: Backend) -> TokenBytes:
     """The function for this tokenizer's decoder. It costs the same for every token of a text."""
-    kinds = _decoder_kinds(backend)
+    kinds = {part["type"] for part in decoder_parts(backend)}
     if "ByteLevel" in kinds:
         return _ByteLevelTokens(backend)
     return _TextTokens(backend, has_byte_tokens="ByteFallback" in kinds)
@@ -103,14 +103,12 @@ def byte_level_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-def _decoder_kinds(backend: Backend) -> frozenset[str]:
+def decoder_parts(backend: Backend) -> list[dict[str, Any]]:
+    """The settings of a tokenizer's decoder and of those that it consists of."""
     decoder = backend.decoder
-    if decoder is None:
-        return frozenset()
-    kinds: set[str] = set()
-    pending: list[dict[str, Any]] = [json.loads(decoder.__getstate__())]
+    pending: list[dict[str, Any]] = [] if decoder is None else [json.loads(decoder.__getstate__())]
+    parts = []
     while pending:
-        state = pending.pop()
-        kinds.add(state["type"])
-        pending.extend(state.get("decoders", []))
-    return frozenset(kinds)
+        parts.append(pending.pop())
+        pending.extend(parts[-1].get("decoders", []))
+    return parts

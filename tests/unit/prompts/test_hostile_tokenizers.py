@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from small_tokenizers import CHATML, byte_level, sentencepiece_like, unigram, write_folder
 from tokenizers import Tokenizer as Backend
+from tokenizers import decoders
 
 from mindbatch.errors import CheckpointError, PromptError
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
@@ -260,3 +261,11 @@ def test_a_text_that_the_vocabulary_cannot_spell_is_a_prompt_error(tmp_path: Pat
     assert tokenizer is not None
     with pytest.raises(PromptError, match="the tokenizer cannot encode it: .*unk_id"):
         tokenizer.encode("hello 世界")
+
+
+def test_a_decoder_that_panics_on_short_tokens_is_refused(tmp_path: Path) -> None:
+    backend = sentencepiece_like()
+    backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 1, 1)])
+    write_folder(tmp_path, backend, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    with pytest.raises(CheckpointError, match="Strip with stop above 0"):
+        Tokenizer.load(tmp_path)
