@@ -31,6 +31,12 @@ _PLAIN = re.compile(r"[\w.-]{1,60}", re.ASCII)
 _MAX_COMPARED = 64  # characters of an unknown key: the search takes time in their square
 
 
+def is_positive_float32(value: object) -> bool:
+    """Whether it is a number that is still above 0, finite and exact to 24 bits as float32."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 2.0**-126 <= value < 2.0**128  # type: ignore[operator]
+
+
 @dataclass(frozen=True)
 class IgnoredKeys:
     """Keys of config.json that the user declares to be without effect.
@@ -121,10 +127,10 @@ class ConfigReader:
         return found
 
     def number(self, key: str) -> float:
-        """A positive number."""
+        """A positive number that float32, in which it is computed with, tells from 0 and infinity."""
         found = self.value(key)
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < float("inf"):
-            self.fault(key, "must be a number above 0")
+        if not is_positive_float32(found):
+            self.fault(key, "must be a number above 0, and one of float32")
             return 1.0
         return float(found)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import first_lines, shown
 from mindbatch.models.architecture import Rotary
-from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.config_reader import ConfigReader, is_positive_float32
 
 # float32 like the networks were trained with: at long positions the rounding of a frequency shows.
 Frequencies = npt.NDArray[np.float32]
@@ -99,8 +99,8 @@ def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> float:
     within = scaling.pop("rope_theta", None)
     if within is None:
         return beside
-    if isinstance(within, bool) or not isinstance(within, (int, float)) or not 0 < within < math.inf:
-        reader.fault(key, "rope_theta must be a number above 0")
+    if not is_positive_float32(within):
+        reader.fault(key, "rope_theta must be a number above 0, and one of float32")
         return beside
     if reader.has("rope_theta") and within != beside:  # releases of transformers read one or the other
         reader.fault("rope_theta", f"is {within} in {key}; remove one of them")

@@ -85,7 +85,10 @@ class Targets:
             return
         for module in modules:
             if self.meant_by(module) is None:
-                yield f"module {shown(module)} is none of target_modules, {shown(self.text)}"
+                where = (
+                    "" if self.layers is None else f" in layers_to_transform, {shown(sorted(self.layers))}"
+                )
+                yield f"module {shown(module)} is none of target_modules, {shown(self.text)}{where}"
         if isinstance(self.wanted, Names) and modules:
             yield from self._unmet(self.wanted, modules)
 

@@ -93,7 +93,7 @@ def test_rank_stabilised_scaling(tmp_path):
         ({"target_modules": ".*q_proj"}, r"v_proj' is none of target_modules, '\.\*q_proj'"),
         ({"exclude_modules": ["v_proj"]}, "v_proj' is none of target_modules"),
         ({"exclude_modules": r".*\.1\..*"}, "layers.1.self_attn.q_proj' is none of target_modules"),
-        ({"layers_to_transform": [0]}, "layers.1.self_attn.q_proj' is none of target_modules"),
+        ({"layers_to_transform": [0]}, r"1.self_attn.q_proj' is none of .* in layers_to_transform, \[0\]"),
         ({"layers_to_transform": -1}, "layers_to_transform=-1: must be numbers"),
         ({"layers_to_transform": 0, "target_modules": "q"}, "layers_to_transform=0: not with a pattern"),
         ({"layers_pattern": "layers"}, "layers_pattern='layers': has no effect"),
