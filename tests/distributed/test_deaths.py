@@ -112,6 +112,17 @@ def test_a_rank_is_killed_and_the_command_interrupted_and_killed(tmp_path: Path)
     assert job.results() == unbroken(tmp_path / "unbroken")
 
 
+@pytest.mark.parametrize("weights", ["model.dtype=bfloat16", "model.quantization=int8"])
+def test_a_rank_of_rounded_weights_is_killed(tmp_path: Path, weights: str) -> None:
+    job, settings = Job(tmp_path / "job"), (weights, "parallel.model_parallel=2")
+    with job.started(*settings) as process:
+        os.kill(job.wait_for_rows(process)["rank_1"], signal.SIGKILL)
+        said = process.communicate(timeout=LONGEST)[1]
+        assert process.returncode == 0, said
+    assert "rank 1 ended with signal 9; started again (1 of 2 times)" in said
+    assert job.results() == unbroken(tmp_path / "unbroken", *settings)
+
+
 @pytest.mark.on_demand
 @pytest.mark.parametrize("launcher", ["dynamic", "msrun"])
 def test_two_by_two_ranks_that_are_killed_stopped_and_whose_command_is_killed(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+KINDS = ("float32", "bfloat16", "int8")
 HARNESS = Path(__file__).parents[1] / "harness"
 
 
@@ -18,11 +19,14 @@ HARNESS = Path(__file__).parents[1] / "harness"
     ("kills", "rows", "seed", "settings"),
     [
         (1, 40, 133, ()),
+        (1, 40, 133, ("model.dtype=bfloat16",)),
+        (1, 40, 133, ("model.quantization=int8",)),
+        (1, 40, 133, ("model.quantization=int8", "runtime.instruction_set=portable")),
         pytest.param(15, 120, 5, (), marks=pytest.mark.on_demand),
-        pytest.param(3, 40, 133, ("model.dtype=bfloat16",), marks=pytest.mark.on_demand),
-        pytest.param(3, 40, 133, ("model.quantization=int8",), marks=pytest.mark.on_demand),
+        pytest.param(9, 120, 5, ("model.dtype=bfloat16",), marks=pytest.mark.on_demand),
+        pytest.param(9, 120, 5, ("model.quantization=int8",), marks=pytest.mark.on_demand),
     ],
-    ids=["one amid its work", "several", "bfloat16", "int8"],
+    ids=["float32", "bfloat16", "int8", "portable int8", *(f"several {kind}" for kind in KINDS)],
 )
 def test_a_killed_job_ends_like_an_unbroken_one(
     tmp_path: Path, kills: int, rows: int, seed: int, settings: tuple[str, ...]

@@ -90,7 +90,7 @@ def test_rounded_weights_give_nearly_the_same_logits(
     assert most <= ROUNDED[kind].most
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", pytest.param("int8", marks=pytest.mark.on_demand)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_beams_samples_and_greedy_rows_in_one_batch_with_and_without_caches(
     models: Models, kind: str
 ) -> None:
