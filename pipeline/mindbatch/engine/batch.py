@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence as Items
+from itertools import accumulate, chain
+from operator import sub
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.kernels.step import Batch, IntArray
 
 
@@ -46,27 +50,64 @@ def flatten(
     num_positions: of each token.
     """
     size, sequences = sizes
-    ids, rows, lengths, adapters, encoded = (np.zeros(size, np.int32) for _ in range(5))
-    positions = np.zeros(size if num_positions == 1 else (size, num_positions), np.int32)
-    slots = np.full(size, -1, np.int32)
-    block_tables = np.zeros((sequences, table_width), np.int32)
-    at = 0
-    for row, tokens in enumerate(step.scheduled):
-        table = tokens.sequence.block_table
-        block_tables[row, : len(table)] = np.asarray(table, np.int32) + first_block
-        span = slice(at, at + tokens.stop - tokens.start)
-        place = np.arange(tokens.start, tokens.stop, dtype=np.int32)
-        ids[span] = tokens.sequence.tokens(tokens.start, tokens.stop)
-        context = tokens.sequence.context
-        positions[span] = place if context is None else context.positions(place)
-        slots[span] = block_tables[row, place // block_size] * block_size + place % block_size
-        rows[span] = row
-        lengths[span] = place + 1 if context is None else context.lengths(place)
-        adapters[span] = tokens.adapter
-        encoded[span] = tokens.sequence.num_encoder_tokens
-        at = span.stop
-    of_adapters, of_encoder = adapters if with_adapters else None, encoded if with_encoder else None
-    return Batch(ids, positions, slots, rows, block_tables, lengths, of_adapters, of_encoder)
+    scheduled = step.scheduled
+    counts = [tokens.stop - tokens.start for tokens in scheduled]
+    rows = np.repeat(np.arange(len(scheduled), dtype=np.int32), counts)
+    first = [tokens.start for tokens in scheduled]
+    begins = [0, *accumulate(counts)][:-1]  # of the rows, in the step
+    places = np.arange(len(rows), dtype=np.int32) + np.array([*map(sub, first, begins)], np.int32)[rows]
+    ids = np.fromiter(
+        chain.from_iterable(each.sequence.tokens(each.start, each.stop) for each in scheduled), np.int32
+    )
+    block_tables = _block_tables(
+        [each.sequence.block_table for each in scheduled], (sequences, table_width), first_block
+    )
+    slots = block_tables[rows, places // block_size] * block_size + places % block_size
+    positions, lengths = (places, places + 1) if num_positions == 1 else _within_contexts(scheduled)
+    adapters = np.repeat([tokens.adapter for tokens in scheduled], counts) if with_adapters else None
+    encoded = (
+        np.repeat([each.sequence.num_encoder_tokens for each in scheduled], counts) if with_encoder else None
+    )
+    return Batch(
+        _padded(ids, size),
+        _padded(positions, size),
+        _padded(slots, size, -1),
+        _padded(rows, size),
+        block_tables,
+        _padded(lengths, size),
+        None if adapters is None else _padded(adapters, size),
+        None if encoded is None else _padded(encoded, size),
+    )
+
+
+def _block_tables(tables: Items[list[int]], shape: tuple[int, int], first_block: int) -> IntArray:
+    """One below the other, with zeros behind each."""
+    found = np.zeros(shape, np.int32)
+    within = np.arange(shape[1]) < np.array([[len(table)] for table in tables])
+    found[: len(tables)][within] = np.fromiter(chain.from_iterable(tables), np.int32)
+    if first_block:
+        found[: len(tables)][within] += first_block
+    return found
+
+
+def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntArray]:
+    """The positions [T, 2] and lengths [T] of a model whose prompts have contexts."""
+    pairs = []
+    for tokens in scheduled:
+        context, places = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
+        assert context is not None, "engine/prepare.py finds the context of every prompt"
+        pairs.append((context.positions(places), context.lengths(places)))
+    positions, lengths = zip(*pairs, strict=True)
+    return np.concatenate(positions), np.concatenate(lengths)
+
+
+def _padded(values: npt.NDArray[np.integer[Any]], size: int, padding: int = 0) -> IntArray:
+    """`size` rows, int32; `padding` behind the values."""
+    if len(values) == size:
+        return values.astype(np.int32, copy=False)
+    found = np.full((size, *values.shape[1:]), padding, np.int32)
+    found[: len(values)] = values
+    return found
 
 
 def wanted_tokens(step: Step) -> IntArray:

@@ -40,7 +40,11 @@ class BlockManager:
         new, writers = 0, Counter[int]()
         for table, start, stop in writes:
             new += max(0, -(-stop // self.block_size) - len(table))
-            writers.update(table[i] for i in self._places(table, start, stop) if self._holders[table[i]] > 1)
+            for index in self._places(table, start, stop):
+                if self._holders[table[index]] > 1:
+                    writers[table[index]] += 1
+        if not writers:
+            return new
         # Each writer of a shared block takes a copy, but whoever holds it last writes in place.
         return new + sum(min(count, self._holders[block] - 1) for block, count in writers.items())
 

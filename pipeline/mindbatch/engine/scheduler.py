@@ -103,10 +103,13 @@ class Scheduler:
         """
         step = Step()
         preemptions = self.num_preemptions
-        for group in [group for group in self.running if group.is_decoding]:
+        decoding, others = list[SequenceGroup](), list[SequenceGroup]()
+        for group in self.running:
+            (decoding if group.is_decoding else others).append(group)
+        for group in decoding:
             self._schedule_running(group, step, self.settings.max_batched_tokens)
         most = self._most_with_prompts(step)
-        for group in [group for group in self.running if not group.is_decoding]:
+        for group in others:
             self._schedule_running(group, step, most)
         if self.num_preemptions == preemptions:
             self._admit(step, most)
@@ -248,15 +251,17 @@ class Scheduler:
         A sequence goes on from its last token, and its draft is verified in the same step.
         """
         sequences = group.sequences
-        together = len(sequences) == 1 or group.is_decoding
-        if group.is_decoding and sum(1 + each.num_draft_tokens for each in sequences) > budget:
+        is_decoding = group.is_decoding
+        together = len(sequences) == 1 or is_decoding
+        if is_decoding and sum(1 + each.num_draft_tokens for each in sequences) > budget:
             return []
         wanted = []
         for sequence in sequences:
+            earlier = sequence.num_earlier_tokens
             last = 1 + sequence.num_draft_tokens if together else 0
-            if sequence.num_earlier_tokens + last > budget:
+            if earlier + last > budget:
                 last = 0
-            count = min(sequence.num_earlier_tokens, budget) + last
+            count = min(earlier, budget) + last
             if count < sequence.num_indivisible_tokens:
                 continue
             if count == 0:

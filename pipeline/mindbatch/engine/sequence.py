@@ -76,7 +76,8 @@ class Sequence:
     context: PromptContext | None = None
 
     def __len__(self) -> int:
-        return self.num_encoder_tokens + len(self.row.prompt_token_ids) + len(self.row.output_token_ids)
+        row = self.row
+        return len(row.encoder_token_ids) + len(row.prompt_token_ids) + len(row.output_token_ids)
 
     @property
     def num_encoder_tokens(self) -> int:
