@@ -4,6 +4,7 @@ The words are read one by one, as JSON or in Hydra's grammar, so that every faul
 """
 
 import pickle
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ LONGEST_ECHO = 200
 """Characters of a value that are worth repeating in a hint."""
 
 _READER = StrictReader()
+_NO_ASCII = re.compile(r"[^\x00-\x7f]")
 _DEFAULTS: dict[type[TaskConfig], bytes] = {}
 
 
@@ -279,6 +281,8 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
             return list(reader.read(key, token.partition("=")[2]))
         if not reader.knows(key):
             return list(reader.read(key, None))
+        if (written := _beyond_ascii(parser, token)) is not None:
+            return list(reader.read(key, written))
         fault = f"cannot be read; {_quoting_hint(token, as_text)}"
     log.add(f"{shown(token)}: {fault}", key)
     return []
@@ -293,6 +297,20 @@ def _value(override: Override, token: str, as_text: bool) -> Any:
     is_escaped = isinstance(value, str) and "\\" in written and _is_plain(token)
     to_the_letter = is_number or is_escaped or (isinstance(value, list | dict) and "${" not in written)
     return written if as_text and to_the_letter else value
+
+
+def _beyond_ascii(parser: OverridesParser, token: str) -> str | None:
+    """The value as it is written, where Hydra's grammar misses only letters beyond ASCII in it: 你好."""
+    name, _, written = token.partition("=")
+    plain = _NO_ASCII.sub("x", written)
+    if plain == written:
+        return None
+    try:
+        override = parser.parse_override(f"{name}={plain}")
+    except HydraException:
+        return None
+    is_text = not override.is_sweep_override() and isinstance(override.value(), str)
+    return written.strip() if is_text and _is_plain(token) else None
 
 
 def _json_value(token: str) -> Any:

@@ -27,6 +27,8 @@ MODEL = "model=tiny_gpt2"
         (r'["\\${model.dtype}"]', ["${model.dtype}"]),
         ("[One two, 'three']", ["One two", "three"]),  # not JSON: Hydra's grammar
         (r"['Q\nA']", [r"Q\nA"]),
+        ("你好，世界", "你好，世界"),  # not in Hydra's grammar either
+        (" Größe und Maß ", "Größe und Maß"),
     ],
 )  # fmt: skip
 def test_prompts(written: str, prompts: Any, tmp_path: Path) -> None:
