@@ -23,19 +23,8 @@ class StepAttention(nn.Cell):
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.weigh = ops.BatchMatMul()
 
-    def construct(
-        self,
-        qkv: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-        firsts: Tensor,
-        positions: Tensor,
-        bias: Tensor,
-    ) -> Tensor:
+    def construct(self, qkv: Tensor, key_cache: Tensor, value_cache: Tensor, *step: Tensor) -> Tensor:
+        _, rows, _, _, _, positions, bias = step
         tokens = qkv.shape[0]
         queries, keys, values = (self._by_head(part) for part in mint.chunk(qkv, 3, -1))
         distances = positions.expand_dims(0) - positions.expand_dims(1)
@@ -61,19 +50,8 @@ class DistanceAttention(nn.Cell):
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.weigh = ops.BatchMatMul()
 
-    def construct(
-        self,
-        qkv: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        slots: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-        firsts: Tensor,
-        positions: Tensor,
-        bias: Tensor,
-    ) -> Tensor:
+    def construct(self, qkv: Tensor, key_cache: Tensor, value_cache: Tensor, *step: Tensor) -> Tensor:
+        slots, rows, block_tables, lengths, firsts, positions, bias = step
         query, key, value = mint.chunk(qkv, 3, -1)
         query, keys, values = self.write(query, key, value, key_cache, value_cache, slots)
         tables = ops.gather(block_tables, rows, 0)
