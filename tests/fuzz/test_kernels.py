@@ -48,9 +48,10 @@ BUFFERS = {
     "write": "qkv keys values slots settings bfloat16_keys bfloat16_values",
     "bfloat16": "rows weights x bias y rows_of",
     "int8": "rows weights x bias y rows_of",
+    "fused": "x residual weight norm_bias settings activated kind weights bias sum y",
 }
 NAMES = [f"{kernel}.{buffer}" for kernel, buffers in BUFFERS.items() for buffer in buffers.split()]
-ROUNDED = [name for name in NAMES if name.startswith(("bfloat16.", "int8."))]
+ROUNDED = [name for name in NAMES if name.startswith(("bfloat16.", "int8.", "fused."))]
 ONE_OF_EACH = (
     "linear.weights",
     "embed.weights",
@@ -70,6 +71,7 @@ ONE_OF_EACH = (
     "program.scaled",
     "bfloat16.weights",
     "int8.x",
+    "fused.sum",
 )
 
 pytestmark = pytest.mark.builds
@@ -133,6 +135,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in (
             "mindspore_ops",
             "adapter_ops",
+            "fused_ops",
             "experts",
             "latent_ops",
             "routing",

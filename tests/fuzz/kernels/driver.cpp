@@ -8,6 +8,7 @@
 #include "dense_cases.h"
 #include "encoder_case.h"
 #include "expert_case.h"
+#include "fused_case.h"
 #include "latent_case.h"
 #include "program_case.h"
 #include "rounded_attention_case.h"
@@ -27,6 +28,15 @@ std::vector<AttentionCase> attention_cases() {
       {5, 1, 7, 16, 0, {{0, 19}, {300, 3}, {257, 1}}, 1, 0, 1},
       {3, 3, 20, 64, 9, {{0, 35}, {299, 2}}, 0, 1, 2},
   };
+}
+
+void fixed_fusions(Random& random) {
+  for (const int64_t rows : {0, 1, 3, 5, 15, 50})
+    for (const int64_t depth : {1, 33, 100}) fused_cases(random, rows, depth, 33);
+}
+
+void random_fusion(Random& random) {
+  fused_cases(random, random.between(1, 60), random.between(1, 300), random.between(1, 100));
 }
 
 void fixed_cases(Random& random) {
@@ -50,6 +60,7 @@ void fixed_cases(Random& random) {
   for (const int64_t head_dim : {4, 20, 68, 128}) rotary_case(random, 3, 4, 2, head_dim, head_dim, head_dim % 3, 2);
   choice_cases(random);
   rounded_cases(random);
+  fixed_fusions(random);
   adapter_cases(random);
   expert_cases(random);
   latent_cases(random);
@@ -101,6 +112,7 @@ void random_case(Random& random) {
   random_expert_case(random);
   random_latent_case(random);
   random_rounded_case(random);
+  random_fusion(random);
 }
 
 // Instruction sets that have products of their own, amx attention, too; all else they share with the one before them.
@@ -108,6 +120,7 @@ bool has_products_only(const std::string& variant) { return variant == "amx" || 
 
 void fixed_products(Random& random, bool attends) {
   rounded_cases(random);
+  fixed_fusions(random);
   if (!attends) return;
   for (AttentionCase each : attention_cases()) {
     each.rounds = true;
@@ -118,6 +131,7 @@ void fixed_products(Random& random, bool attends) {
 
 void random_products(Random& random, bool attends) {
   random_rounded_case(random);
+  random_fusion(random);
   if (attends) random_attention(random, true);
 }
 

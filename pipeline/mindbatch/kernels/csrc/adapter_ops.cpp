@@ -90,7 +90,7 @@ void replace_rows(const Adapters& adapters, const Groups& found, const float* x,
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(x + order[i] * depth, depth, its_x.data() + i * depth);
     table->linear[kFloat32]({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr,
-                             its_y.data(), group.rows, depth, columns});
+                             its_y.data(), group.rows, depth, columns, nullptr, nullptr});
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(its_y.data() + i * columns, columns, y + order[i] * columns);
   }
@@ -139,7 +139,9 @@ int adapted_linear(void** params, int64_t** shapes, int* ndims, WeightKind kind)
   };
   if (!found.find(adapters, ints(params[3]), rows, within)) return kOutside;
   float* y = static_cast<float*>(params[7]);
-  linear_of_step(params, shapes, ndims, y, columns, kind);
+  LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 7, depth);
+  arguments.x = floats(params[0]);
+  linear_of_step(arguments, kind);
   if (found.groups.empty()) return 0;
   replace_rows(adapters, found, floats(params[0]), y, depth, columns);
   add(adapters, found, floats(params[0]), y, depth, columns);

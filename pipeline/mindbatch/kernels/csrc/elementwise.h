@@ -1,45 +1,8 @@
 // What stands between the large products: norms, rotary positions and activations. One row at a time.
 
-// Welford is not needed: rows are short and float32, and the mean is taken out before squaring.
-inline void normalise(const float* x, const float* weight, const float* bias, int64_t width, float epsilon,
-                      float* y) {
-  Vec sum{};
-  float mean = 0;
-  if (bias) {
-    each_vector(width, [&](int64_t i, int lanes) { sum = sum + load_part(x + i, lanes); });
-    mean = sum_lanes(sum) / static_cast<float>(width);
-  }
-  Vec square{};
-  each_vector(width, [&](int64_t i, int lanes) {
-    Vec centred = load_part(x + i, lanes) - mean;
-    for (int l = lanes; l < kLanes; l++) centred[l] = 0;
-    square = square + centred * centred;
-  });
-  const float scale = 1.0f / __builtin_sqrtf(sum_lanes(square) / static_cast<float>(width) + epsilon);
-  each_vector(width, [&](int64_t i, int lanes) {
-    Vec value = (load_part(x + i, lanes) - mean) * scale * load_part(weight + i, lanes);
-    if (bias) value = value + load_part(bias + i, lanes);
-    store_part(y + i, value, lanes);
-  });
-}
-
 void norm(const NormArgs& a) {
-  constexpr int64_t kRows = 4;
-  auto body = [&](int64_t chunk, int) {
-    for (int64_t r = chunk * kRows; r < a.rows && r < (chunk + 1) * kRows; r++) {
-      const float* x = a.x + r * a.width;
-      if (a.residual) {
-        float* sum = a.sum + r * a.width;
-        const float* residual = a.residual + r * a.width;
-        each_vector(a.width, [&](int64_t i, int lanes) {
-          store_part(sum + i, load_part(x + i, lanes) + load_part(residual + i, lanes), lanes);
-        });
-        x = sum;
-      }
-      normalise(x, a.weight, a.bias, a.width, a.epsilon, a.y + r * a.width);
-    }
-  };
-  parallel_for((a.rows + kRows - 1) / kRows, body);
+  auto body = [&](int64_t r, int) { norm_row(a, r, a.y + r * a.width); };
+  each_row(a.rows, body);
 }
 
 // Rotates the two halves of each head (the "NeoX" layout of Hugging Face checkpoints; Su et al., 2021). Only the
@@ -100,36 +63,9 @@ void rotary(const RotaryArgs& a) {
   parallel_for(a.tokens, body);
 }
 
-inline Vec activate(Vec x, Activation kind) {
-  switch (kind) {
-    case kGeluTanh:  // Hendrycks and Gimpel, 2016: the tanh form that GPT-2 uses
-      return 0.5f * x * (1.0f + vtanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-    case kGelu: {
-      Vec y = x;
-      for (int l = 0; l < kLanes; l++) y[l] = 0.5f * x[l] * (1.0f + __builtin_erff(x[l] * 0.70710678f));
-      return y;
-    }
-    case kSilu:
-      return x / (1.0f + vexp(-x));
-    case kRelu:
-      return vmax(x, Vec{});
-    case kQuickGelu:
-      return x / (1.0f + vexp(-1.702f * x));
-  }
-  return x;
-}
-
 void activation(const ActivationArgs& a) {
-  auto body = [&](int64_t r, int) {
-    const float* x = a.x + r * a.width * (a.gated ? 2 : 1);
-    float* y = a.y + r * a.width;
-    each_vector(a.width, [&](int64_t i, int lanes) {
-      Vec value = activate(load_part(x + i, lanes), a.kind);
-      if (a.gated) value = value * load_part(x + a.width + i, lanes);
-      store_part(y + i, value, lanes);
-    });
-  };
-  parallel_for(a.rows, body);
+  auto body = [&](int64_t r, int) { activate_row(a, r, a.y + r * a.width); };
+  each_row(a.rows, body);
 }
 
 void cap(const CapArgs& a) {

@@ -112,16 +112,17 @@ inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
   typedef typename Kind::Word Word;
   static_assert(sizeof(Word) == 4 && Kind::kTileRows <= kLanes, "rows are transposed as vectors of 4 bytes");
   const int64_t count = padded_depth(a.depth, Kind::kKind) / Kind::kGroup * Kind::kWords;  // words of a row
-  float* tiled = scratch(0, a.rows * (count + 1));
+  float* tiled = scratch(0, a.rows * (count + 1) + a.depth);
   float* scales = tiled + a.rows * count;
-  if (a.rows == 1) return {Kind::words(a.x, a.depth, reinterpret_cast<Word*>(tiled), scales), scales};
+  if (a.rows == 1) return {Kind::words(row_of(a, 0, scales + 1), a.depth, reinterpret_cast<Word*>(tiled), scales), scales};
   auto body = [&](int64_t t, int thread) {
     const int64_t first = tiling.begin(t), height = tiling.height(t), slice = kGroupsAtOnce * Kind::kWords;
-    Word* own = reinterpret_cast<Word*>(scratch(1 + thread, height * count));
+    float* own = scratch(1 + thread, height * count + a.depth);
     const float* rows[Kind::kTileRows];
     for (int64_t r = 0; r < height; r++) {
-      const float* x = a.x + (first + r) * a.depth;
-      rows[r] = reinterpret_cast<const float*>(Kind::words(x, a.depth, own + r * count, scales + first + r));
+      float* words = own + r * count;
+      const float* x = row_of(a, first + r, Kind::kKind == kFloat32 ? words : own + height * count);
+      rows[r] = reinterpret_cast<const float*>(Kind::words(x, a.depth, reinterpret_cast<Word*>(words), scales + first + r));
     }
     for (int64_t word = 0; word < count; word += slice) {
       const int64_t some = count - word < slice ? count - word : slice;

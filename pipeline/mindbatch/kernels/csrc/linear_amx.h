@@ -16,7 +16,7 @@ struct AmxBfloat16 : Bfloat16 {
   static TiledRows<Bfloat16> rows(const float*) { return {nullptr, nullptr}; }
 
   // Writes a row to its place in each tile; returns its scale.
-  static float write(const float* x, int64_t depth, char* to, int) {
+  static float write(const float* x, int64_t depth, char* to) {
     typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
     typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
     const int64_t padded = padded_depth(depth, kKind);
@@ -39,17 +39,15 @@ struct AmxBfloat16 : Bfloat16 {
 };
 
 struct AmxInt8 : Int8 {
+  static constexpr int8_t kSign = -128;  // see Int8Words
+
   static void few(const LinearArgs& a) { linear<Int8>(a); }
   static TiledRows<Int8> rows(const float* scales) { return {nullptr, scales}; }
 
-  static float write(const float* x, int64_t depth, char* to, int thread) {
-    const int64_t padded = padded_depth(depth, kKind);
-    int8_t* bytes = reinterpret_cast<int8_t*>(scratch(1 + thread, padded / 4));
-    __builtin_memset(bytes + depth, 0, static_cast<size_t>(padded - depth));
-    const float scale = quantise(x, depth, bytes);
-    for (int64_t k = 0; k < padded; k += kGroup)
-      Int8Words::write(bytes + k, reinterpret_cast<int32_t*>(to + k / 64 * kTileBytes + k % 64));
-    return scale;
+  static float write(const float* x, int64_t depth, char* to) {
+    const ByteVec zeros = ByteVec{} ^ kSign;
+    for (int64_t k = depth / kLanes * kLanes; k < padded_depth(depth, kKind); k += kLanes) put(k, zeros, to);
+    return quantise(x, depth, [&](int64_t k, ByteVec bytes, int) { put(k, bytes ^ kSign, to); });
   }
 
   static void add(bool both) {
@@ -58,6 +56,11 @@ struct AmxInt8 : Int8 {
     if (!both) return;
     MB_TILE_DOT_BYTES(2, 5, 6);
     MB_TILE_DOT_BYTES(3, 5, 7);
+  }
+
+ private:
+  static void put(int64_t k, ByteVec bytes, char* to) {
+    __builtin_memcpy(to + k / kTileRowBytes * kTileBytes + k % kTileRowBytes, &bytes, sizeof bytes);
   }
 };
 
@@ -114,16 +117,19 @@ struct PackedRows {
 // acc: [rows, kPanel] = x times a panel. While a slice computes, the next one is fetched, each pair of blocks a share.
 // One pair reads the panel once, from memory: there is no use in slices, and it fetches not far ahead.
 template <class Kind>
-inline void multiply_panel(const PackedRows& x, const char* panel, float* acc) {
+inline void multiply_panel(const LinearArgs& a, int64_t first_column, const PackedRows& x, const char* panel, float* acc) {
   const int64_t pairs = (x.blocks + 1) / 2, stride = x.tiles * kTileBytes;
   const int64_t most = pairs == 1 ? x.tiles : kSliceTiles, lines = (kPairBytes / kLine + pairs - 1) / pairs;
   for (int64_t t = 0; t < x.tiles; t += most) {
     const int64_t some = x.tiles - t < most ? x.tiles - t : most;
     const char* slice = panel + t * kPairBytes;
     Fetch ahead = {slice + (pairs == 1 ? kPairsAhead : some) * kPairBytes, lines};
-    for (int64_t b = 0; b < x.blocks; b += 2)
+    const bool is_last = t + some == x.tiles;
+    for (int64_t b = 0; b < x.blocks; b += 2) {
+      if (is_last) own_lines(a, b * kTileSide, a.rows - b * kTileSide < 32 ? a.rows - b * kTileSide : 32, first_column);
       multiply_tiles<Kind>(x.bytes + b * stride + t * kTileBytes, stride, slice, some, b + 1 < x.blocks, t == 0,
                            acc + b * kTileSide * kPanel, ahead);
+    }
   }
 }
 
@@ -138,9 +144,9 @@ void linear_amx(const LinearArgs& a) {
   float* scales = memory + all * block_bytes / 4;
   auto pack = [&](int64_t r, int thread) {
     char* to = packed + r / kTileSide * block_bytes + r % kTileSide * kTileRowBytes;
-    scales[r] = Kind::write(a.x + r * a.depth, a.depth, to, thread);
+    scales[r] = Kind::write(row_of(a, r, scratch(1 + thread, a.depth)), a.depth, to);
   };
-  parallel_for(a.rows, pack);
+  each_row(a.rows, pack);
   const int64_t parts = (all * block_bytes + kRowsBytes - 1) / kRowsBytes;
   const int64_t blocks = ((all + parts - 1) / parts + 1) / 2 * 2;
   for (int64_t b = 0; b < all; b += blocks) {
@@ -148,13 +154,12 @@ void linear_amx(const LinearArgs& a) {
     LinearArgs part = a;
     const int64_t first = b * kTileSide;
     part.rows = a.rows - first < blocks * kTileSide ? a.rows - first : blocks * kTileSide;
-    part.x = a.x + first * a.depth;
     part.y = a.y + first * a.columns;
     each_panel(part, [&](int64_t p, int thread) {
       float* acc = scratch(1 + thread, x.blocks * kTileSide * kPanel);
       const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
       MB_TILE_CONFIGURE();
-      multiply_panel<Kind>(x, panel, acc);
+      multiply_panel<Kind>(part, p * kPanel, x, panel, acc);
       MB_TILE_RELEASE();
       Kind::store(part, Kind::rows(scales + first), acc, panel + tiles * kPairBytes, p * kPanel);
     });

@@ -12,7 +12,9 @@ constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: what is added to it is 
 inline Vec vabs(Vec x) { return (Vec)((IntVec)x & 0x7fffffff); }
 
 // Rounds a row to int8; returns its scale, which is not a number where one of x is none or is infinite.
-inline float quantise(const float* x, int64_t depth, int8_t* y) {
+// write: (offset, its bytes, as many as there are lanes or, behind x, zeros, how many are of x).
+template <class Write>
+inline float quantise(const float* x, int64_t depth, Write write) {
   Vec largest{}, poison{};
   each_vector(depth, [&](int64_t i, int lanes) {
     const Vec value = load_part(x + i, lanes);
@@ -24,8 +26,7 @@ inline float quantise(const float* x, int64_t depth, int8_t* y) {
   const float factor = most > 1e-30f && most < 3e38f ? 127.0f / most : 0;
   each_vector(depth, [&](int64_t i, int lanes) {
     const Vec shifted = rounded(load_part(x + i, lanes) * factor) + kRounding;
-    const ByteVec bytes = __builtin_convertvector((IntVec)shifted - 0x4B400000, ByteVec);
-    __builtin_memcpy(y + i, &bytes, static_cast<size_t>(lanes));
+    write(i, __builtin_convertvector((IntVec)shifted - 0x4B400000, ByteVec), lanes);
   });
   return (factor > 0 ? most / 127.0f : 0) + sum_lanes(poison);
 }
@@ -112,7 +113,9 @@ struct Int8 {
     const int64_t groups = padded_depth(depth, kKind) / kGroup;
     int8_t* bytes = reinterpret_cast<int8_t*>(to + (kWords - 1) * groups);
     __builtin_memset(bytes + depth, 0, static_cast<size_t>(groups * kGroup - depth));
-    *scale = quantise(x, depth, bytes);
+    *scale = quantise(x, depth, [&](int64_t i, ByteVec some, int lanes) {
+      __builtin_memcpy(bytes + i, &some, static_cast<size_t>(lanes));
+    });
     for (int64_t g = 0; g < groups; g++) {
       int8_t four[kGroup];
       __builtin_memcpy(four, bytes + g * kGroup, kGroup);

@@ -59,14 +59,29 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
 
 void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns,
              WeightKind kind) {
-  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns});
+  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns, nullptr, nullptr});
 }
 
-void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns, WeightKind kind) {
-  const LinearArgs arguments = {floats(params[0]), params[1], optional(params, shapes, ndims, 2), y,
-                                shapes[0][0], shapes[0][1], columns};
+LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth) {
+  return {nullptr, params[first], optional(params, shapes, ndims, first + 1), static_cast<float*>(params[y]),
+          shapes[y][0], depth, shapes[y][1], nullptr, nullptr};
+}
+
+void linear_of_step(const LinearArgs& arguments, WeightKind kind) {
   read_next_ahead(arguments, kind);
   table->linear[kind](arguments);
+}
+
+NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, float* y, float* sum) {
+  const int weight = adds ? 2 : 1;
+  const float* residual = adds && ndims[1] > 1 ? floats(params[1]) : nullptr;
+  return {floats(params[0]), residual, floats(params[weight]), optional(params, shapes, ndims, weight + 1), y, sum,
+          shapes[0][0], shapes[0][1], *floats(params[weight + 2])};
+}
+
+ActivationArgs activation_arguments(void** params, int64_t** shapes, float* y, int64_t width) {
+  const int32_t* settings = ints(params[1]);
+  return {floats(params[0]), y, shapes[0][0], width, static_cast<Activation>(settings[0]), settings[1] != 0};
 }
 
 }  // namespace mindbatch
@@ -74,7 +89,7 @@ void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 12; }
+MB_EXPORT int mb_interface() { return 13; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -83,7 +98,9 @@ MB_EXPORT int mb_num_threads() { return num_threads(); }
 #define MB_LINEAR(name, kind)                                                                       \
   MB_OP(name) {                                                                                     \
     PoolLock lock;                                                                                  \
-    linear_of_step(params, shapes, ndims, static_cast<float*>(params[3]), shapes[3][1], kind);      \
+    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 3, shapes[0][1]);             \
+    arguments.x = floats(params[0]);                                                                \
+    linear_of_step(arguments, kind);                                                                \
     return 0;                                                                                       \
   }
 MB_LINEAR(mb_linear, kFloat32)
@@ -194,28 +211,22 @@ MB_OP(mb_rotary) {
 // x [rows, width], weight [width], bias [width] or [1], settings -> y
 MB_OP(mb_norm) {
   PoolLock lock;
-  table->norm({floats(params[0]), nullptr, floats(params[1]), optional(params, shapes, ndims, 2),
-               static_cast<float*>(params[4]), nullptr, shapes[0][0], shapes[0][1], *floats(params[3])});
+  table->norm(norm_arguments(params, shapes, ndims, false, static_cast<float*>(params[4]), nullptr));
   return 0;
 }
 
 // x [rows, width], residual like it or [1], weight, bias or [1], settings -> y, x + residual
 MB_OP(mb_add_norm) {
   PoolLock lock;
-  const float *x = floats(params[0]), *residual = ndims[1] > 1 ? floats(params[1]) : nullptr;
-  float* sum = static_cast<float*>(params[6]);
-  if (!residual) std::memcpy(sum, x, static_cast<size_t>(shapes[0][0] * shapes[0][1]) * sizeof(float));
-  table->norm({x, residual, floats(params[2]), optional(params, shapes, ndims, 3), static_cast<float*>(params[5]), sum,
-               shapes[0][0], shapes[0][1], *floats(params[4])});
+  float *y = static_cast<float*>(params[5]), *sum = static_cast<float*>(params[6]);
+  table->norm(norm_arguments(params, shapes, ndims, true, y, sum));
   return 0;
 }
 
 // x [rows, width or 2 * width], settings int32 [kind, gated] -> y [rows, width]
 MB_OP(mb_activation) {
   PoolLock lock;
-  const int32_t* settings = ints(params[1]);
-  table->activation({floats(params[0]), static_cast<float*>(params[2]), shapes[2][0], shapes[2][1],
-                     static_cast<Activation>(settings[0]), settings[1] != 0});
+  table->activation(activation_arguments(params, shapes, static_cast<float*>(params[2]), shapes[2][1]));
   return 0;
 }
 

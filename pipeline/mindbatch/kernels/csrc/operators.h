@@ -24,9 +24,18 @@ inline const int32_t* ints(void* p) { return static_cast<const int32_t*>(p); }
 // A tensor of one element stands for an absent optional input.
 const float* optional(void** params, int64_t** shapes, int* ndims, int index);
 
+// x [rows, width], residual like it, [1] or null -> a norm's arguments, which `y` and `sum` are written by.
+NormArgs norm_arguments(void** params, int64_t** shapes, int* ndims, bool adds, float* y, float* sum);
+
+// x [rows, width or 2 * width], settings -> an activation's arguments
+ActivationArgs activation_arguments(void** params, int64_t** shapes, float* y, int64_t width);
+
+// Packed weights [panels, ...] and bias [columns] or [1] from operand `first` on, y [rows, columns] -> a product's
+// arguments, but for its input.
+LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth);
+
 // A linear layer of a step: its product, and what the next one reads is read ahead. Needs a PoolLock.
-// x [rows, depth], packed weights [panels, ...], bias [columns] or [1], y [rows, columns]
-void linear_of_step(void** params, int64_t** shapes, int* ndims, float* y, int64_t columns, WeightKind kind);
+void linear_of_step(const LinearArgs& arguments, WeightKind kind);
 
 // A product without a bias: y [rows, columns] = x [rows, depth] times packed weights. Needs a PoolLock.
 void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns, WeightKind kind);

@@ -16,6 +16,7 @@ namespace MB_VARIANT {
 namespace {
 
 #include "vector.h"
+#include "rows.h"
 #include "linear.h"
 #include "linear_float32.h"
 #include "linear_bfloat16.h"

@@ -15,4 +15,5 @@ namespace {
 
 #include "vector.h"
 #include "instructions.h"
+#include "rows.h"
 #include "linear.h"

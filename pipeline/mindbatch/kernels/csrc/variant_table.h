@@ -26,12 +26,32 @@ static inline int64_t panel_bytes(int64_t depth, WeightKind kind) {
   return padded_depth(depth, kind) * kPanel * size + (kind == kInt8 ? kInt8Tail : 0);
 }
 
+struct NormArgs {
+  const float *x, *residual, *weight, *bias;  // residual and bias may be null; RMS norm when bias is null
+  float *y, *sum;                             // sum: x + residual, or null
+  int64_t rows, width;
+  float epsilon;
+};
+
+enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3, kQuickGelu = 4 };
+
+struct ActivationArgs {
+  const float* x;  // [rows, width], or [rows, 2 * width] (gate, then up) when gated
+  float* y;        // [rows, width]
+  int64_t rows, width;
+  Activation kind;
+  bool gated;
+};
+
+// Its input is x, or what `norm` or `activation` would write, which is computed row by row as the product reads it.
 struct LinearArgs {
   const float* x;
   const void* weights;
   const float* bias;
   float* y;
   int64_t rows, depth, columns;
+  const NormArgs* norm;              // or null
+  const ActivationArgs* activation;  // or null
 };
 
 struct EmbedArgs {
@@ -77,23 +97,6 @@ struct RotaryArgs {
   int64_t query_norm_width, key_norm_width;  // numbers that are normed together: of a head, or of all heads
   float epsilon;
   int32_t pairs;  // of Pairs
-};
-
-struct NormArgs {
-  const float *x, *residual, *weight, *bias;  // residual and bias may be null; RMS norm when bias is null
-  float *y, *sum;                             // sum = x + residual, written when residual is given
-  int64_t rows, width;
-  float epsilon;
-};
-
-enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3, kQuickGelu = 4 };
-
-struct ActivationArgs {
-  const float* x;  // [rows, width], or [rows, 2 * width] (gate, then up) when gated
-  float* y;        // [rows, width]
-  int64_t rows, width;
-  Activation kind;
-  bool gated;
 };
 
 // The numbers that matrices are packed from.

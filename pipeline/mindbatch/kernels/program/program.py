@@ -11,6 +11,7 @@ from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.array_table import ArrayTable
 from mindbatch.kernels.program.buffers import plan_buffers
+from mindbatch.kernels.program.fusion import fused
 from mindbatch.kernels.program.recording import Recording
 
 
@@ -28,6 +29,7 @@ class Program:
     """Runs what was recorded; one thread at a time."""
 
     def __init__(self, recording: Recording, library: NativeLibrary) -> None:
+        recording = fused(recording)
         self._functions = [call.function for call in recording.calls]
         self._run = library.run_program
         self._buffers = plan_buffers(recording)

@@ -1,0 +1,70 @@
+// Products whose input is a norm or an activation that they compute: the bits of the two one after the other.
+#pragma once
+#include "rounded_cases.h"
+
+struct FusedProducts {
+  Operator linear, norm_linear, add_norm_linear, activation_linear;
+};
+inline const FusedProducts kFusedFloat32 = {mb_linear, mb_norm_linear, mb_add_norm_linear, mb_activation_linear};
+inline const std::vector<FusedProducts> kFusedKinds = {
+    {mb_linear_bfloat16, mb_norm_linear_bfloat16, mb_add_norm_linear_bfloat16, mb_activation_linear_bfloat16},
+    {mb_linear_int8, mb_norm_linear_int8, mb_add_norm_linear_int8, mb_activation_linear_int8},
+};
+
+inline void require_same(const Floats& found, const Floats& expected) {
+  require(std::memcmp(found.memory, expected.memory, expected.values.size() * sizeof(float)) == 0,
+          found.name + " has other bits than " + expected.name);
+}
+
+// absent: the residual is none.
+template <class Weights>
+void fused_norm_case(Random& random, const FusedProducts& products, const Weights& weights, int64_t rows, int64_t depth,
+                     int64_t columns, bool centred, bool absent) {
+  const Floats x = drawn(random, "fused.x", {rows, depth});
+  const Floats residual = drawn(random, "fused.residual", absent ? Shape{1} : Shape{rows, depth});
+  const Floats weight = drawn(random, "fused.weight", {depth});
+  const Floats norm_bias = drawn(random, "fused.norm_bias", {centred ? depth : 1});
+  const Floats settings("fused.settings", {1}, {1e-2f}), bias = drawn(random, "fused.bias", {columns});
+  const Floats normed = empty("the norm", {rows, depth}), expected = empty("the product of both", {rows, columns});
+  const Floats expected_sum = empty("the norm's sum", {rows, depth});
+  const Floats sum = empty("fused.sum", {rows, depth}), y = empty("fused.y", {rows, columns});
+  call(mb_norm, {x, weight, norm_bias, settings, normed});
+  call(products.linear, {normed, weights, bias, expected});
+  require(call(products.norm_linear, {x, weight, norm_bias, settings, weights, bias, y}) == 0, "failed");
+  require_same(y, expected);
+  call(mb_add_norm, {x, residual, weight, norm_bias, settings, normed, expected_sum});
+  call(products.linear, {normed, weights, bias, expected});
+  require(call(products.add_norm_linear, {x, residual, weight, norm_bias, settings, weights, bias, sum, y}) == 0,
+          "failed");
+  require_same(y, expected);
+  require_same(sum, expected_sum);
+}
+
+template <class Weights>
+void fused_activation_case(Random& random, const FusedProducts& products, const Weights& weights, int64_t rows,
+                           int64_t depth, int64_t columns, int32_t kind, bool gated) {
+  const Floats x = drawn(random, "fused.activated", {rows, gated ? 2 * depth : depth});
+  const Ints settings("fused.kind", {2}, {kind, gated});
+  const Floats bias = drawn(random, "fused.bias", {columns}), active = empty("the activation", {rows, depth});
+  const Floats expected = empty("the product of both", {rows, columns}), y = empty("fused.y", {rows, columns});
+  call(mb_activation, {x, settings, active});
+  call(products.linear, {active, weights, bias, expected});
+  require(call(products.activation_linear, {x, settings, weights, bias, y}) == 0, "failed");
+  require_same(y, expected);
+}
+
+template <class Weights>
+void fused_case(Random& random, const FusedProducts& products, const Weights& weights, int64_t rows, int64_t depth,
+                int64_t columns) {
+  running = "fused " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns);
+  fused_norm_case(random, products, weights, rows, depth, columns, rows % 2, depth % 2);
+  fused_activation_case(random, products, weights, rows, depth, columns, static_cast<int32_t>(random.next() % 4), rows % 2);
+}
+
+// With weights of every kind.
+inline void fused_cases(Random& random, int64_t rows, int64_t depth, int64_t columns) {
+  fused_case(random, kFusedFloat32, drawn(random, "fused.weights", {panels(columns), depth, kPanelWidth}), rows, depth,
+             columns);
+  for (size_t i = 0; i < kKinds.size(); i++)
+    fused_case(random, kFusedKinds[i], Packed(random, kKinds[i], columns, depth).bytes, rows, depth, columns);
+}
