@@ -30,13 +30,13 @@ std::vector<AttentionCase> attention_cases() {
   };
 }
 
-void fixed_fusions(Random& random) {
+void fixed_fusions(Random& random, bool emulated) {
   for (const int64_t rows : {0, 1, 3, 5, 15, 50})
-    for (const int64_t depth : {1, 33, 100}) fused_cases(random, rows, depth, 33);
+    for (const int64_t depth : {1, 33, 100}) fused_cases(random, rows, depth, 33, emulated);
 }
 
-void random_fusion(Random& random) {
-  fused_cases(random, random.between(1, 60), random.between(1, 300), random.between(1, 100));
+void random_fusion(Random& random, bool emulated) {
+  fused_cases(random, random.between(1, 60), random.between(1, 300), random.between(1, 100), emulated);
 }
 
 void fixed_cases(Random& random) {
@@ -60,7 +60,7 @@ void fixed_cases(Random& random) {
   for (const int64_t head_dim : {4, 20, 68, 128}) rotary_case(random, 3, 4, 2, head_dim, head_dim, head_dim % 3, 2);
   choice_cases(random);
   rounded_cases(random);
-  fixed_fusions(random);
+  fixed_fusions(random, false);
   adapter_cases(random);
   expert_cases(random);
   latent_cases(random);
@@ -112,7 +112,7 @@ void random_case(Random& random) {
   random_expert_case(random);
   random_latent_case(random);
   random_rounded_case(random);
-  random_fusion(random);
+  random_fusion(random, false);
 }
 
 // Instruction sets that have products of their own, amx attention, too; all else they share with the one before them.
@@ -120,7 +120,7 @@ bool has_products_only(const std::string& variant) { return variant == "amx" || 
 
 void fixed_products(Random& random, bool attends) {
   rounded_cases(random);
-  fixed_fusions(random);
+  fixed_fusions(random, true);
   if (!attends) return;
   for (AttentionCase each : attention_cases()) {
     each.rounds = true;
@@ -131,7 +131,7 @@ void fixed_products(Random& random, bool attends) {
 
 void random_products(Random& random, bool attends) {
   random_rounded_case(random);
-  random_fusion(random);
+  random_fusion(random, true);
   if (attends) random_attention(random, true);
 }
 
