@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.filters import active_filters, sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.softmax import kernels_library, likeliest_by_numpy
+from mindbatch.decoding.softmax import kernels_library, likeliest_and_normalisers
 from mindbatch.kernels.native_library import NativeLibrary
 
 _NATIVE_FILTERS = frozenset({"top_k", "top_p", "min_p"})
@@ -61,8 +61,8 @@ def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None]) -> Dr
     """
     library = kernels_library()
     tokens: list[list[int]] = [[] for _ in draws]
-    if library is None:
-        likeliest, normalisers = likeliest_by_numpy(logits)
+    if library is None or not any(draws):
+        likeliest, normalisers = likeliest_and_normalisers(logits)
     else:
         likeliest, normalisers, tokens = _by_kernels(library, np.ascontiguousarray(logits), draws)
     found: list[list[int] | Exception] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -134,21 +135,19 @@ class RawScores:
 
     def choice(self, place: int, token_id: int) -> Choice:
         """The token after the row at `place`, with the log-probabilities that the row asks for."""
-        logits, normaliser = self.logits[place], float(self.normalisers[place])
-        count = self._rows[place].params.logprobs
-        top = None if count is None else top_logprobs(logits, normaliser, token_id, count)
-        return Choice(token_id, float(logits[token_id]) - normaliser, top)
+        normaliser, count = float(self.normalisers[place]), self._rows[place].params.logprobs
+        top = None if count is None else top_logprobs(self.logits[place], normaliser, token_id, count)
+        return Choice(token_id, float(self.logits[place, token_id]) - normaliser, top)
 
 
 def _refuse_not_finite(rows: Sequence[Row], normalisers: NDArray[np.float64]) -> None:
-    if np.isfinite(normalisers).all():
-        return
     faults = [
         f"{row.key}: the logits after {row.step} tokens of output {NOT_FINITE}"
-        for row, normaliser in zip(rows, normalisers, strict=True)
-        if not np.isfinite(normaliser)
+        for row, normaliser in zip(rows, normalisers.tolist(), strict=True)
+        if not math.isfinite(normaliser)
     ]
-    raise NotFiniteError(dict.fromkeys(faults))
+    if faults:
+        raise NotFiniteError(dict.fromkeys(faults))
 
 
 def token_logprobs(

@@ -18,6 +18,7 @@ Tokens = list[int] | Exception
 """A token for each uniform number of a row, one if it is greedy; or why there are none."""
 _TOGETHER = 64
 """Rows whose changed scores, copies of V numbers each, are kept at a time."""
+_NO_UNIFORMS = np.empty(0)
 
 
 class SamplingStrategy:
@@ -119,7 +120,7 @@ def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDA
     """For each row, a uniform number for each of its samples; none for a greedy row."""
     counts = [0 if row.params.greedy else len(indices) for row, indices in zip(rows, samples, strict=True)]
     if not any(counts):
-        return [np.empty(0)] * len(rows)
+        return [_NO_UNIFORMS] * len(rows)
     places = [
         (row.params.seed, row.row_hash, sample, row.step)
         for row, indices, count in zip(rows, samples, counts, strict=True)

@@ -26,9 +26,9 @@ class RecordedSteps:
         """See `StepNetwork.run`."""
         if not self._programs.has_head:
             return StepValues(self._programs.hidden(inputs.arrays))
-        hidden = self._programs.hidden(inputs.arrays, inputs.wanted)
-        logits = self._programs.logits(hidden, inputs.adapters) if inputs.with_logits else None
-        return StepValues(hidden, logits, inputs.wanted)
+        if inputs.with_logits:
+            return StepValues(*self._programs.hidden_and_logits(inputs.arrays))
+        return StepValues(self._programs.hidden(inputs.arrays, inputs.wanted), None, inputs.wanted)
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
         """See `StepNetwork.project`."""

@@ -16,11 +16,12 @@ DIMENSIONS = 4  # kMostDimensions in csrc/program.h
 class ArrayTable:
     """Inputs come first, then outputs, buffers, and what every step has: parameters and settings."""
 
-    def __init__(self, recording: Recording, offsets: Mapping[Symbol, int]) -> None:
-        """`offsets`: see `Buffers`."""
-        self._inputs, self._outputs = recording.inputs, recording.outputs
-        self._memory = [OutputMemory(symbol) for symbol in self._outputs]
-        symbols = [*self._inputs, *self._outputs, *offsets]
+    def __init__(
+        self, recording: Recording, offsets: Mapping[Symbol, int], memory: Sequence[OutputMemory]
+    ) -> None:
+        """offsets: see `Buffers`. memory: of each output."""
+        self._memory = memory
+        symbols = [*recording.inputs, *recording.outputs, *offsets]
         assert len({*symbols}) == len(symbols), "what a program is asked for, its own calls must write"
         every = [each for call in recording.calls for each in call.inputs if isinstance(each, np.ndarray)]
         self._same = {id(each): each for each in every}  # and kept alive
@@ -29,9 +30,11 @@ class ArrayTable:
         self.shapes = np.array([(*shape, *[1] * (DIMENSIONS - len(shape))) for shape in shapes], np.int64)
         self.dimensions = np.array([len(shape) for shape in shapes], np.int32)
         self.addresses = np.zeros(len(shapes), np.uintp)
-        self._given = len(self._inputs) + len(self._outputs)
-        self._written = slice(len(self._inputs), len(symbols))
-        self._buffers = slice(self._given, len(symbols))
+        inputs, given = len(recording.inputs), len(recording.inputs) + len(recording.outputs)
+        self._inputs, self._outputs = slice(0, inputs), slice(inputs, given)
+        self._written, self._buffers = slice(inputs, len(symbols)), slice(given, len(symbols))
+        self._input_shapes: list[tuple[int, ...]] = [()] * inputs
+        self._placed = (0, 0)
         self._offsets = np.array([*offsets.values()], np.uintp)
         self.addresses[len(symbols) :] = [each.ctypes.data for each in self._same.values()]
 
@@ -43,10 +46,18 @@ class ArrayTable:
         """Arrays for what a step of so many rows gives; nobody else has them."""
         return [memory.array(rows) for memory in self._memory]
 
-    def place(self, inputs: Sequence[Array], outputs: Sequence[Array], memory: int, rows: int) -> None:
-        """Sets what differs between steps. memory: where the buffers begin."""
+    def place(self, inputs: Sequence[Array], memory: int, rows: int) -> None:
+        """Sets what differs between steps, and from the step before. memory: where the buffers begin.
+
+        Outputs are those that `outputs` gave last.
+        """
         for number, array in enumerate(inputs):
-            self.shapes[number, : array.ndim] = array.shape
-        self.addresses[: self._given] = [array.ctypes.data for array in (*inputs, *outputs)]
-        self.addresses[self._buffers] = self._offsets * np.uintp(rows) + np.uintp(memory)
-        self.shapes[self._written, 0] = rows
+            if array.shape != self._input_shapes[number]:
+                self._input_shapes[number] = array.shape
+                self.shapes[number, : array.ndim] = array.shape
+        self.addresses[self._inputs] = [array.ctypes.data for array in inputs]
+        self.addresses[self._outputs] = [each.address for each in self._memory]
+        if self._placed != (memory, rows):
+            self._placed = memory, rows
+            self.addresses[self._buffers] = self._offsets * np.uintp(rows) + np.uintp(memory)
+            self.shapes[self._written, 0] = rows

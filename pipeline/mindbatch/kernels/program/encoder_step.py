@@ -45,6 +45,11 @@ class EncoderDecoderPrograms:
         [logits] = self._head.run([hidden])
         return logits
 
+    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+        """See `StepPrograms.hidden_and_logits`."""
+        hidden = self.hidden(step)
+        return hidden, self.logits(hidden, None)
+
 
 def _recorded(layers: Operation) -> Recording:
     """Of ids, slots, rows, block tables, lengths, firsts and positions: see `Kernels.distance_attention`."""

@@ -12,6 +12,7 @@ from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.array_table import ArrayTable
 from mindbatch.kernels.program.buffers import plan_buffers
 from mindbatch.kernels.program.fusion import fused
+from mindbatch.kernels.program.outputs import OutputMemory
 from mindbatch.kernels.program.recording import Recording
 
 
@@ -28,13 +29,18 @@ class _Calls(ctypes.Structure):
 class Program:
     """Runs what was recorded; one thread at a time."""
 
-    def __init__(self, recording: Recording, library: NativeLibrary) -> None:
+    def __init__(
+        self, recording: Recording, library: NativeLibrary, outputs: Sequence[OutputMemory] | None = None
+    ) -> None:
+        """outputs: memory of what it gives, where it shares that with other programs."""
         recording = fused(recording)
         self._functions = [call.function for call in recording.calls]
         self._run = library.run_program
         self._buffers = plan_buffers(recording)
-        self._table = ArrayTable(recording, self._buffers.offsets)
+        outputs = outputs or [OutputMemory(symbol) for symbol in recording.outputs]
+        self._table = ArrayTable(recording, self._buffers.offsets, outputs)
         self._memory = aligned_zeros((0,), np.dtype(np.uint8))
+        self._address = self._memory.ctypes.data
         operands = [self._table.operands(call) for call in recording.calls]
         self._lists = (
             np.array([library.address_of(name) for name in self._functions], np.uintp),
@@ -55,7 +61,7 @@ class Program:
         outputs = self._table.outputs(rows)
         if rows == 0:
             return outputs
-        self._table.place(inputs, outputs, self._memory_for(rows), rows)
+        self._table.place(inputs, self._memory_for(rows), rows)
         if failed := self._run(ctypes.byref(self._calls)):
             raise RuntimeError(f"{self._functions[failed - 1]} failed in a step of {rows} tokens")
         return outputs
@@ -66,4 +72,5 @@ class Program:
             self._memory = aligned_zeros((0,), self._memory.dtype)  # the old one goes first
             size = self._buffers.row_bytes << (rows - 1).bit_length()
             self._memory = aligned_zeros((size,), self._memory.dtype)
-        return self._memory.ctypes.data
+            self._address = self._memory.ctypes.data
+        return self._address

@@ -11,6 +11,7 @@ from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.layer import Operation
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.last_rows import LastRows
+from mindbatch.kernels.program.outputs import OutputMemory
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import ROWS, Recording, recorded
 from mindbatch.kernels.step import Batch, IntArray
@@ -32,6 +33,10 @@ class Programs(Protocol):
 
     def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
         """See `StepPrograms.logits`."""
+        ...
+
+    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+        """See `StepPrograms.hidden_and_logits`."""
         ...
 
 
@@ -56,10 +61,16 @@ class StepPrograms:
         self._decoder: Program | LastRows
         if head is None:
             self._decoder = Program(step, library)
-        else:
-            [hidden] = step.outputs
-            self._decoder = LastRows(step, step.inputs[LENGTHS], library)
-            self._head = Program(recorded_head(head, hidden.shape[1:], adapted=adapted), library)
+            return
+        [hidden] = step.outputs
+        self._decoder = LastRows(step, step.inputs[LENGTHS], library)
+        last = recorded_head(head, hidden.shape[1:], adapted=adapted)
+        logits = [OutputMemory(symbol) for symbol in last.outputs]
+        self._head = Program(last, library, logits)
+        whole = _recorded_step(decoder, adapted, num_positions)
+        [hidden] = whole.outputs
+        recorded(head, whole, hidden, tuple(whole.inputs[LENGTHS + 1 :]))
+        self._whole = Program(whole, library, [OutputMemory(hidden), *logits])
 
     @property
     def has_head(self) -> bool:
@@ -81,6 +92,12 @@ class StepPrograms:
         assert self._head is not None
         [logits] = self._head.run([hidden] if adapters is None else [hidden, adapters])
         return logits
+
+    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+        """Hidden states of all tokens of a step and their logits, as the two apart give them but at once."""
+        assert self._head is not None
+        hidden, logits = self._whole.run(step)
+        return hidden, logits
 
 
 def _recorded_step(decoder: Operation, adapted: bool, num_positions: int) -> Recording:
