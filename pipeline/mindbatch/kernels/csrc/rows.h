@@ -1,21 +1,31 @@
 // Rows of norms and activations: each computed by the thread that needs it, alone or as the input of a product.
 
+// The sum of value(offset, lanes) over a row, in four sums, for one would wait for each of its additions.
+template <class Value>
+inline float sum_of_row(int64_t width, Value value) {
+  constexpr int kSums = 4;
+  Vec sums[kSums] = {};
+  int64_t first = 0;
+  for (; first + kSums * kLanes <= width; first += kSums * kLanes)
+    for_each<kSums>([&](int n) { sums[n] = sums[n] + value(first + n * kLanes, kLanes); });
+  each_vector(width - first, [&](int64_t i, int lanes) { sums[0] = sums[0] + value(first + i, lanes); });
+  return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
 // Welford is not needed: rows are short and float32, and the mean is taken out before squaring.
 inline void normalise(const float* x, const float* weight, const float* bias, int64_t width, float epsilon,
                       float* y) {
-  Vec sum{};
   float mean = 0;
   if (bias) {
-    each_vector(width, [&](int64_t i, int lanes) { sum = sum + load_part(x + i, lanes); });
-    mean = sum_lanes(sum) / static_cast<float>(width);
+    const float sum = sum_of_row(width, [&](int64_t i, int lanes) { return load_part(x + i, lanes); });
+    mean = sum / static_cast<float>(width);
   }
-  Vec square{};
-  each_vector(width, [&](int64_t i, int lanes) {
+  const float squares = sum_of_row(width, [&](int64_t i, int lanes) {
     Vec centred = load_part(x + i, lanes) - mean;
     for (int l = lanes; l < kLanes; l++) centred[l] = 0;
-    square = square + centred * centred;
+    return centred * centred;
   });
-  const float scale = 1.0f / __builtin_sqrtf(sum_lanes(square) / static_cast<float>(width) + epsilon);
+  const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(width) + epsilon);
   each_vector(width, [&](int64_t i, int lanes) {
     Vec value = (load_part(x + i, lanes) - mean) * scale * load_part(weight + i, lanes);
     if (bias) value = value + load_part(bias + i, lanes);
@@ -38,31 +48,61 @@ __attribute__((noinline)) void norm_row(const NormArgs& a, int64_t r, float* y) 
   normalise(x, a.weight, a.bias, a.width, a.epsilon, y);
 }
 
-inline Vec activate(Vec x, Activation kind) {
+inline Vec erf_gelu(Vec x) {
+  Vec y = x;
+  for (int l = 0; l < kLanes; l++) y[l] = 0.5f * x[l] * (1.0f + __builtin_erff(x[l] * 0.70710678f));
+  return y;
+}
+
+// x / (1 + exp(-factor * x))
+template <int N>
+inline void sigmoid_gate(Vec* x, float factor) {
+  Vec power[N];
+  for_each<N>([&](int n) { power[n] = -factor * x[n]; });
+  vexp<N>(power, power);
+  for_each<N>([&](int n) { x[n] = x[n] * reciprocal(1.0f + power[n]); });
+}
+
+// Hendrycks and Gimpel, 2016: the tanh form that GPT-2 uses; tanh(z) as of `vtanh`.
+template <int N>
+inline void tanh_gelu(Vec* x) {
+  Vec power[N];
+  for_each<N>([&](int n) { power[n] = 0.7978845608f * (x[n] + 0.044715f * x[n] * x[n] * x[n]) * 2.0f; });
+  vexp<N>(power, power);
+  for_each<N>([&](int n) { power[n] = reciprocal(power[n] + 1.0f); });
+  for_each<N>([&](int n) { x[n] = 0.5f * x[n] * (1.0f + (1.0f - 2.0f * power[n])); });
+}
+
+template <int N>
+inline void activate(Vec* x, Activation kind) {
   switch (kind) {
-    case kGeluTanh:  // Hendrycks and Gimpel, 2016: the tanh form that GPT-2 uses
-      return 0.5f * x * (1.0f + vtanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-    case kGelu: {
-      Vec y = x;
-      for (int l = 0; l < kLanes; l++) y[l] = 0.5f * x[l] * (1.0f + __builtin_erff(x[l] * 0.70710678f));
-      return y;
-    }
-    case kSilu:
-      return x * reciprocal(1.0f + vexp(-x));
-    case kRelu:
-      return vmax(x, Vec{});
-    case kQuickGelu:
-      return x * reciprocal(1.0f + vexp(-1.702f * x));
+    case kGeluTanh: return tanh_gelu<N>(x);
+    case kGelu: return for_each<N>([&](int n) { x[n] = erf_gelu(x[n]); });
+    case kSilu: return sigmoid_gate<N>(x, 1.0f);
+    case kRelu: return for_each<N>([&](int n) { x[n] = vmax(x[n], Vec{}); });
+    case kQuickGelu: return sigmoid_gate<N>(x, 1.702f);
   }
-  return x;
 }
 
 __attribute__((noinline)) void activate_row(const ActivationArgs& a, int64_t r, float* y) {
+  constexpr int kAtOnce = 4;
   const float* x = a.x + r * a.width * (a.gated ? 2 : 1);
-  each_vector(a.width, [&](int64_t i, int lanes) {
-    Vec value = activate(load_part(x + i, lanes), a.kind);
-    if (a.gated) value = value * load_part(x + a.width + i, lanes);
-    store_part(y + i, value, lanes);
+  const float* factors = a.gated ? x + a.width : nullptr;
+  int64_t first = 0;
+  for (; first + kAtOnce * kLanes <= a.width; first += kAtOnce * kLanes) {
+    Vec value[kAtOnce];
+    for_each<kAtOnce>([&](int n) { value[n] = load(x + first + n * kLanes); });
+    activate<kAtOnce>(value, a.kind);
+    for_each<kAtOnce>([&](int n) {
+      const int64_t i = first + n * kLanes;
+      store(y + i, factors ? value[n] * load(factors + i) : value[n]);
+    });
+  }
+  each_vector(a.width - first, [&](int64_t i, int lanes) {
+    Vec value = load_part(x + first + i, lanes);
+    activate<1>(&value, a.kind);
+    if (factors) value = value * load_part(factors + first + i, lanes);
+    store_part(y + first + i, value, lanes);
   });
 }
 

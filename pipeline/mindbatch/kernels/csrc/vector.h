@@ -63,33 +63,57 @@ inline float sum_lanes(Vec v) {
   return part[0];
 }
 
+// Calls step(n) for n from 0 to N - 1. What is computed of several vectors, a few operations of each at a time, does not
+// wait for the result of each operation.
+template <int N, class Step>
+__attribute__((always_inline)) inline void for_each(Step step) {
+#pragma GCC unroll 8
+  for (int n = 0; n < N; n++) step(n);
+}
+
 // exp by 2^n * exp(r), |r| <= ln(2)/2, with ln(2) in two parts (Cody and Waite) and the Taylor polynomial of
 // degree 7: below 1.2e-7 relative error, 0 below -87.3, infinity never (the argument is clamped at 88), NaN of NaN.
+template <int N>
+__attribute__((always_inline)) inline void vexp(const Vec* x, Vec* y) {
+  Vec shifted[N], r[N], p[N];
+  for_each<N>([&](int n) {
+#if defined(__AVX512F__)
+    const Vec clamped = vmin(splat(88.0f), x[n]);  // what lies below -87.3 is not looked at in the end
+#else
+    const Vec clamped = vmin(splat(88.0f), vmax(splat(-87.3f), x[n]));
+#endif
+    shifted[n] = clamped * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits
+    const Vec whole = shifted[n] - 12582912.0f;
+    r[n] = clamped - whole * 0.693359375f;
+    r[n] = r[n] - whole * -2.12194440e-4f;
+  });
+  for_each<N>([&](int n) {
+    p[n] = splat(1.0f / 5040.0f);
+    p[n] = p[n] * r[n] + (1.0f / 720.0f);
+    p[n] = p[n] * r[n] + (1.0f / 120.0f);
+    p[n] = p[n] * r[n] + (1.0f / 24.0f);
+  });
+  for_each<N>([&](int n) {
+    p[n] = p[n] * r[n] + (1.0f / 6.0f);
+    p[n] = p[n] * r[n] + 0.5f;
+    p[n] = p[n] * r[n] + 1.0f;
+    p[n] = p[n] * r[n] + 1.0f;
+  });
+  for_each<N>([&](int n) {
+#if defined(__AVX512F__)
+    const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x[n], (__m512)splat(-87.3f), _CMP_NLT_UQ);
+    y[n] = (Vec)_mm512_maskz_scalef_ps(counts, (__m512)p[n], (__m512)(shifted[n] - 12582912.0f));
+#else
+    const Vec scale = (Vec)(((IntVec)shifted[n] - 0x4B400000 + 127) << 23);
+    y[n] = select((IntVec)(x[n] < splat(-87.3f)), Vec{}, p[n] * scale);
+#endif
+  });
+}
+
 inline Vec vexp(Vec x) {
-#if defined(__AVX512F__)
-  const Vec clamped = vmin(splat(88.0f), x);  // what lies below -87.3 is not looked at in the end
-#else
-  const Vec clamped = vmin(splat(88.0f), vmax(splat(-87.3f), x));
-#endif
-  const Vec shifted = clamped * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits
-  const Vec whole = shifted - 12582912.0f;
-  Vec r = clamped - whole * 0.693359375f;
-  r = r - whole * -2.12194440e-4f;
-  Vec p = splat(1.0f / 5040.0f);
-  p = p * r + (1.0f / 720.0f);
-  p = p * r + (1.0f / 120.0f);
-  p = p * r + (1.0f / 24.0f);
-  p = p * r + (1.0f / 6.0f);
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-#if defined(__AVX512F__)
-  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, (__m512)splat(-87.3f), _CMP_NLT_UQ);
-  return (Vec)_mm512_maskz_scalef_ps(counts, (__m512)p, (__m512)whole);
-#else
-  const Vec scale = (Vec)(((IntVec)shifted - 0x4B400000 + 127) << 23);
-  return select((IntVec)(x < splat(-87.3f)), Vec{}, p * scale);
-#endif
+  Vec y;
+  vexp<1>(&x, &y);
+  return y;
 }
 
 // 1 / x for x of 1 and above. (Division of a vector of 16 takes as long as all of vexp.)
