@@ -3,11 +3,10 @@
 // The sum of value(offset, lanes) over a row, in four sums, for one would wait for each of its additions.
 template <class Value>
 inline float sum_of_row(int64_t width, Value value) {
-  constexpr int kSums = 4;
-  Vec sums[kSums] = {};
+  Vec sums[kAtOnce] = {};
   int64_t first = 0;
-  for (; first + kSums * kLanes <= width; first += kSums * kLanes)
-    for_each<kSums>([&](int n) { sums[n] = sums[n] + value(first + n * kLanes, kLanes); });
+  for (; first + kAtOnce * kLanes <= width; first += kAtOnce * kLanes)
+    for_each<kAtOnce>([&](int n) { sums[n] = sums[n] + value(first + n * kLanes, kLanes); });
   each_vector(width - first, [&](int64_t i, int lanes) { sums[0] = sums[0] + value(first + i, lanes); });
   return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
@@ -85,7 +84,6 @@ inline void activate(Vec* x, Activation kind) {
 }
 
 __attribute__((noinline)) void activate_row(const ActivationArgs& a, int64_t r, float* y) {
-  constexpr int kAtOnce = 4;
   const float* x = a.x + r * a.width * (a.gated ? 2 : 1);
   const float* factors = a.gated ? x + a.width : nullptr;
   int64_t first = 0;

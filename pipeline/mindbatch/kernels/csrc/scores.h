@@ -11,13 +11,19 @@ inline Vec load_filled(const float* p, int lanes, float fill) {
 
 // The largest of each lane; `finite` keeps its bits where no score is NaN or plus infinity.
 inline Vec largest_lanes(const float* scores, int64_t count, IntVec& finite) {
-  Vec largest = splat(-__builtin_inff());
-  each_vector(count, [&](int64_t i, int lanes) {
-    const Vec some = load_filled(scores + i, lanes, -__builtin_inff());
+  Vec largest[kAtOnce];
+  for_each<kAtOnce>([&](int n) { largest[n] = splat(-__builtin_inff()); });
+  const auto look = [&](int n, Vec some) {
     finite = finite & (IntVec)(some <= splat(__FLT_MAX__));
-    largest = vmax(some, largest);
+    largest[n] = vmax(some, largest[n]);
+  };
+  int64_t first = 0;
+  for (; first + kAtOnce * kLanes <= count; first += kAtOnce * kLanes)
+    for_each<kAtOnce>([&](int n) { look(n, load(scores + first + n * kLanes)); });
+  each_vector(count - first, [&](int64_t i, int lanes) {
+    look(0, load_filled(scores + first + i, lanes, -__builtin_inff()));
   });
-  return largest;
+  return vmax(vmax(largest[0], largest[1]), vmax(largest[2], largest[3]));
 }
 
 inline float largest_lane(Vec v) {
@@ -28,12 +34,22 @@ inline float largest_lane(Vec v) {
 
 // Meanwhile it reads the block behind this one ahead: processors do not do that across pages of 4 KB.
 inline double sum_of_exponentials(const float* scores, int64_t count, float top) {
-  Vec sum{};
-  each_vector(count, [&](int64_t i, int lanes) {
-    __builtin_prefetch(scores + kScoresAtOnce + i);
-    sum = sum + vexp(load_filled(scores + i, lanes, -__builtin_inff()) - top);
+  Vec sums[kAtOnce] = {};
+  int64_t first = 0;
+  for (; first + kAtOnce * kLanes <= count; first += kAtOnce * kLanes) {
+    Vec power[kAtOnce];
+    for_each<kAtOnce>([&](int n) {
+      const float* some = scores + first + n * kLanes;
+      __builtin_prefetch(some + kScoresAtOnce);
+      power[n] = load(some) - top;
+    });
+    vexp<kAtOnce>(power, power);
+    for_each<kAtOnce>([&](int n) { sums[n] = sums[n] + power[n]; });
+  }
+  each_vector(count - first, [&](int64_t i, int lanes) {
+    sums[0] = sums[0] + vexp(load_filled(scores + first + i, lanes, -__builtin_inff()) - top);
   });
-  return sum_lanes(sum);
+  return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 // What is known of a row: its largest score and the block where that is, and the logarithm of the sum of exponentials.

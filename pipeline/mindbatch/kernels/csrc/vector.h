@@ -71,6 +71,8 @@ __attribute__((always_inline)) inline void for_each(Step step) {
   for (int n = 0; n < N; n++) step(n);
 }
 
+constexpr int kAtOnce = 4;  // as many vectors as loops over long rows take together
+
 // exp by 2^n * exp(r), |r| <= ln(2)/2, with ln(2) in two parts (Cody and Waite) and the Taylor polynomial of
 // degree 7: below 1.2e-7 relative error, 0 below -87.3, infinity never (the argument is clamped at 88), NaN of NaN.
 template <int N>
