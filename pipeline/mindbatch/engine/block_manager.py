@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
 
 Write = tuple[list[int], int, int]
@@ -37,14 +37,13 @@ class BlockManager:
 
     def blocks_needed(self, writes: Iterable[Write]) -> int:
         """Free blocks that `prepare_write` takes for all these writes, one after the other."""
-        new, writers = 0, Counter[int]()
+        new, writers = 0, dict[int, int]()
         for table, start, stop in writes:
             new += max(0, -(-stop // self.block_size) - len(table))
             for index in self._places(table, start, stop):
-                if self._holders[table[index]] > 1:
-                    writers[table[index]] += 1
-        if not writers:
-            return new
+                block = table[index]
+                if self._holders[block] > 1:
+                    writers[block] = writers.get(block, 0) + 1
         # Each writer of a shared block takes a copy, but whoever holds it last writes in place.
         return new + sum(min(count, self._holders[block] - 1) for block, count in writers.items())
 

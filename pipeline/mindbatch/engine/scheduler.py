@@ -107,10 +107,12 @@ class Scheduler:
         for group in self.running:
             (decoding if group.is_decoding else others).append(group)
         for group in decoding:
-            self._schedule_running(group, step, self.settings.max_batched_tokens)
+            if self._still_runs(group, preemptions):
+                self._schedule_running(group, step, self.settings.max_batched_tokens)
         most = self._most_with_prompts(step)
         for group in others:
-            self._schedule_running(group, step, most)
+            if self._still_runs(group, preemptions):
+                self._schedule_running(group, step, most)
         if self.num_preemptions == preemptions:
             self._admit(step, most)
         assert step.scheduled or not (self.running or self.waiting and self.adapters is None)
@@ -172,9 +174,11 @@ class Scheduler:
         most, prompts = self.settings.max_batched_tokens, self.settings.max_prompt_tokens
         return most if prompts is None else min(most, step.num_tokens + prompts)
 
+    def _still_runs(self, group: SequenceGroup, preemptions: int) -> bool:
+        """Whether no earlier one of a step, which began after so many pre-emptions, has pre-empted it."""
+        return self.num_preemptions == preemptions or group in self.running
+
     def _schedule_running(self, group: SequenceGroup, step: Step, most: int) -> None:
-        if group not in self.running:  # pre-empted by an earlier one of this step
-            return
         wanted = self._wanted(group, most - step.num_tokens)
         while self._blocks_for(wanted) > self.blocks.num_free:
             victim = self._last_unscheduled(step)
@@ -251,10 +255,11 @@ class Scheduler:
         A sequence goes on from its last token, and its draft is verified in the same step.
         """
         sequences = group.sequences
-        is_decoding = group.is_decoding
-        together = len(sequences) == 1 or is_decoding
-        if is_decoding and sum(1 + each.num_draft_tokens for each in sequences) > budget:
-            return []
+        together = len(sequences) == 1
+        if not together and group.is_decoding:
+            together = True
+            if sum(1 + each.num_draft_tokens for each in sequences) > budget:
+                return []
         wanted = []
         for sequence in sequences:
             earlier = sequence.num_earlier_tokens
