@@ -17,7 +17,11 @@ struct AllLanes {
   typedef uint32_t Words __attribute__((vector_size(MB_LANES * 4)));
   static Type load(const float* p) { return *reinterpret_cast<const Type*>(p); }
   static Type load(const uint16_t* p) {
+#if defined(__AVX512F__)  // GCC 12 widens half a vector at a time
+    return (Type)((Words)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))) << 16);
+#else
     return (Type)(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16);
+#endif
   }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
 };
