@@ -80,6 +80,12 @@ inline void end_span(const AmxSpan& s) {
   }
 }
 
+// Two vectors in bfloat16, one behind the other; what is cached so is as it was rounded.
+inline IntVec both_rounded(const float* first, const float* second) {
+  return MB_ROUND(AllLanes::load(first), AllLanes::load(second));
+}
+inline IntVec both_rounded(const uint16_t* first, const uint16_t* second) { return MB_JOIN(first, second); }
+
 // Where the keys of 16 positions are: blocks have 8 of them or more; null where no query of the span sees one.
 template <class Number>
 struct KeyColumns {
@@ -105,6 +111,12 @@ struct KeyColumns {
     }
     return found;
   }
+
+  template <bool IsWhole>
+  IntVec load_both(int64_t first, int64_t second) const {
+    if constexpr (IsWhole) return both_rounded(halves[0] + first, halves[0] + second);
+    return MB_ROUND(load<IsWhole>(first), load<IsWhole>(second));
+  }
 };
 
 // Lays out the keys of 16 positions. Blocks are too small for the processor to see what comes next, so it is told.
@@ -115,7 +127,7 @@ inline void lay_out_columns(const AmxSpan& s, const KeyColumns<Number>& from, co
   for (; d + 1 < s.a.head_dim; d += 2, to += kTileRowBytes) {
     __builtin_prefetch(next + d * size);
     __builtin_prefetch(next + (d + 1) * size);
-    store_ints(to, MB_PAIR(MB_ROUND(from.template load<IsWhole>(d * size), from.template load<IsWhole>((d + 1) * size))));
+    store_ints(to, MB_PAIR(from.template load_both<IsWhole>(d * size, (d + 1) * size)));
   }
   for (; d < s.width(); d += 2, to += kTileRowBytes) {
     const Vec last = d < s.a.head_dim ? from.template load<IsWhole>(d * size) : Vec{};
@@ -151,14 +163,19 @@ template <class Number, bool IsWhole>
 inline void lay_out_rows(const AmxSpan& s, int64_t position, const Number* row, const Number* next, char* to) {
   const int64_t width = s.a.padded_head_dim, columns = 2 * s.depth_tiles;
   const auto values = [&](int64_t p, int64_t d) {
-    const bool is_seen = IsWhole || (position + p >= s.queries.begin && position + p < s.queries.end);
-    return is_seen && d < width ? AllLanes::load(row + p * width + d) : Vec{};
+    const bool is_seen = position + p >= s.queries.begin && position + p < s.queries.end;
+    return is_seen ? AllLanes::load(row + p * width + d) : Vec{};
+  };
+  const auto both = [&](int64_t p, int64_t d) {
+    if (d >= width) return IntVec{};
+    if constexpr (IsWhole) return both_rounded(row + p * width + d, row + (p + 1) * width + d);
+    return MB_ROUND(values(p, d), values(p + 1, d));
   };
   for (int64_t p = 0; p < 8; p += 2, to += kTileRowBytes)
     for (int64_t c = 0; c < columns; c++) {
       __builtin_prefetch(next + p * width + c * kLanes);
       __builtin_prefetch(next + (p + 1) * width + c * kLanes);
-      store_ints(to + c * kTileBytes, MB_PAIR(MB_ROUND(values(p, c * kLanes), values(p + 1, c * kLanes))));
+      store_ints(to + c * kTileBytes, MB_PAIR(both(p, c * kLanes)));
     }
 }
 

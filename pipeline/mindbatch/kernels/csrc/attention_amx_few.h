@@ -3,7 +3,7 @@
 // all pairs are added up apart, then to one another, then to the sum. (Products of two bfloat16 are exact in float32,
 // and a float32 cache holds rounded numbers.)
 
-constexpr int64_t kFewQueries = 8;
+constexpr int64_t kFewQueries = 4;
 
 // The span's queries, widened: of each 32 numbers the first ones of all pairs, then the second ones: [count, width],
 // where the keys of tiles would be.
@@ -111,7 +111,7 @@ inline void weigh_rows(const AmxSpan& s, const FewWeights<Number, Count>& weight
 
 template <class Number, int Count, bool IsWhole>
 inline void weigh_block(const AmxSpan& s, int64_t chunk, int64_t i) {
-  constexpr int kWide = Count <= 2 ? 4 : (Count <= 4 ? 2 : 1);
+  constexpr int kWide = Count <= 2 ? 4 : 2;
   const FewWeights<Number, Count> weights(s, chunk, i);
   int64_t d = 0;
   for (; d + kWide * kLanes <= s.a.padded_head_dim; d += kWide * kLanes)

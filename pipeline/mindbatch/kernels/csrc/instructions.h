@@ -41,6 +41,8 @@ inline unsigned flush_subnormals() {
 // Two vectors rounded to bfloat16, one behind the other; and each number beside the one that stands 16 behind it.
 #define MB_ROUND(first, second) (IntVec)_mm512_cvtne2ps_pbh((__m512)(second), (__m512)(first))
 #define MB_PAIR(numbers) pair_up(numbers)
+// Two vectors of bfloat16, one behind the other.
+#define MB_JOIN(first, second) join(first, second)
 
 struct alignas(64) PairOrder {
   uint16_t from[kLanes * 2];
@@ -51,6 +53,11 @@ struct alignas(64) PairOrder {
 constexpr PairOrder kPairOrder;
 inline IntVec pair_up(IntVec numbers) {
   return (IntVec)_mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder.from), (__m512i)numbers);
+}
+inline IntVec join(const uint16_t* first, const uint16_t* second) {
+  const __m256i halves[2] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)),
+                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second))};
+  return (IntVec)_mm512_inserti64x4(_mm512_castsi256_si512(halves[0]), halves[1], 1);
 }
 #endif
 
@@ -94,6 +101,13 @@ inline IntVec emulated_round(Vec first, Vec second) {
   }
   __builtin_memcpy(&found, numbers, sizeof found);
   return found;
+}
+
+inline IntVec emulated_join(const uint16_t* first, const uint16_t* second) {
+  uint16_t numbers[kLanes * 2];
+  __builtin_memcpy(numbers, first, kLanes * 2);
+  __builtin_memcpy(numbers + kLanes, second, kLanes * 2);
+  return load_ints(numbers);
 }
 
 inline IntVec emulated_pair(IntVec numbers) {
@@ -150,6 +164,7 @@ inline void emulated_tile_dot_bytes(int sum, int x, int w) {
 #define MB_DOT_BYTES(sum, x, w) emulated_dot_bytes(sum, x, w)
 #define MB_ROUND(first, second) emulated_round(first, second)
 #define MB_PAIR(numbers) emulated_pair(numbers)
+#define MB_JOIN(first, second) emulated_join(first, second)
 #define MB_DOT_PAIRS(sum, x, w) emulated_dot_pairs(sum, x, w)
 #define MB_FLUSH_SUBNORMALS() 0u
 #define MB_RESTORE_MODE(mode) static_cast<void>(mode)
