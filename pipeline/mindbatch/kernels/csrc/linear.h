@@ -120,7 +120,7 @@ inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
     float* own = scratch(1 + thread, height * count + a.depth);
     const float* rows[Kind::kTileRows];
     for (int64_t r = 0; r < height; r++) {
-      float* words = own + r * count;
+      float* words = own + r * count;  // of float32 the row itself
       const float* x = row_of(a, first + r, Kind::kKind == kFloat32 ? words : own + height * count);
       rows[r] = reinterpret_cast<const float*>(Kind::words(x, a.depth, reinterpret_cast<Word*>(words), scales + first + r));
     }

@@ -114,7 +114,7 @@ struct PackedRows {
   int64_t blocks, tiles;
 };
 
-// acc: [rows, kPanel] = x times a panel. While a slice computes, the next one is fetched, each pair of blocks a share.
+// acc: [rows, kPanel] = x times a panel, whose outputs go to columns of a.y from `first_column` on. While a slice computes, the next one is fetched, each pair of blocks a share.
 // One pair reads the panel once, from memory: there is no use in slices, and it fetches not far ahead.
 template <class Kind>
 inline void multiply_panel(const LinearArgs& a, int64_t first_column, const PackedRows& x, const char* panel, float* acc) {
@@ -126,7 +126,8 @@ inline void multiply_panel(const LinearArgs& a, int64_t first_column, const Pack
     Fetch ahead = {slice + (pairs == 1 ? kPairsAhead : some) * kPairBytes, lines};
     const bool is_last = t + some == x.tiles;
     for (int64_t b = 0; b < x.blocks; b += 2) {
-      if (is_last) own_lines(a, b * kTileSide, a.rows - b * kTileSide < 32 ? a.rows - b * kTileSide : 32, first_column);
+      const int64_t first = b * kTileSide, left = a.rows - first;
+      if (is_last) own_lines(a, first, left < 2 * kTileSide ? left : 2 * kTileSide, first_column);
       multiply_tiles<Kind>(x.bytes + b * stride + t * kTileBytes, stride, slice, some, b + 1 < x.blocks, t == 0,
                            acc + b * kTileSide * kPanel, ahead);
     }
