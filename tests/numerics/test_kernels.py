@@ -197,7 +197,7 @@ class Case:
 
 # Further ones on demand; tests/fuzz/test_kernels.py draws shapes, too.
 ATTENTION = [
-    Case(2, 1, 20, 16, ((0, 13), (5, 1), (40, 3)), padding=3, softcap=0.7),
+    Case(2, 1, 20, 16, ((0, 19), (5, 1), (40, 3)), padding=3, softcap=0.7),
     *(
         pytest.param(case, marks=pytest.mark.slow)
         for case in (

@@ -27,6 +27,7 @@ inline void attend_chunk(const AmxSpan& s, int64_t first) {
 struct RoundedCells {
   typedef float Number;
   static float number(float x) { return to_bfloat16(x); }
+  static void store(float* to, Vec v) { AllLanes::store(to, to_bfloat16(v)); }
 };
 
 inline void attention_amx(const AttentionArgs& a) {

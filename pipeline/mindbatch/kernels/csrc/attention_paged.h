@@ -10,10 +10,12 @@ constexpr float kNoScore = -__builtin_inff();
 struct Float32Cells {
   typedef float Number;
   static float number(float x) { return x; }
+  static void store(float* to, Vec v) { AllLanes::store(to, v); }
 };
 struct Bfloat16Cells {
   typedef uint16_t Number;
   static uint16_t number(float x) { return static_cast<uint16_t>(float_bits(to_bfloat16(x)) >> 16); }
+  static void store(uint16_t* to, Vec v) { AllLanes::store(to, to_bfloat16(v)); }
 };
 
 template <class Number>
@@ -37,27 +39,56 @@ inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
 // Numbers of a token in `qkv`: where nothing is written to the cache there are queries only.
 inline int64_t row_width(const AttentionArgs& a) { return (a.heads + (a.slots ? 2 * a.kv_heads : 0)) * a.head_dim; }
 
-// Head by head, whose blocks stay in the first-level cache while the keys of neighbouring tokens, which are columns of
-// them, are written; of a prompt so many as a block often has, so that threads seldom write to the same lines.
+// Whether the tokens from t on, a vector of them, follow one another in a block.
+inline bool are_neighbours(const AttentionArgs& a, int64_t t, int64_t last) {
+  if (t + kLanes > last || a.slots[t] < 0 || a.slots[t] % a.block_size + kLanes > a.block_size) return false;
+  for (int i = 1; i < kLanes; i++)
+    if (a.slots[t + i] != a.slots[t] + i) return false;
+  return true;
+}
+
+// Writes the keys of tokens that are neighbours to columns. width: from one token's to the next.
+template <class Cells>
+inline void write_columns(const AttentionArgs& a, const float* key, int64_t width, typename Cells::Number* keys) {
+  for (int64_t d = 0; d < a.head_dim; d += kLanes) {
+    const int count = a.head_dim - d < kLanes ? static_cast<int>(a.head_dim - d) : kLanes;
+    Vec rows[kLanes];
+    for (int i = 0; i < kLanes; i++) rows[i] = load_part(key + i * width + d, count);
+    transpose(rows);
+    for (int i = 0; i < count; i++) Cells::store(keys + (d + i) * a.block_size, rows[i]);
+  }
+}
+
+// Task by task some tokens of a head: threads do not write to the same lines, and the keys of neighbouring tokens, which
+// are columns of a block, find it in the first-level cache.
 template <class Cells>
 inline void write_cells(const AttentionArgs& a) {
   typedef typename Cells::Number Number;
+  constexpr int64_t kTokens = 128;
   const int64_t width = row_width(a), heads = a.kv_heads, size = a.head_dim;
-  const int64_t tokens = a.tokens < 32 ? 8 : 16;
-  auto body = [&](int64_t chunk, int) {
-    const int64_t first = chunk * tokens, last = first + tokens < a.tokens ? first + tokens : a.tokens;
-    for (int64_t h = 0; h < heads; h++)
-      for (int64_t t = first; t < last; t++) {
-        if (a.slots[t] < 0) continue;
-        const int64_t head = a.slots[t] / a.block_size * heads + h, offset = a.slots[t] % a.block_size;
-        const float *key = a.qkv + t * width + (a.heads + h) * size, *value = key + heads * size;
-        Number* keys = static_cast<Number*>(a.key_cache) + head * size * a.block_size + offset;
-        Number* values = static_cast<Number*>(a.value_cache) + (head * a.block_size + offset) * a.padded_head_dim;
+  auto body = [&](int64_t task, int) {
+    const int64_t h = task % heads, first = task / heads * kTokens;
+    const int64_t last = first + kTokens < a.tokens ? first + kTokens : a.tokens;
+    int64_t written = first;  // keys of the tokens before are
+    for (int64_t t = first; t < last; t++) {
+      if (a.slots[t] < 0) continue;
+      const int64_t head = a.slots[t] / a.block_size * heads + h, offset = a.slots[t] % a.block_size;
+      const float *key = a.qkv + t * width + (a.heads + h) * size, *value = key + heads * size;
+      Number* keys = static_cast<Number*>(a.key_cache) + head * size * a.block_size + offset;
+      Number* values = static_cast<Number*>(a.value_cache) + (head * a.block_size + offset) * a.padded_head_dim;
+      int64_t d = 0;
+      for (; d + kLanes <= size; d += kLanes) Cells::store(values + d, load(value + d));
+      for (; d < size; d++) values[d] = Cells::number(value[d]);
+      if (t < written) continue;
+      if (are_neighbours(a, t, last)) {
+        write_columns<Cells>(a, key, width, keys);
+        written = t + kLanes;
+      } else {
         for (int64_t d = 0; d < size; d++) keys[d * a.block_size] = Cells::number(key[d]);
-        for (int64_t d = 0; d < size; d++) values[d] = Cells::number(value[d]);
       }
+    }
   };
-  parallel_for((a.tokens + tokens - 1) / tokens, body);
+  parallel_for((a.tokens + kTokens - 1) / kTokens * heads, body);
 }
 
 inline void write_cache(const AttentionArgs& a) {

@@ -57,7 +57,7 @@ inline IntVec pair_up(IntVec numbers) {
 inline IntVec join(const uint16_t* first, const uint16_t* second) {
   const __m256i halves[2] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(first)),
                              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(second))};
-  return (IntVec)_mm512_inserti64x4(_mm512_castsi256_si512(halves[0]), halves[1], 1);
+  return (IntVec)_mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(halves[0]), halves[1], 1);
 }
 #endif
 

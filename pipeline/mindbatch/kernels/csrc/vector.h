@@ -24,6 +24,10 @@ struct AllLanes {
 #endif
   }
   static void store(float* p, Type v) { *reinterpret_cast<Type*>(p) = v; }
+  // Of numbers that bfloat16 has.
+  static void store(uint16_t* p, Type v) {
+    *reinterpret_cast<Halves*>(p) = __builtin_convertvector((Words)v >> 16, Halves);
+  }
 };
 // Eight lanes, or fewer where vectors are shorter: what the smallest cache block holds.
 struct FewLanes {
