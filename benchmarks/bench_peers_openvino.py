@@ -13,8 +13,17 @@ import openvino_genai as genai
 from bench_peer import Rows, consecutive, run_peer, timed
 
 CACHE_GIB, BATCHED_TOKENS = 1, 512
-HINTS = {"float32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}, "int8": {}}
-"""By kind: what the pipeline is told of its arithmetic; the exported folder has the type of the weights."""
+FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
+HINTS = {
+    "float32": {**FLOAT32, "KV_CACHE_PRECISION": "f32"},
+    "float32, half cache": FLOAT32,
+    "default": {},
+    "int8": {},
+}
+"""By kind: what the pipeline is told of its arithmetic; the exported folder has the type of the weights.
+
+Keys and values are kept in float16 where nothing else is asked for, beside float32 too.
+"""
 
 
 class OpenVINO:

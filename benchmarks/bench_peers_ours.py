@@ -14,7 +14,13 @@ from mindbatch.engine.build import LoadedModel, load_model
 from mindbatch.kernels.native_library import describe
 
 BATCH_SIZE, CACHE = 64, "1GiB"
-QUANTIZATIONS = ("int8", "int4")
+TYPES = {
+    "float32": {"dtype": "float32"},
+    "float32, half cache": {"dtype": "float32", "cache_dtype": "bfloat16"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"quantization": "int8"},
+}
+"""By kind: keys of `model`."""
 
 
 class Ours:
@@ -43,8 +49,7 @@ class Ours:
 def load(folder: str, kind: str, threads: int) -> Ours:
     """The folder's model with its weights in float32, bfloat16 or quantised."""
     prepare_environment(num_threads=threads)
-    types = {"quantization": kind} if kind in QUANTIZATIONS else {"dtype": kind}
-    model = ModelConfig(checkpoint_name_or_path=folder, batch_size=BATCH_SIZE, **types)
+    model = ModelConfig(checkpoint_name_or_path=folder, batch_size=BATCH_SIZE, **TYPES[kind])
     runtime = RuntimeConfig(
         cache_memory=CACHE,
         num_threads=threads,

@@ -58,7 +58,9 @@ def _transformers(kind: str) -> Side:
 
 SIDES = {
     **{f"ours {kind}": Side("bench_peers_ours.py", kind) for kind in ("float32", "bfloat16", "int8")},
+    "ours float32, half cache": Side("bench_peers_ours.py", "float32, half cache"),
     "openvino float32": _openvino("float32", "openvino", "ours float32"),
+    "openvino float32, half cache": _openvino("float32, half cache", "openvino", "ours float32, half cache"),
     "openvino default": _openvino("default", "openvino", "ours bfloat16"),
     "openvino int8": _openvino("int8", "openvino_int8", "ours int8"),
     "ctranslate2 int8": Side(
