@@ -36,7 +36,7 @@ class Logits:
 class Run:
     """What one engine made of some prompts.
 
-    params: of all prompts, or of each. order: in which they are asked. adapter: of all of them.
+    params, adapter: of all prompts, or of each. order: in which they are asked.
     limits: change the engine's settings.
     """
 
@@ -47,7 +47,7 @@ class Run:
         params: DecodingParams | Sequence[DecodingParams],
         *,
         order: Sequence[int] | None = None,
-        adapter: str | None = None,
+        adapter: str | Sequence[str | None] | None = None,
         **limits: Any,
     ) -> None:
         its, runner = llm._model.engine, Logits(llm._model.engine._runner)
@@ -55,7 +55,8 @@ class Run:
         self.engine = Engine(runner, replace(its.settings, **limits), adapters=known, slots=slots)
         for number in range(len(prompts)) if order is None else order:
             asked = params if isinstance(params, DecodingParams) else params[number]
-            self.engine.add(Request(str(number), tuple(prompts[number]), asked, adapter=adapter))
+            own = adapter if adapter is None or isinstance(adapter, str) else adapter[number]
+            self.engine.add(Request(str(number), tuple(prompts[number]), asked, adapter=own))
         done = {}
         while self.engine.has_work:
             done |= {output.key: output for output in self.engine.step().finished}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from last_logits import Run
 from model_folders import ENCODERS, descriptions, fixture, ragged, write_folder
 from recording import load
+from test_every_type_adapters import matrices_of, write_adapter
 
 from mindbatch import LLM, DecodingParams
 from mindbatch.errors import CacheBudgetError, CheckpointError, ConfigError, PromptError
@@ -95,6 +97,42 @@ def test_the_reference_kernels_give_the_same(folder: Path, case: str, llm: LLM, 
     params = GREEDY if name == "greedy" else STRATEGIES[name]
     plain, prompts = load(folder, max_batched_tokens=64, kernels="reference"), ragged(case, ENCODERS)[:3]
     assert Run(plain, prompts, params).tokens == Run(llm, prompts, params).tokens
+
+
+@pytest.fixture(scope="module")
+def adapters(case: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One of the encoder alone, one of every linear layer."""
+    path, every = tmp_path_factory.mktemp(f"{case}_adapters"), matrices_of(case).linear
+    parts = {"encoder": [name for name in every if name.startswith("encoder.")], "all": every}
+    for name, matrices in parts.items():
+        write_adapter(path / name, case, matrices)
+    return {name: path / name for name in parts}
+
+
+def test_rows_of_several_adapters_in_a_batch(
+    folder: Path, case: str, llm: LLM, adapters: dict[str, Path]
+) -> None:
+    """Each row has the bits that it has alone, and the same tokens from MindSpore's operators."""
+    adapted, prompts = (
+        load(folder, max_batched_tokens=64, lora_adapters=adapters),
+        [ragged(case, ENCODERS)[4]] * 3,
+    )
+    few, names = DecodingParams(max_new_tokens=12), [None, "encoder", "all"]
+    together = Run(adapted, prompts, few, adapter=names)
+    alone = [Run(adapted, prompts[:1], few, adapter=name) for name in names]
+    assert together.tokens == [each.tokens[0] for each in alone]
+    assert together.tokens[0] == Run(llm, prompts[:1], few).tokens[0]
+    starts = [each.logits[(*prompts[0], 0)] for each in alone]
+    assert all(np.abs(one - other).max() > 1e-3 for one, other in combinations(starts, 2))
+    reference = load(folder, max_batched_tokens=64, lora_adapters=adapters, kernels="reference")
+    assert Run(reference, prompts, few, adapter=names).tokens == together.tokens
+
+
+def test_an_adapter_of_the_embedding_is_merged_only(folder: Path, case: str, tmp_path: Path) -> None:
+    """PEFT adapts one of its users, and no stack computes with that one."""
+    write_adapter(tmp_path / "adapter", case, ["shared.weight"])
+    with pytest.raises(CheckpointError, match=r"module 'shared': an adapter of it .*; merge it"):
+        load(folder, lora_adapters={"tuned": tmp_path / "adapter"})
 
 
 def test_what_cannot_be_is_refused(llm: LLM) -> None:

@@ -14,16 +14,18 @@ from model_folders import random_tensor
 from numpy.typing import NDArray
 from recording import gap, load
 from safetensors.numpy import save_file
-from type_cases import TYPE_CASES, config_of, description_of, prompts_of, type_of
+from type_cases import TYPE_CASES, config_of, description_of, prompts_of
 
 from mindbatch import DecodingParams
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.errors import CheckpointError
 from mindbatch.models.registry import describe, tensor_specs
 
 pytestmark = pytest.mark.slow
 GREEDY = DecodingParams(max_new_tokens=8)
 RANK, ALPHA = 3, 24
-LARGEST_GAP = 5e-5
+LARGEST_GAP = {"mt5": 5e-4}
+"""By case, elsewhere 5e-5. mT5's scores have no scale: with these weights added its logits differ by 1.3e-4
+between the C++ kernels and MindSpore's operators, too."""
 Arrays = dict[str, NDArray[np.float32]]
 
 
@@ -100,10 +102,6 @@ def home(case: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def is_supported_live(case: str) -> bool:
-    return describe(config_of(case)).encoder is None
-
-
 def run(folder: Path, case: str, **options: object) -> Run:
     adapter = "tuned" if options.get("lora_mode") == "live" else None
     return Run(load(folder, max_batched_tokens=64, **options), prompts_of(case), GREEDY, adapter=adapter)
@@ -120,18 +118,14 @@ def test_live_and_merged_are_added_weights(case: str, home: Path) -> None:
     expected, adapters = run(home / "added", case), {"tuned": home / "adapter"}
     assert expected.tokens != run(home / "base", case).tokens
     assert largest_gap(run(home / "base", case, lora_adapters=adapters, lora_mode="merge"), expected) == 0
-    if is_supported_live(case):
-        live = run(home / "base", case, lora_adapters=adapters, lora_mode="live")
-        assert 0 < largest_gap(live, expected) <= LARGEST_GAP
+    live = run(home / "base", case, lora_adapters=adapters, lora_mode="live")
+    assert 0 < largest_gap(live, expected) <= LARGEST_GAP.get(case, 5e-5)
 
 
 def test_what_cannot_act_beside_the_model_is_refused_by_name(case: str, home: Path, tmp_path: Path) -> None:
     """And can be merged."""
     stacked = matrices_of(case).stacked
-    if not is_supported_live(case):
-        with pytest.raises(ConfigError, match=f"beside a {type_of(case)}; merge"):
-            run(home / "base", case, lora_adapters={"tuned": home / "adapter"}, lora_mode="live")
-    elif stacked:
+    if stacked:
         added, adapters = write_adapter(tmp_path / "adapter", case, stacked), {"tuned": tmp_path / "adapter"}
         with pytest.raises(CheckpointError, match=r"experts\.\d+.*not supported beside the model; merge it"):
             run(home / "base", case, lora_adapters=adapters, lora_mode="live")

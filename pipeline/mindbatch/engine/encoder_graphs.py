@@ -11,7 +11,7 @@ from mindbatch.engine.batch import pad_to_bucket
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
 from mindbatch.engine.step_graphs import CompiledStep, StepGraphs
 from mindbatch.kernels.ascend.limits import most_gathered_tokens
-from mindbatch.kernels.graphs import EncoderDecoderGraph
+from mindbatch.kernels.graphs import AdaptedEncoderDecoderGraph, EncoderDecoderGraph
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.step import ANY_STEP, IntArray, PartArrays, Span, StepShape, encoder_and_decoder
 from mindbatch.models.compiled import CompiledCell
@@ -28,16 +28,16 @@ class EncoderDecoderGraphs(StepGraphs):
         """See `StepNetwork.run`. Logits are left to `project`."""
         encoder, decoder, decoded = encoder_and_decoder(inputs.arrays)
         if len(encoder.ids):
-            self._encoder(*map(Tensor, self._of_encoder(encoder)))
+            self._encoder(*map(Tensor, self._of_encoder(encoder).arrays()))
         hidden = self._decoded(decoder)
         if inputs.wanted is None:
             return StepValues(hidden)
         return StepValues(hidden[np.searchsorted(decoded, inputs.wanted)], tokens=inputs.wanted)
 
     def _compiled(self, network: nn.Cell, kernels: MindSporeKernels) -> CompiledStep:
+        graph = AdaptedEncoderDecoderGraph if self._adapted else EncoderDecoderGraph
         self._encoder, decoder = (
-            CompiledCell(EncoderDecoderGraph(cell), self._on_compile)
-            for cell in (network.encoder, network.decoder)
+            CompiledCell(graph(cell), self._on_compile) for cell in (network.encoder, network.decoder)
         )
         return CompiledStep(decoder, decoder)
 
@@ -49,7 +49,7 @@ class EncoderDecoderGraphs(StepGraphs):
         graph, parts = self._of(self._kernels.graph).decoder, []
         for first in range(0, len(tokens.ids), most):
             some = slice(first, first + most)
-            arrays = self._of_decoder(tokens, some)
+            arrays = self._of_decoder(tokens, some).arrays()
             count = len(tokens.ids[some])
             parts.append(graph(*map(Tensor, arrays)).asnumpy()[:count])
         return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
@@ -65,6 +65,7 @@ class EncoderDecoderGraphs(StepGraphs):
             _filled(tokens.lengths, size, 1),
             _filled(tokens.firsts, size, 0),
             _filled(tokens.positions, size, 0),
+            None if tokens.adapters is None else _filled(tokens.adapters, size, 0),
         )
 
     def _of_decoder(self, tokens: PartArrays, some: slice) -> PartArrays:
@@ -81,6 +82,7 @@ class EncoderDecoderGraphs(StepGraphs):
             _filled(tokens.lengths[some], size, 1),
             _filled(tokens.firsts[some], size, 0),
             _filled(tokens.positions[some], size, 0),
+            None if tokens.adapters is None else _filled(tokens.adapters[some], size, 0),
         )
 
     def _slots(self, slots: IntArray, size: int) -> IntArray:

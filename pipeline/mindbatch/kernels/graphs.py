@@ -72,6 +72,28 @@ class EncoderDecoderGraph(nn.Cell):
         return ops.cast(self.cell(ids, positions, step, ()), mstype.float32)
 
 
+class AdaptedEncoderDecoderGraph(nn.Cell):
+    """The same for tokens of several adapters."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+    def construct(
+        self,
+        ids: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        firsts: Tensor,
+        positions: Tensor,
+        adapters: Tensor,
+    ) -> Tensor:
+        step = (slots, rows, block_tables, lengths, firsts, positions)
+        return ops.cast(self.cell(ids, positions, step, (adapters,)), mstype.float32)
+
+
 class AdaptedHeadGraph(nn.Cell):
     """Takes hidden states [S, hidden_size] and the slots [S] of their adapters."""
 

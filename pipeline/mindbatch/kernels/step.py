@@ -51,6 +51,7 @@ class PartArrays(NamedTuple):
 
     ids, slots, rows, block_tables: as of a `Batch`.
     lengths, firsts: [T]; a token sees the positions [first, length) of its sequence.
+    adapters: [T], of a `Batch`; None without adapters.
     """
 
     ids: IntArray
@@ -60,17 +61,21 @@ class PartArrays(NamedTuple):
     lengths: IntArray
     firsts: IntArray
     positions: IntArray
+    adapters: IntArray | None = None
+
+    def arrays(self) -> list[IntArray]:
+        """Those that there are, in their order."""
+        return [array for array in self if array is not None]
 
 
 def encoder_and_decoder(step: Sequence[IntArray]) -> tuple[PartArrays, PartArrays, IntArray]:
     """The parts of an encoder-decoder's batch, and which of its tokens are the decoder's, in rising order."""
-    ids, positions, slots, rows, tables, lengths, inputs = step
+    ids, positions, slots, rows, tables, lengths, *adapters, inputs = step
     encoded, decoded = np.flatnonzero(positions < inputs), np.flatnonzero(positions >= inputs)
 
     def part(tokens: IntArray, lengths: IntArray, firsts: IntArray) -> PartArrays:
-        return PartArrays(
-            ids[tokens], slots[tokens], rows[tokens], tables, lengths, firsts, positions[tokens]
-        )
+        own = [array[tokens] for array in (positions, *adapters)]
+        return PartArrays(ids[tokens], slots[tokens], rows[tokens], tables, lengths, firsts, *own)
 
     seen = inputs[encoded]
     return (

@@ -109,8 +109,8 @@ class CrossCache(Layer):
         self.key_cache, self.value_cache = cache
         self.write = kernels.write_cache(shape)
 
-    def construct(self, hidden: Tensor, slots: Tensor) -> Tensor:
-        return self.write(hidden, self.project(hidden, ()), self.key_cache, self.value_cache, slots)
+    def construct(self, hidden: Tensor, slots: Tensor, adapters: Tensors) -> Tensor:
+        return self.write(hidden, self.project(hidden, adapters), self.key_cache, self.value_cache, slots)
 
 
 class Encoder(Layer):
@@ -123,7 +123,7 @@ class Encoder(Layer):
     def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
         hidden = self.layers(ids, positions, step, adapters)
         for cache in self.caches:
-            hidden = cache(hidden, step[0])
+            hidden = cache(hidden, step[0], adapters)
         return hidden
 
 

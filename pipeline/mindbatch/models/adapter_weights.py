@@ -79,15 +79,18 @@ def fit_adapters(
     max_loaded: int | None = None,
     renames: Mapping[str, str] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    mergeable: Collection[str] = (),
 ) -> FittedAdapters:
     """Checks adapters against a whole model. max_loaded: None for all of them. renames: `adapter_renames`.
 
     shapes: of all its tensors, where the specs are not of all; adapters of the others are refused.
+    mergeable: tensors whose adapters can be merged and do not act beside the model.
 
     Raises:
         CheckpointError: what does not fit, of all adapters, each after its name.
     """
     acting = {part.source for spec in with_head(specs) if spec.is_linear for part in spec.parts}
+    acting = acting.difference(mergeable)
     shapes = source_shapes(specs) if shapes is None else shapes
     tied = {TIED_HEAD: embedding_of(specs)} if is_tied(specs) else {}
     transposed = {part.source for spec in specs for part in spec.parts if part.transposed}

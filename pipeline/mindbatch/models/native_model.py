@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.ascend.limits import needs_gathering
 from mindbatch.kernels.memory import padded_head
 from mindbatch.models.adapter_names import adapter_renames
-from mindbatch.models.adapter_weights import FittedAdapters, fit_adapters, rank_places
+from mindbatch.models.adapter_weights import (
+    TIED_HEAD,
+    FittedAdapters,
+    embedding_of,
+    fit_adapters,
+    rank_places,
+)
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.merged_adapter import MergedAdapter, merge_native, merged_weights
@@ -96,13 +103,25 @@ def fit_native(
     Raises:
         CheckpointError: what does not fit, of all adapters.
     """
-    if arch.encoder is not None:
-        raise ConfigError(
-            f"lora.adapters: not supported beside a {arch.model_type}; merge one: lora.mode=merge, or "
-            "`mindbatch reshard lora.merge=`"
-        )
     specs = tensor_specs(arch)
-    return fit_adapters(specs, adapters, max_loaded, adapter_renames(arch, source_shapes(specs)))
+    renames = adapter_renames(arch, source_shapes(specs))
+    fitted = fit_adapters(specs, adapters, max_loaded, renames, mergeable=_only_mergeable(arch))
+    if arch.encoder is not None and arch.tied:
+        raise_if_any([*_offset_faults(fitted)])
+    return fitted
+
+
+def _only_mergeable(arch: Architecture) -> frozenset[str]:
+    """Where PEFT adapts one user of a tensor that several have: beside an encoder-decoder it leaves the
+    token embedding of both stacks as it was."""
+    return frozenset() if arch.encoder is None else frozenset({embedding_of(tensor_specs(arch))})
+
+
+def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
+    """T5 scales what its tied head takes in, ours what it gives: a bias would be scaled too."""
+    for name, each in fitted.adapters.items():
+        if TIED_HEAD in each.weights and each.weights[TIED_HEAD].has_bias:
+            yield f"lora.adapters.{name}: a bias of the head's adapter (lora_bias) is not supported beside T5"
 
 
 def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None = None) -> ModelFacts:
@@ -208,6 +227,8 @@ def _recorded(
     assert library is not None
     if isinstance(network, EncoderDecoder):
         assert network.head is not None
-        return EncoderDecoderPrograms(network.encoder, network.decoder, network.head, library)
+        return EncoderDecoderPrograms(
+            network.encoder, network.decoder, network.head, library, adapted=adapted
+        )
     positions = 1 if arch.two_positions is None else 2
     return StepPrograms(network.decoder, network.head, library, adapted=adapted, num_positions=positions)

@@ -21,13 +21,22 @@ class EncoderDecoderPrograms:
     has_head = True
 
     def __init__(
-        self, encoder: Operation, decoder: Operation, head: Operation, library: NativeLibrary
+        self,
+        encoder: Operation,
+        decoder: Operation,
+        head: Operation,
+        library: NativeLibrary,
+        *,
+        adapted: bool,
     ) -> None:
-        """Those of `layers.encoder_decoder.EncoderDecoder`, made by the recorder's kernels."""
-        step = _recorded(decoder)
+        """Those of `layers.encoder_decoder.EncoderDecoder`, made by the recorder's kernels.
+
+        adapted: a step brings the slots of its tokens' adapters.
+        """
+        step = _recorded(decoder, adapted)
         [hidden] = step.outputs
-        self._encoder, self._decoder = Program(_recorded(encoder), library), Program(step, library)
-        self._head = Program(recorded_head(head, hidden.shape[1:], adapted=False), library)
+        self._encoder, self._decoder = Program(_recorded(encoder, adapted), library), Program(step, library)
+        self._head = Program(recorded_head(head, hidden.shape[1:], adapted=adapted), library)
 
     def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
         """The decoder's hidden states [T, hidden_size]; see `StepPrograms.hidden`.
@@ -36,13 +45,13 @@ class EncoderDecoderPrograms:
         """
         encoder, decoder, decoded = encoder_and_decoder(step)
         if len(encoder.ids):
-            self._encoder.run(encoder)
-        [hidden] = self._decoder.run(decoder)
+            self._encoder.run(encoder.arrays())
+        [hidden] = self._decoder.run(decoder.arrays())
         return hidden if wanted is None else hidden[np.searchsorted(decoded, wanted)]
 
     def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
         """See `StepPrograms.logits`."""
-        [logits] = self._head.run([hidden])
+        [logits] = self._head.run([hidden] if adapters is None else [hidden, adapters])
         return logits
 
     def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
@@ -51,11 +60,12 @@ class EncoderDecoderPrograms:
         return hidden, self.logits(hidden, None)
 
 
-def _recorded(layers: Operation) -> Recording:
-    """Of ids, slots, rows, block tables, lengths, firsts and positions: see `Kernels.distance_attention`."""
+def _recorded(layers: Operation, adapted: bool) -> Recording:
+    """Of the fields of `PartArrays`."""
     recording = Recording()
     ids, slots, rows = (recording.input((), np.int32) for _ in range(3))
     tables = recording.input((ROWS,), np.int32)
     lengths, firsts, positions = (recording.input((), np.int32) for _ in range(3))
     step = (slots, rows, tables, lengths, firsts, positions)
-    return recorded(layers, recording, ids, positions, step, ())
+    adapters = (recording.input((), np.int32),) if adapted else ()
+    return recorded(layers, recording, ids, positions, step, adapters)
