@@ -12,6 +12,7 @@ import pytest
 from last_logits import Run
 from model_folders import ENCODERS, descriptions, fixture, ragged, write_folder
 from recording import load
+from safetensors.numpy import load_file, save_file
 from test_every_type_adapters import matrices_of, write_adapter
 
 from mindbatch import LLM, DecodingParams
@@ -126,6 +127,41 @@ def test_rows_of_several_adapters_in_a_batch(
     assert all(np.abs(one - other).max() > 1e-3 for one, other in combinations(starts, 2))
     reference = load(folder, max_batched_tokens=64, lora_adapters=adapters, kernels="reference")
     assert Run(reference, prompts, few, adapter=names).tokens == together.tokens
+
+
+def test_an_adapter_of_the_head_is_that_of_each_row(folder: Path, case: str, tmp_path: Path) -> None:
+    """Where the head is the embedding, it acts on the head alone."""
+    prompts, few, names = [[7, 8, 9]] * 3, DecodingParams(max_new_tokens=6), ["tuned", None, "tuned"]
+    write_adapter(tmp_path / "adapter", case, ["lm_head.weight"])
+    runs = [
+        Run(
+            load(folder, lora_adapters={"tuned": tmp_path / "adapter"}, kernels=kernels),
+            prompts,
+            few,
+            adapter=names,
+        )
+        for kernels in ("native", "reference")
+    ]
+    assert runs[0].tokens == runs[1].tokens
+    assert runs[0].tokens[0] == runs[0].tokens[2] != runs[0].tokens[1]
+
+
+def test_a_bias_of_the_tied_heads_adapter_is_refused(folder: Path, case: str, tmp_path: Path) -> None:
+    """T5 scales what that head takes in; the bias of an own head is right."""
+    added = write_adapter(tmp_path / "adapter", case, ["lm_head.weight"])["lm_head.weight"]
+    with (tmp_path / "adapter/adapter_config.json").open("r+") as file:
+        settings = {**json.load(file), "lora_bias": True}
+        file.seek(0)
+        json.dump(settings, file)
+    path = tmp_path / "adapter/adapter_model.safetensors"
+    bias = {"base_model.model.lm_head.lora_B.bias": np.ones(len(added), np.float32)}
+    save_file(load_file(path) | bias, path)
+    adapters = {"tuned": tmp_path / "adapter"}
+    if json.loads((folder / "config.json").read_text())["tie_word_embeddings"]:
+        with pytest.raises(CheckpointError, match=r"lora\.adapters\.tuned: a bias of the head's adapter"):
+            load(folder, lora_adapters=adapters)
+    else:
+        assert load(folder, lora_adapters=adapters) is not None
 
 
 def test_an_adapter_of_the_embedding_is_merged_only(folder: Path, case: str, tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ def matrices_of(case: str) -> Matrices:
 def write_adapter(folder: Path, case: str, names: Collection[str]) -> Arrays:
     """A PEFT folder that adds to these tensors; what it adds to each, as that is stored."""
     turned, pairs, added = matrices_of(case).turned, {}, {}
+    stored = description_of(case)["tensors"]
     for name in sorted(names):
-        shape = description_of(case)["tensors"][name][0]
+        shape = (stored[name] if name in stored else stored["shared.weight"])[0]  # T5's tied head
         outputs, inputs = shape[::-1] if name in turned else shape
         a, b = (
             random_tensor(f"{name}.a", [RANK, inputs], 0.5),

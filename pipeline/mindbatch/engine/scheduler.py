@@ -255,11 +255,10 @@ class Scheduler:
         A sequence goes on from its last token, and its draft is verified in the same step.
         """
         sequences = group.sequences
-        together = len(sequences) == 1
-        if not together and group.is_decoding:
-            together = True
-            if sum(1 + each.num_draft_tokens for each in sequences) > budget:
-                return []
+        is_alone = len(sequences) == 1
+        together = is_alone or group.is_decoding
+        if not is_alone and together and sum(1 + each.num_draft_tokens for each in sequences) > budget:
+            return []  # one alone is left out below
         wanted = []
         for sequence in sequences:
             earlier = sequence.num_earlier_tokens

@@ -105,16 +105,12 @@ def fit_native(
     """
     specs = tensor_specs(arch)
     renames = adapter_renames(arch, source_shapes(specs))
-    fitted = fit_adapters(specs, adapters, max_loaded, renames, mergeable=_only_mergeable(arch))
+    # PEFT adapts one user of a tensor that several have: that of T5's embedding is in neither stack.
+    only_mergeable = () if arch.encoder is None else (embedding_of(specs),)
+    fitted = fit_adapters(specs, adapters, max_loaded, renames, mergeable=only_mergeable)
     if arch.encoder is not None and arch.tied:
         raise_if_any([*_offset_faults(fitted)])
     return fitted
-
-
-def _only_mergeable(arch: Architecture) -> frozenset[str]:
-    """Where PEFT adapts one user of a tensor that several have: beside an encoder-decoder it leaves the
-    token embedding of both stacks as it was."""
-    return frozenset() if arch.encoder is None else frozenset({embedding_of(tensor_specs(arch))})
 
 
 def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:

@@ -114,10 +114,11 @@ struct PackedRows {
   int64_t blocks, tiles;
 };
 
-// acc: [rows, kPanel] = x times a panel, whose outputs go to columns of a.y from `first_column` on. While a slice computes, the next one is fetched, each pair of blocks a share.
-// One pair reads the panel once, from memory: there is no use in slices, and it fetches not far ahead.
+// acc: [rows, kPanel] = x times a panel, whose outputs go to columns of a.y from `first_column` on. While a slice computes,
+// the next one is fetched, each pair of blocks a share. One pair reads the panel once, from memory: there is no use in slices, and it fetches not far ahead.
 template <class Kind>
-inline void multiply_panel(const LinearArgs& a, int64_t first_column, const PackedRows& x, const char* panel, float* acc) {
+inline void multiply_panel(const LinearArgs& a, int64_t first_column, const PackedRows& x, const char* panel,
+                           float* acc) {
   const int64_t pairs = (x.blocks + 1) / 2, stride = x.tiles * kTileBytes;
   const int64_t most = pairs == 1 ? x.tiles : kSliceTiles, lines = (kPairBytes / kLine + pairs - 1) / pairs;
   for (int64_t t = 0; t < x.tiles; t += most) {

@@ -51,6 +51,7 @@ class ArrayTable:
 
         Outputs are those that `outputs` gave last.
         """
+        assert len(inputs) == len(self._input_shapes), "each input of the recording"
         for number, array in enumerate(inputs):
             if array.shape != self._input_shapes[number]:
                 self._input_shapes[number] = array.shape

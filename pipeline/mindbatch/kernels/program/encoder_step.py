@@ -12,7 +12,7 @@ from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import ROWS, Recording, recorded
 from mindbatch.kernels.program.step import recorded_head
-from mindbatch.kernels.step import IntArray, encoder_and_decoder
+from mindbatch.kernels.step import IntArray, PartArrays, encoder_and_decoder
 
 
 class EncoderDecoderPrograms:
@@ -43,10 +43,7 @@ class EncoderDecoderPrograms:
 
         wanted: of tokens of the decoder alone; None where the step has no others.
         """
-        encoder, decoder, decoded = encoder_and_decoder(step)
-        if len(encoder.ids):
-            self._encoder.run(encoder.arrays())
-        [hidden] = self._decoder.run(decoder.arrays())
+        hidden, _, decoded = self._computed(step)
         return hidden if wanted is None else hidden[np.searchsorted(decoded, wanted)]
 
     def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
@@ -56,8 +53,16 @@ class EncoderDecoderPrograms:
 
     def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
         """See `StepPrograms.hidden_and_logits`."""
-        hidden = self.hidden(step)
-        return hidden, self.logits(hidden, None)
+        hidden, decoder, _ = self._computed(step)
+        return hidden, self.logits(hidden, decoder.adapters)
+
+    def _computed(self, step: Sequence[IntArray]) -> tuple[FloatArray, PartArrays, IntArray]:
+        """The decoder's hidden states, its part of the step, and which of the step's tokens are in it."""
+        encoder, decoder, decoded = encoder_and_decoder(step)
+        if len(encoder.ids):
+            self._encoder.run(encoder.arrays())
+        [hidden] = self._decoder.run(decoder.arrays())
+        return hidden, decoder, decoded
 
 
 def _recorded(layers: Operation, adapted: bool) -> Recording:
