@@ -1,27 +1,49 @@
 """The parts of a fault line: a value shown shortly, and the near name offered for a misspelt one."""
 
+import re
 from collections.abc import Callable, Iterable
 from heapq import nlargest
 
 _MAX_COMPARED = 32
 _MAX_NAMES = 20_000
 _MAX_COMPARED_LENGTH = 512
+_WORDS = {None: "null", True: "true", False: "false"}
+_PLAIN = re.compile(
+    r"(?!(?:null|true|false|yes|no|on|off)$)[a-z_][\w./-]*(?: [\w./-]+)*", re.ASCII | re.IGNORECASE
+)
+"""Texts that need no quotes within a list of YAML."""
 
 
-def shown(value: object, longest: int = 60, notation: Callable[[object], str] = repr) -> str:
+def as_written(value: object, text_notation: Callable[[str], str] = repr) -> str:
+    """A value as YAML has it, on one line; texts in quotes, but for plain words within a list or mapping."""
+
+    def inner(item: object) -> str:
+        return item if isinstance(item, str) and _PLAIN.fullmatch(item) else written(item)
+
+    def written(item: object) -> str:
+        if item is None or isinstance(item, bool):
+            return _WORDS[item]
+        if isinstance(item, str):
+            return text_notation(item)
+        if isinstance(item, dict):
+            return f"{{{', '.join(f'{inner(key)}: {inner(each)}' for key, each in item.items())}}}"
+        return f"[{', '.join(map(inner, item))}]" if isinstance(item, list | tuple) else str(item)
+
+    return written(value)
+
+
+def as_typed(value: object) -> str:
+    """A value as one types it on a command line, on one line."""
+    return " ".join((value if isinstance(value, str) else as_written(value)).split())
+
+
+def shown(value: object, longest: int = 60, notation: Callable[[object], str] = as_written) -> str:
     """A value as `notation` writes it, shortened to `longest` characters."""
     try:
         text = notation(value)
     except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
         return f"{type(value).__name__} too large to be shown"
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
-
-
-def as_typed(value: object) -> str:
-    """A value as one types it on a command line, on one line."""
-    words = {None: "null", True: "true", False: "false"}
-    text = words[value] if value is None or isinstance(value, bool) else str(value)
-    return " ".join(text.split())
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:

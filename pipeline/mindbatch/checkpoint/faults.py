@@ -12,7 +12,7 @@ from mindbatch.errors import CheckpointError
 MAX_LINES = 10
 
 # Names of others' files are told in ASCII: letters that look alike must not hide what is different.
-shown = partial(fault_lines.shown, longest=80, notation=ascii)
+shown = partial(fault_lines.shown, longest=80, notation=partial(fault_lines.as_written, text_notation=ascii))
 did_you_mean = partial(fault_lines.did_you_mean, notation=shown)
 
 Item = TypeVar("Item")

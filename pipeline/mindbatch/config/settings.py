@@ -10,6 +10,9 @@ from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.errors import ConfigError
 
+_MOST_KEYS = 4
+"""Of a section, that a fault line names: enough to show what its keys look like."""
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -123,9 +126,10 @@ class SettingReader:
             self._log.add(f"{source}{group}={shown(value)}: must be a list of options, each once", group)
 
     def _section_hint(self, section: str) -> str:
-        keys = ", ".join(self._schema.of_section(section))
+        keys = [*self._schema.of_section(section)]
         options = f"the name of an option ({section}=NAME) or " if section in self._groups else ""
-        return f"must be {options}values for its keys: {keys}"
+        rest = f" and {len(keys) - _MOST_KEYS} more, which --help lists" if len(keys) > _MOST_KEYS else ""
+        return f"must be {options}values for its keys: {', '.join(keys[:_MOST_KEYS])}{rest}"
 
     def _refuse_repeated(self, settings: list[Setting]) -> None:
         seen: set[str] = set()

@@ -18,6 +18,7 @@ from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
+from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.prompts import Prompt
@@ -225,7 +226,8 @@ class RowMaker:
 def _idle_columns(data: DataConfig, columns: Sequence[str]) -> list[str]:
     unset = DataConfig()
     faults = [
-        f"data.{name}={getattr(data, name)!r} has no effect: OpenAI requests say themselves what it would say"
+        f"data.{name}={shown(getattr(data, name))} has no effect: OpenAI requests say themselves what it "
+        "would say"
         for name in _FIXED_BY_OPENAI
         if getattr(data, name) != getattr(unset, name)
     ]

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from mindbatch import fault_lines
 from mindbatch.decoding.grammar import MOST_SHOWN
 from mindbatch.decoding.value_kinds import Kind
-from mindbatch.fault_lines import as_typed
 
 
 @dataclass(frozen=True)
@@ -92,5 +91,4 @@ def parameters_of(declared: type) -> dict[str, Parameter]:
 
 def shown(name: str, value: Any) -> str:
     """`decoding.name=value` for a fault line, shortened."""
-    notation = as_typed if isinstance(value, bool) or value is None else repr
-    return f"decoding.{name}={fault_lines.shown(value, MOST_SHOWN, notation)}"
+    return f"decoding.{name}={fault_lines.shown(value, MOST_SHOWN)}"

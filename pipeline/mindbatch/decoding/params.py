@@ -338,9 +338,10 @@ class DecodingParams:
     def __post_init__(self) -> None:
         faults: dict[str, str] = {}
         for name, declared in PARAMETERS.items():
-            value = declared.kind.normal(getattr(self, name))
+            given = getattr(self, name)
+            value = declared.kind.normal(given)
             if fault := declared.kind.fault(value):
-                faults[name] = f"{shown(name, value)}: {fault}"
+                faults[name] = f"{shown(name, given)}: {fault}"
                 # The default stands in, so that faults among the others are named too.
                 value = declared.default
             object.__setattr__(self, name, value)

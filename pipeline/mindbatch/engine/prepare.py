@@ -14,6 +14,7 @@ from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapters
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.fault_lines import shown
 from mindbatch.kernels.memory import cache_type, weight_type
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
@@ -207,7 +208,8 @@ def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int
         ids = found if isinstance(found, list) else [found]
         if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
             raise CheckpointError(
-                f"{folder.path / name}: eos_token_id={found!r}: must be a token id or a list of token ids"
+                f"{folder.path / name}: eos_token_id={shown(found)}: must be a token id or a list of "
+                "token ids"
             )
         return tuple(ids)
     return () if tokenizer is None else tokenizer.eos_token_ids
@@ -226,7 +228,7 @@ def model_start_id(folder: ModelFolder, facts: ModelFacts) -> int | None:
         return facts.decoder_start_id
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < facts.vocab_size:
         raise CheckpointError(
-            f"{folder.path / 'generation_config.json'}: decoder_start_token_id={found!r}: must be the id of "
-            f"a token, 0 to {facts.vocab_size - 1}"
+            f"{folder.path / 'generation_config.json'}: decoder_start_token_id={shown(found)}: must be "
+            f"the id of a token, 0 to {facts.vocab_size - 1}"
         )
     return found

@@ -156,7 +156,7 @@ class ConfigReader:
         """
         found = self.value(key)
         if found is not None and found not in allowed:
-            self.fault(key, f"not supported; allowed: {', '.join(repr(value) for value in allowed)}")
+            self.fault(key, f"not supported; allowed: {', '.join(map(shown, allowed))}")
 
     def finish(self) -> None:
         """Refuses keys that nothing has read, then raises all faults.

@@ -18,6 +18,7 @@ from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.errors import CheckpointError
+from mindbatch.fault_lines import shown
 from mindbatch.prompts.glm_chats import CHATGLM_6B
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import (
@@ -58,7 +59,8 @@ def load_ice(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | Non
     images = settings.get("num_image_tokens", _IMAGES)
     if isinstance(images, bool) or not isinstance(images, int) or not 0 <= images <= _MOST_IMAGES:
         raise CheckpointError(
-            f"{folder / SETTINGS}: num_image_tokens={images!r}: must be a whole number, 0 to {_MOST_IMAGES}"
+            f"{folder / SETTINGS}: num_image_tokens={shown(images)}: must be a whole number, 0 to "
+            f"{_MOST_IMAGES}"
         )
     backend = ice_backend(data, folder / VOCABULARY, images)
     named = {"bos_token": "<sop>", "eos_token": "<eop>", "unk_token": "<unk>", "pad_token": "<pad>"}

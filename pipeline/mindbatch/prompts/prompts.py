@@ -154,12 +154,18 @@ def _content(row: _Found, chat: bool, options: ChatOptions) -> dict[str, Any]:
 
 def _object_content(row: Mapping[str, Any], chat: bool, options: ChatOptions) -> dict[str, Any]:
     """Of an object on a line of JSON; what else it holds is left out."""
-    name = usual_name(row, _IN_JSON)
-    if name is None:
+    names = [name for name in _IN_JSON if row.get(name) is not None]
+    if len(names) > 1:
+        raise PromptError(
+            f"{' and '.join(names)}: only one of them can be the prompt; leave out the others, or say which "
+            "with mindbatch batch data.prompt_column=NAME (data.messages_column)"
+        )
+    if not names:
         raise PromptError(
             f"found an object with {shown(list(row))}; must have one of {', '.join(_IN_JSON)}, or be a text "
             "or a list of token ids; mindbatch batch takes other columns (data.prompt_column, data.template)"
         )
+    (name,) = names
     options = options.of_row(row.get(TOOLS), row.get(TEMPLATE_KWARGS), TOOLS, TEMPLATE_KWARGS)
     if name in ("prompt", "text"):
         return content_of(row[name], chat=chat, options=options)
@@ -308,9 +314,9 @@ def conversation_of(value: object, where: str, options: ChatOptions = NO_OPTIONS
     return options.content(conversation)
 
 
-def usual_name(row: Mapping[str, Any], names: Sequence[str] = _USUAL) -> str | None:
-    """The column that holds a row's prompt where nobody named one: the first of `names` that is no null."""
-    return next((name for name in names if row.get(name) is not None), None)
+def usual_name(row: Mapping[str, Any]) -> str | None:
+    """The column that holds a row's prompt where nobody named one: the first usual one that is no null."""
+    return next((name for name in _USUAL if row.get(name) is not None), None)
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:

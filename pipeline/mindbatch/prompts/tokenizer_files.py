@@ -53,6 +53,7 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     for load in (load_plain, load_glm, load_ice, load_pangu):
         if (loaded := load(folder, settings)) is not None:
             return loaded
+    refuse_damaged(folder, TOKENIZER)  # before transformers is imported, which takes a second
     with _quiet():
         tokenizer = _load(folder, settings, model, present)
         named = tokenizer.special_tokens_map
@@ -102,7 +103,6 @@ def _instance(cls: Any, folder: Path) -> Any:
         try:
             return cls.from_pretrained(str(copy), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # of transformers, tokenizers or sentencepiece, about a damaged file
-            refuse_damaged(folder, TOKENIZER)
             reason = one_line(error).replace(str(copy), str(folder))
             raise CheckpointError(
                 f"{folder}: the tokenizer cannot be loaded as {cls.__name__}: {reason}"

@@ -72,6 +72,17 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             "output=json",
             "output=json: must be values for its keys: output.format, output.file, output.overwrite",
         ),
+        (
+            "decoding=null",
+            "decoding=null: must be the name of an option (decoding=NAME) or values for its keys: "
+            "decoding.do_sample, decoding.temperature, decoding.top_k, decoding.top_p and 45 more, which "
+            "--help lists",
+        ),
+        (
+            "parallel.device_map=[1,null]",
+            "parallel.device_map=[1, null]: must be auto, a list with the number"
+            " of layers of each stage, or null",
+        ),
         ("system=Hi", "system: has no effect without chat=true or messages; set chat=true or remove it"),
         ("prompts_file=-", "prompts, prompts_file: only one of these can be given"),
         ("model.seq_length=???", "model.seq_length=???: ??? stands for a value that must be given; set one"),

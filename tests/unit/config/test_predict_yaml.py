@@ -164,7 +164,7 @@ def test_where_a_value_comes_from_is_told(tmp_path: Path, folder: Path) -> None:
             "model: {arch: {type: Mine}}",
             "model.arch.type=Mine: is not run; of the older form LlamaForCausalLM, ",
         ),
-        ("model: {arch: {type: [a]}}", "model.arch.type=['a']: is not run"),
+        ("model: {arch: {type: [a]}}", "model.arch.type=[a]: is not run"),
         ("load_checkpoint: not_load_any_ckpt", "load_checkpoint=not_load_any_ckpt: a model is not run"),
         ("load_checkpoint: /x/llama2_7b.ckpt", "load_checkpoint=/x/llama2_7b.ckpt: weights of MindFormers"),
         ("only_save_strategy: True", "only_save_strategy=true: strategy files are made by mindbatch plan"),

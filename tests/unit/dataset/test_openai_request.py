@@ -224,7 +224,7 @@ def test_a_request_is_held_against_the_runs_strategy():
 
 BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"temprature": 1}, "body.temprature: unknown; did you mean temperature?"),
-    "tools": ({"tools": ["f"]}, "body.tools=['f']: must be a list of JSON objects like"),
+    "tools": ({"tools": ["f"]}, "body.tools=[f]: must be a list of JSON objects like"),
     "forced call": (
         {"tools": [TOOL], "tool_choice": "required"},
         "body.tool_choice='required': must be auto",
@@ -235,24 +235,24 @@ BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
         "body.chat_template_kwargs.messages: no variable of a template",
     ),
     "penalty": ({"presence_penalty": 2.5}, "body.presence_penalty=2.5: must be from -2 to 2"),
-    "bias": ({"logit_bias": {"x": 5}}, "body.logit_bias=(('x', 5.0),): must be a mapping from token ids"),
-    "stream": ({"stream": True}, "body.stream=True: not supported"),
+    "bias": ({"logit_bias": {"x": 5}}, "body.logit_bias={x: 5}: must be a mapping from token ids"),
+    "stream": ({"stream": True}, "body.stream=true: not supported"),
     "format": (
         {"response_format": {"type": "xml"}},
-        "body.response_format={'type': 'xml'}: must be {type: text}",
+        "body.response_format={type: xml}: must be {type: text}",
     ),
-    "format of a wrong type": ({"response_format": ["json"]}, "body.response_format=['json']: must be"),
+    "format of a wrong type": ({"response_format": ["json"]}, "body.response_format=[json]: must be"),
     "schema in the wrong place": (
         {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
-        "body.response_format={'type': 'json_object', 'json_schema': {'sche",
+        "body.response_format={type: json_object, json_schema: {sche",
     ),
     "no schema": (
         {"response_format": {"type": "json_schema", "json_schema": {"type": "object"}}},
-        "body.response_format.json_schema={'type': 'object'}: must be a mapping with schema",
+        "body.response_format.json_schema={type: object}: must be a mapping with schema",
     ),
     "more than a schema": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "nme": "x"}}},
-        "body.response_format.json_schema={'schema': {}, 'nme': 'x'}: must be a mapping with schema",
+        "body.response_format.json_schema={schema: {}, nme: x}: must be a mapping with schema",
     ),
     "no JSON": ({"guided_json": "{"}, "body.guided_json='{': is not JSON"),
     "two formats": (
@@ -284,15 +284,15 @@ BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
     "top_logprobs alone": ({"top_logprobs": 3}, "body.top_logprobs=3: has no effect without logprobs=true"),
     "too many logprobs": ({"logprobs": True, "top_logprobs": 101}, "body.top_logprobs=101: must be"),
     "ignore_eos": ({"ignore_eos": 1}, "body.ignore_eos=1: must be true or false"),
-    "empty stop": ({"stop": [""]}, "body.stop=('',): must be a text or a list of texts"),
+    "empty stop": ({"stop": [""]}, "body.stop=['']: must be a text or a list of texts"),
     "messages": (
         {"messages": [{"role": "bot", "content": "x"}]},
         "body.messages[0].role='bot': must be one of",
     ),
-    "no messages": ({"messages": None}, "body.messages: found None"),
+    "no messages": ({"messages": None}, "body.messages: found null"),
     "image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        "body.messages[0].content[0]={'type': 'image_url'}: must be",
+        "body.messages[0].content[0]={type: image_url}: must be",
     ),
 }
 
@@ -316,7 +316,7 @@ BAD_LINES: dict[str, tuple[dict[str, Any], str]] = {
         "url='/v1/embeddings': must be /v1/chat/completions or /v1/completions",
     ),
     "misspelt url": ({"url": "/v1/chat/completion"}, "did you mean /v1/chat/completions?"),
-    "url of a wrong type": ({"url": ["x"]}, "url=['x']: must be"),
+    "url of a wrong type": ({"url": ["x"]}, "url=[x]: must be"),
     "no body": ({"body": ...}, "body: missing"),
     "body text": ({"body": "x"}, "body='x': must be a mapping"),
     "more": ({"methud": 1}, "methud: unknown; did you mean method?"),
@@ -336,11 +336,11 @@ def test_refused_lines(change: dict[str, Any], said: str):
 
 BAD_PROMPTS: dict[str, tuple[Any, str]] = {
     "empty": ("", "body.prompt: the prompt is empty"),
-    "several": (["a", "b"], "body.prompt=['a', 'b']: must be one text or one list of token ids"),
+    "several": (["a", "b"], "body.prompt=[a, b]: must be one text or one list of token ids"),
     "several lists": ([[1], [2]], "body.prompt=[[1], [2]]: must be one text or one list of token ids"),
     "messages": ([HI], "must be one text or one list of token ids"),
     "ids": ([1, -2], "body.prompt: token id -2 at position 1"),
-    "null": (None, "body.prompt: found None"),
+    "null": (None, "body.prompt: found null"),
 }
 
 

@@ -121,12 +121,12 @@ BAD_PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "prompt: the prompt is not valid Unicode: lone surrogate U+D83D",
     ),
     "number": ({"q": 5}, {"prompt_column": "q"}, "q: found 5; must be a text"),
-    "null": ({"prompt": None}, {}, "prompt: found None; must be a text"),
-    "one of several names": ({"prompt": {"a": 1}}, {}, "prompt: found {'a': 1}"),
+    "null": ({"prompt": None}, {}, "prompt: found null; must be a text"),
+    "one of several names": ({"prompt": {"a": 1}}, {}, "prompt: found {a: 1}"),
     "several texts": (
         {"q": ["a", "b"]},
         {"prompt_column": "q"},
-        "q: found a list of texts, ['a', 'b']; a pro",
+        "q: found a list of texts, [a, b]; a pro",
     ),
     "bad id": ({"prompt": [1, -1]}, {}, "prompt: token id -1 at position 1"),
     "huge id": ({"prompt": [1, 2**70]}, {}, "cannot be kept as JSON"),
@@ -179,8 +179,8 @@ BAD_COLUMNS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "system without a chat": ({"prompt": "a"}, {"system": "x"}, "data.system has no effect"),
     "no key": ({"prompt": "a"}, {"key_column": "id"}, "data.key_column: no column id; the row has prompt"),
     "empty key": ({"prompt": "a", "id": ""}, {"key_column": "id"}, "id: the key is empty"),
-    "null key": ({"prompt": "a", "id": None}, {"key_column": "id"}, "id=None: a key must be a text or"),
-    "flag key": ({"prompt": "a", "id": True}, {"key_column": "id"}, "id=True: a key must be a text or"),
+    "null key": ({"prompt": "a", "id": None}, {"key_column": "id"}, "id=null: a key must be a text or"),
+    "flag key": ({"prompt": "a", "id": True}, {"key_column": "id"}, "id=true: a key must be a text or"),
     "fraction key": ({"prompt": "a", "id": 1.0}, {"key_column": "id"}, "id=1.0: a key must be a text or"),
     "huge key": ({"prompt": "a", "id": 10**5000}, {"key_column": "id"}, "a key must be a text or"),
     "surrogate key": ({"prompt": "a", "id": "\ud83d"}, {"key_column": "id"}, "id: the key is not valid"),
@@ -209,7 +209,7 @@ def test_all_faults_of_a_row_at_once():
         part.split(":")[0] for part in found.reason.split("; ") if part.startswith(("id", "own", "pro"))
     ] == [
         "id",
-        "own.top_p=2.0",
+        "own.top_p=2",
         "prompt[0].role='bot'",
         "prompt[0].content",
     ]

@@ -169,25 +169,25 @@ CANNOT_GO: dict[str, tuple[dict[str, Any], list[str]]] = {
             "exponential_decay_length_penalty": [1, 2],
         },
         [
-            f"@{shown} has no effect with @eos_token_id=(); name end tokens or remove it"
-            for shown in ("exponential_decay_length_penalty=(1, 2.0)", "min_length=3", "min_new_tokens=2")
+            f"@{shown} has no effect with @eos_token_id=[]; name end tokens or remove it"
+            for shown in ("exponential_decay_length_penalty=[1, 2.0]", "min_length=3", "min_new_tokens=2")
         ],
     ),
     "a first token that is settled": (
         {"forced_bos_token_id": 3, "begin_suppress_tokens": [4]},
         [
-            "@begin_suppress_tokens=(4,) has no effect with @forced_bos_token_id=3; set "
+            "@begin_suppress_tokens=[4] has no effect with @forced_bos_token_id=3; set "
             "forced_bos_token_id=null or remove it"
         ],
     ),
     "a forced token that is suppressed": (
         {"forced_bos_token_id": 3, "suppress_tokens": [3, 4]},
-        ["@forced_bos_token_id=3 cannot go with @suppress_tokens=(3, 4), which leaves nothing to choose"],
+        ["@forced_bos_token_id=3 cannot go with @suppress_tokens=[3, 4], which leaves nothing to choose"],
     ),
     "forced ends that are suppressed": (
         {"forced_eos_token_id": [3, 4], "suppress_tokens": [4, 3]},
         [
-            "@forced_eos_token_id=(3, 4) cannot go with @suppress_tokens=(4, 3), "
+            "@forced_eos_token_id=[3, 4] cannot go with @suppress_tokens=[4, 3], "
             "which leaves nothing to choose"
         ],
     ),

@@ -93,13 +93,13 @@ def test_biases_of_all_layers() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"multi_query_attention": False}, "multi_query_attention=False: not supported"),
+        ({"multi_query_attention": False}, "multi_query_attention=false: not supported"),
         ({"multi_query_group_num": 5}, "multi_query_group_num=5: must divide num_attention_heads=32"),
         ({"num_hidden_layers": 40}, "num_hidden_layers=40: not supported; allowed: 28"),
         ({"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
-        ({"apply_residual_connection_post_layernorm": True}, "post_layernorm=True: not supported"),
-        ({"rmsnorm": False}, "rmsnorm=False: not supported"),
-        ({"original_rope": False}, "original_rope=False: not supported"),
+        ({"apply_residual_connection_post_layernorm": True}, "post_layernorm=true: not supported"),
+        ({"rmsnorm": False}, "rmsnorm=false: not supported"),
+        ({"original_rope": False}, "original_rope=false: not supported"),
         ({"quantization_bit": 4}, "quantization_bit=4: not supported"),
         ({"kv_channels": 90}, "kv_channels=90: must be divisible by 4"),
     ],

@@ -49,13 +49,13 @@ def test_tensors() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"position_encoding_2d": False}, "position_encoding_2d=False: not supported"),
+        ({"position_encoding_2d": False}, "position_encoding_2d=false: not supported"),
         ({"pre_seq_len": 128}, "pre_seq_len=128: not supported"),
         ({"quantization_bit": 4}, "quantization_bit=4: not supported"),
         ({"num_attention_heads": 3}, "hidden_size=32: must be divisible by num_attention_heads=3"),
         ({"num_attention_heads": 16}, "hidden_size=32: must give heads of a multiple of 4 numbers"),
         ({"gmask_token_id": 100}, "gmask_token_id=100: must be the id of a token, 0 to 99"),
-        ({"mask_token_id": True}, "mask_token_id=True: must be the id of a token"),
+        ({"mask_token_id": True}, "mask_token_id=true: must be the id of a token"),
         ({"image_length": 32}, "image_length=32: unknown key"),
     ],
 )
@@ -68,6 +68,6 @@ def test_the_earliest_release_does_not_say_which_masks_it_has() -> None:
     config = {"model_type": "chatglm", "position_encoding_2d": True}
     assert describe(config).two_positions == TwoPositions(130004, (130001, 130000))
     with pytest.raises(
-        CheckpointError, match="gmask_token_id=None: must be given where bos_token_id is not 130004"
+        CheckpointError, match="gmask_token_id=null: must be given where bos_token_id is not 130004"
     ):
         describe(config | {"bos_token_id": 150004, "vocab_size": 150528})

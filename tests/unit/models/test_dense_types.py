@@ -94,7 +94,7 @@ def test_yarn_of_minimind_3() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"inference_rope_scaling": True}, "inference_rope_scaling=True: not supported"),
+        ({"inference_rope_scaling": True}, "inference_rope_scaling=true: not supported"),
         (EXPORTED | {"rope_scaling": YARN}, "rope_scaling=.*not supported"),
         (EXPORTED | {"inference_rope_scaling": True, "rope_scaling": YARN | {"factor": 4}}, "rope_scaling"),
         (EXPORTED | {"use_moe": True, "n_shared_experts": 1}, "n_shared_experts=1: unknown key"),

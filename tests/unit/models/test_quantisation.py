@@ -71,22 +71,22 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (awq().settings | {"version": "gemv"}, ["version='gemv': must be gemm"]),
     (
         awq().settings | {"bits": 8, "zero_point": False},
-        ["bits=8: must be 4", "zero_point=False: must be true"],
+        ["bits=8: must be 4", "zero_point=false: must be true"],
     ),
     (
         INT8 | {"format": "float-quantized"},
         ["format='float-quantized': must be one of int-quantized, pack-quantized"],
     ),
     (INT8 | {"config_groups": {}}, ["must hold a group"]),
-    (INT8 | {"kv_cache_scheme": {"num_bits": 8}}, ["kv_cache_scheme={'num_bits': 8}: must be null"]),
+    (INT8 | {"kv_cache_scheme": {"num_bits": 8}}, ["kv_cache_scheme={num_bits: 8}: must be null"]),
     (INT8 | {"sparsity_config": {"format": "sparse-24-bitmask"}}, ["must be of format dense"]),
     (
         grouped(INT8, input_activations={"num_bits": 8, "type": "int", "dynamic": False}),
-        ["config_groups: group_0: input_activations: dynamic=False: not supported; allowed: True"],
+        ["config_groups: group_0: input_activations: dynamic=false: not supported; allowed: true"],
     ),
     (grouped(INT8, weights={"type": "float"}), ["weights: type='float': not supported; allowed: 'int'"]),
     (grouped(INT8, weights={"strategy": "block"}), ["strategy='block': must be one of channel, group"]),
-    (grouped(INT8, weights={"symmetric": False}), ["symmetric=False: not supported; allowed: True"]),
+    (grouped(INT8, weights={"symmetric": False}), ["symmetric=false: not supported; allowed: true"]),
     (grouped(PACKED, weights={"num_bits": 2}), ["num_bits=2: must be 4 or 8"]),
     (
         PACKED

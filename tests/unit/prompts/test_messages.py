@@ -34,7 +34,7 @@ BAD = {
     "no mapping": (["x"], r"messages\[0\]: found 'x'"),
     "no role": ([{"content": "x"}], r"messages\[0\].role: missing; must be one of system,"),
     "misspelt role": ([{"role": "asistant", "content": "x"}], "did you mean assistant"),
-    "role of a wrong type": ([{"role": ["user"], "content": "x"}], r"role=\['user'\]"),
+    "role of a wrong type": ([{"role": ["user"], "content": "x"}], r"role=\[user\]"),
     "no content": ([{"role": "user"}], r"messages\[0\].content: missing"),
     "number": ([{"role": "user", "content": 5}], r"messages\[0\].content=5"),
     "image": ([{"role": "user", "content": [{"type": "image"}]}], r"content\[0\]=.*only text"),

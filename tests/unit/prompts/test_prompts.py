@@ -59,13 +59,25 @@ def test_json_lines(tmp_path: Path):
     )
     assert turns.messages == [HI]
     said = reasons(found)
-    assert "found an object with ['question', 'answer']; must have one of prompt, messages" in said["6"]
+    assert "found an object with [question, answer]; must have one of prompt, messages" in said["6"]
     assert "mindbatch batch" in said["6"]
     assert "not valid JSON: Expecting value at character 0; a line must be a text in quotes" in said["7"]
     assert "found 5; must be a text" in said["8"]
     assert said["9"] == "the line is empty"
     assert "stands twice" in said["10"]
     assert [error.line for error in found.errors] == [7, 8, 9, 10, 11]
+
+
+def test_a_line_of_json_has_one_prompt(tmp_path: Path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(
+        '{"text": "a", "prompt": "b"}\n{"text": "a", "prompt": null}\n{"messages": [], "text": "a"}'
+    )
+    found = read_prompts(prompts_file=path)
+    assert [prompt.text for prompt in found.prompts] == ["a"]
+    said = reasons(found)
+    assert said["0"].startswith("prompt and text: only one of them can be the prompt; leave out the others")
+    assert said["2"].startswith("messages and text: only one")
 
 
 def test_one_message_is_a_conversation():
@@ -80,7 +92,7 @@ def test_bad_rows_keep_their_keys():
     assert said["0"] == "the prompt is empty"
     assert "quote it" in said["1"]
     assert "no token ids" in said["2"]
-    assert said["3"] == "token id True at position 1: must be an integer from 0"
+    assert said["3"] == "token id true at position 1: must be an integer from 0"
     assert "-2 at position 1" in said["4"]
     assert "'x' at position 1" in said["5"]
     assert "lone surrogate" in said["6"]

@@ -10,6 +10,7 @@ import pytest
 from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folder
 
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts import tokenizer_files
 from mindbatch.prompts.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -229,8 +230,11 @@ def test_published_llama_tokenizer():
         ("{}", "has no object 'model'; must be the file of a whole tokenizer"),
     ],
 )
-@pytest.mark.parametrize("named", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])
-def test_a_damaged_tokenizer_json_is_named(content: str, reason: str, named: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["GPT2Tokenizer", "PreTrainedTokenizerFast", "LlamaTokenizer"])
+def test_a_damaged_tokenizer_json_is_named_without_transformers(
+    content: str, reason: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_files, "_load", None)  # it imports transformers
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": named})
     (tmp_path / "tokenizer.json").write_text(content)
     assert error_of(tmp_path) == f"{tmp_path}/tokenizer.json: {reason}"

@@ -192,8 +192,7 @@ def test_where_no_row_has_a_result_the_reason_is_shown(
     config.progress = "plain"
     assert make_job(config, load=never).run() == EXIT_FAILED
     assert (
-        "rows.jsonl:1: prompt: found a list of texts, ['a', 'b']; a prompt is one text"
-        in capsys.readouterr().err
+        "rows.jsonl:1: prompt: found a list of texts, [a, b]; a prompt is one text" in capsys.readouterr().err
     )
 
 

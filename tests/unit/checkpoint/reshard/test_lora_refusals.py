@@ -114,7 +114,7 @@ def test_the_scaling_is_given_where_the_config_has_none(tmp_path: Path) -> None:
     start = write_model(tmp_path / "start", ONE_LAYER)
     said = write_adapter_for(tmp_path / "said", ONE_LAYER, lora_alpha=0.7 * RANK)
     unsaid = write_adapter_for(tmp_path / "unsaid", ONE_LAYER, lora_alpha=None)
-    refused(tmp_path, "lora_alpha=None: must be a number above 0", unsaid, start)
+    refused(tmp_path, "lora_alpha=null: must be a number above 0", unsaid, start)
     refused(tmp_path, r"says the scaling 0.7 .*, given was 2; remove one", said, start, scaling=2.0)
     expected = [merged_at_once(contents(start)[0], said)]
     reshard(start, tmp_path / "a", unsaid, scaling=0.7)

@@ -258,7 +258,7 @@ def test_what_dry_run_and_the_marker_say(tmp_path: Path, capsys: pytest.CaptureF
         marker["settings"] | {"names": "mindformers", "qkv_concat": True, "qkv_grouped": True}
         == (marker["settings"])
     )
-    with pytest.raises(ConfigError, match="qkv_concat was True, now False"):
+    with pytest.raises(ConfigError, match="qkv_concat was true, now false"):
         reshard(start, tmp_path / "cut", **mindformers(model_parallel=2))
 
 

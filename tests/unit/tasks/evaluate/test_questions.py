@@ -79,7 +79,7 @@ def test_bad_rows_are_named_and_counted(configured: Configured, tmp_path: Path) 
     with pytest.raises(ConfigError) as caught:
         read_questions(configured(data={"path": str(path)}))
     assert len(caught.value.faults) == 6
-    assert "bad.jsonl:1: answer=None: must be the right answer" in caught.value.faults[0]
+    assert "bad.jsonl:1: answer=null: must be the right answer" in caught.value.faults[0]
     assert caught.value.faults[-1] == "and 3 more rows"
 
 
