@@ -52,6 +52,12 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError.writing(path, error) from error
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those above it, where there is none. Raises StorageError."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def reason_of(error: OSError) -> str:
     """What the system says, without number and file name."""
     return error.strerror or str(error)

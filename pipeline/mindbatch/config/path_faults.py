@@ -148,7 +148,7 @@ def output_file_fault(path: Path) -> str | None:
         return f"is not replaced ({reason_of(error)}); leave the key out, and lead standard output there"
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist"
-    return _write_fault(path.parent)
+    return _write_fault(path.parent) or _new_file_fault(path.parent)
 
 
 def new_files_fault(*endings: str) -> Check:
@@ -175,7 +175,7 @@ def run_folder_fault(path: Path) -> str | None:
     """For the folder of a run, which is made when it is not there."""
     for folder in (path, *path.parents):
         if folder.is_dir():
-            return _write_fault(folder)
+            return _write_fault(folder) or (_new_file_fault(folder) if folder != path else None)
         if os.path.lexists(folder):
             return "is a file; give a folder" if folder == path else f"{folder} is a file, not a folder"
     return None
@@ -183,3 +183,14 @@ def run_folder_fault(path: Path) -> str | None:
 
 def _write_fault(folder: Path) -> str | None:
     return None if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} cannot be written"
+
+
+def _new_file_fault(folder: Path) -> str | None:
+    """Rights do not tell it all: root has them everywhere, and in /proc nobody makes a file."""
+    probe = folder / f".mindbatch-{os.urandom(8).hex()}"
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.unlink(probe)
+    except OSError as error:
+        return f"no file can be made in the folder {folder} ({error.strerror})"
+    return None

@@ -304,6 +304,20 @@ def test_an_output_file_that_is_none_is_refused_by_name(
         assert line.startswith(f"output.file={device}: is not replaced (")
 
 
+@pytest.mark.parametrize("word", ["output.file=/proc/x", "output.dir=/proc/x/y"])
+def test_a_folder_that_takes_no_files_is_refused(word: str, usable: tuple[str, str]) -> None:
+    task = "generate" if "file" in word else "compare"
+    with pytest.raises(ConfigError, match=f"^{word}: no file can be made in the folder /proc "):
+        compose_task(TASKS[task], [*usable, word]).finish()
+
+
+def test_what_tries_an_output_out_leaves_nothing(usable: tuple[str, str], tmp_path: Path) -> None:
+    before = [*tmp_path.iterdir()]
+    compose_task(TASKS["generate"], [*usable, f"output.file={tmp_path}/out"]).finish()
+    compose_task(TASKS["compare"], [*usable, f"output.dir={tmp_path}/new"]).finish()
+    assert [*tmp_path.iterdir()] == before
+
+
 def test_an_output_file_that_is_there_is_only_written_over_if_asked(
     usable: tuple[str, str], tmp_path: Path
 ) -> None:

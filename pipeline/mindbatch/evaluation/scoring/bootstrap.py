@@ -70,8 +70,10 @@ def resampled(metric: Metric[Any], cluster_sums: Sequence[FloatArray], samples: 
 
 
 def estimate(metric: Metric[Any], sums: FloatArray, clusters: Clusters) -> Estimate:
-    """The score of rows with its standard error and its interval. sums: [rows, k]."""
-    value = float(metric.value(sums.sum(axis=0))) if len(sums) else float("nan")
+    """The score of rows with its standard error and its interval; NaN without any. sums: [rows, k]."""
+    if not len(sums):
+        return Estimate(float("nan"), 0, None, None)
+    value = float(metric.value(sums.sum(axis=0)))
     if clusters.count < FEWEST_CLUSTERS:
         return Estimate(value, len(sums), None, None)
     values = resampled(metric, [clusters.sums(sums)])[0]

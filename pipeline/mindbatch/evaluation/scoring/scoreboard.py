@@ -16,7 +16,8 @@ from mindbatch.evaluation.scoring.metric import FloatArray, Metric
 class MetricScores:
     """One metric of all columns.
 
-    rows: the numbers of the questions that every column has, which alone are counted.
+    rows: the numbers of the questions that every column has, which alone are counted; but for columns without
+    any, of which nothing is scored.
     per_row: each column's score of each of these rows. differences: of every column but the baseline, with
     p-values adjusted for their number.
     """
@@ -30,7 +31,13 @@ class MetricScores:
     def of_row(self, column: str, row: int) -> float | None:
         """A column's score of a question; None where the question is not counted."""
         place = self._places.get(row)
-        return None if place is None else self.per_row[column][place]
+        scores = self.per_row[column]
+        return None if place is None or not scores else scores[place]
+
+    @property
+    def unscored(self) -> list[str]:
+        """The columns of which nothing is scored."""
+        return [name for name, each in self.estimates.items() if not each.num_rows]
 
     @cached_property
     def _places(self) -> Mapping[int, int]:
@@ -48,15 +55,18 @@ def scores_of(
     columns: what it measures of each column, by the number of the question. clusters: of each question; None
     where it belongs to no other.
     """
-    common = set.intersection(*(set(measured) for measured in columns.values()))
-    rows = tuple(sorted(common))
-    sums = {name: metric.sums_of([measured[row] for row in rows]) for name, measured in columns.items()}
+    ran = [set(measured) for measured in columns.values() if measured]
+    rows = tuple(sorted(set.intersection(*ran))) if ran else ()
+    sums = {
+        name: metric.sums_of([measured[row] for row in rows] if measured else [])
+        for name, measured in columns.items()
+    }
     groups = Clusters([row if clusters[row] is None else clusters[row] for row in rows])
     estimates = {name: estimate(metric, each, groups) for name, each in sums.items()}
     found = {
         name: difference(metric, each, sums[baseline], groups)
         for name, each in sums.items()
-        if name != baseline and rows
+        if name != baseline and len(each) and len(sums[baseline])
     }
     adjusted = holm({name: each.p_value for name, each in found.items()})
     return MetricScores(

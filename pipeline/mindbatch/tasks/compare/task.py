@@ -17,7 +17,7 @@ from mindbatch.hidden_values import without_hidden
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import PromptRows
 from mindbatch.screen_text import data_output, say
-from mindbatch.storage import StorageError, write_whole
+from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.compare.page import compare_page
 from mindbatch.tasks.compare.runs import run_strategies
 from mindbatch.tasks.compare.schema import COMPARISON_FILES, CompareConfig
@@ -60,10 +60,7 @@ def _setup(config: CompareConfig, rows: PromptRows) -> Setup:
 
 def _write(comparison: Comparison, config: CompareConfig, folder: Path) -> list[Path]:
     """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError.writing(folder, error) from error
+    make_folder(folder)
     data, html, saved = (folder / name for name in COMPARISON_FILES)
     write_whole(data, comparison.as_json() + b"\n")
     write_whole(html, page(comparison).encode())

@@ -18,7 +18,7 @@ from mindbatch.hidden_values import concealed
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.screen_text import data_output, printable, say
-from mindbatch.storage import write_whole
+from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.columns import Column, columns_of, run_config
 from mindbatch.tasks.evaluate.lent_model import LentModel
@@ -102,7 +102,7 @@ def _scores_of(
         return scores_of(finished)
     options = {name: value for name, value in asked.items() if name != "tasks"}
     found = evaluated(MindBatchLM(llm=model.llm, adapter=column.adapter), tasks, **options)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, samples in found.pop("samples", {}).items():
         write_whole(
             folder / f"samples_{name}.jsonl", b"".join(_json(sample, indent=False) for sample in samples)

@@ -23,6 +23,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.run.job import BatchJob
 from mindbatch.run.moving_bar import MovingBar
+from mindbatch.storage import make_folder
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
 from mindbatch.tasks.evaluate.lent_model import LentModel
 from mindbatch.tasks.evaluate.questions import Question, needed
@@ -89,7 +90,7 @@ def _run_column(
         model.progress.begin(column.name, each.count)
         if folder not in model.finished:  # else another column of this command shares it
             made = run_config(config, column, each.path, folder, is_scored=is_scored)
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.parent)
             fields = fingerprint_fields(made, model.digest_file)
             BatchJob(made, fields, model.lend, lambda: None, command=sys.argv).run()
             model.finished.add(folder)

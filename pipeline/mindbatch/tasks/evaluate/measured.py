@@ -53,7 +53,10 @@ def extraction_of(task: AnswerConfig) -> Extraction:
 
 
 def measured(runs: ColumnRuns, task: AnswerConfig, questions: Sequence[Question]) -> MeasuredColumn:
-    """Reads the results of a column. A row that could not be run is an error, and its answer a wrong one."""
+    """Reads the results of a column.
+
+    A row that could not be run is an error, and its answer a wrong one where any row could be run.
+    """
     column = MeasuredColumn()
     if GENERATION in runs.folders:
         _read_generation(runs.folders[GENERATION], extraction_of(task), questions, column)
@@ -72,6 +75,8 @@ def _read_generation(
         number = int(line["key"])
         column.texts[number] = line["generations"][0]["text"]
         column.num_tokens += line["generated_tokens"]
+    if not column.texts:
+        return
     for number, question in enumerate(questions):
         wanted = (extraction.of_reference(each) for each in question.references)
         references = tuple(each for each in wanted if each is not None)

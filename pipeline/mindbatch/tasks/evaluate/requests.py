@@ -12,7 +12,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.errors import ConfigError
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.storage import write_whole
+from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.questions import Question
 
 DECODING = "decoding"
@@ -116,7 +116,7 @@ def write_requests(path: Path, rows: Iterable[Row]) -> int:
         raise ConfigError(f"{path.name}: no row has anything to be scored")
     data = b"\n".join(lines) + b"\n"
     if not path.is_file() or path.read_bytes() != data:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, data)
     return len(lines)
 

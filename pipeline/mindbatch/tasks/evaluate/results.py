@@ -13,7 +13,7 @@ import orjson
 
 from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
-from mindbatch.storage import write_whole
+from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.own_files import RESULTS
@@ -63,7 +63,7 @@ def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
         "intervals": {
             each.metric.name: _listed(each.estimates[column.name].interval) for each in evaluation.scores
         },
-        "rows": {each.metric.name: len(each.rows) for each in evaluation.scores},
+        "rows": {each.metric.name: len(each.per_row[column.name]) for each in evaluation.scores},
         "differences": {
             each.metric.name: _difference(each.differences[column.name])
             for each in evaluation.scores
@@ -114,7 +114,7 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
     written = [_written(folder / RESULTS, as_json(evaluation))]
     for column in evaluation.columns:
         home = folder / "columns" / column.folder
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         _written(home / RESULTS, _harness(evaluation, column))
         if samples:
             lines = b"".join(

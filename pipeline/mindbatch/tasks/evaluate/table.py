@@ -71,8 +71,12 @@ def difference_text(metric: Metric[Any], found: Difference) -> str:
 
 def _notes(evaluation: Evaluation) -> Iterator[str]:
     for each in evaluation.scores:
+        if each.unscored:
+            where = "" if len(each.unscored) == len(evaluation.columns) else f" of {', '.join(each.unscored)}"
+            yield f"{each.metric.name}: nothing{where} was scored, for no question could be run"
         left_out = len(evaluation.questions) - len(each.rows)
-        if left_out:
-            yield f"{each.metric.name}: {left_out} questions are left out, which not every column could run"
+        if left_out and each.rows:
+            count = counted(left_out, "question")
+            yield f"{each.metric.name}: {count} left out, which not every column could run"
     if any(found.adjusted is not None for each in evaluation.scores for found in each.differences.values()):
         yield "p: of no difference, after Holm's correction for the number of columns"

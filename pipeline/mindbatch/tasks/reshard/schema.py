@@ -1,6 +1,5 @@
 """The keys of `mindbatch reshard`."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,9 +185,14 @@ def _name_faults(config: ReshardConfig) -> Iterator[str]:
 
 
 def _overlaps(source: Path, target: Path) -> Iterator[str]:
-    """A target that is its own source, or around it, would go before it has been read."""
-    if source.is_relative_to(target):
-        where = "is the source" if source == target else f"holds the source {source}"
+    """A target that is its own source, or around it, would go before it has been read; one within would be
+    of the source from then on, and gone with it."""
+    where = None
+    if source == target:
+        where = "is the source"
+    elif source.is_relative_to(target):
+        where = f"holds the source {source}"
+    elif target.is_relative_to(source):
+        where = f"is within the source {source}, which stays as it is"
+    if where:
         yield f"target.dir={target}: {where}; give another folder"
-    elif target.parent == source and re.fullmatch(r"rank_\d+", target.name):
-        yield f"target.dir={target}: would be taken for a rank of the source; give another folder"

@@ -84,8 +84,11 @@ def test_one_rank_of_several_is_not_taken_for_a_whole_checkpoint(source: Path, t
     assert contents(tmp_path / "whole") == contents(only / "rank_0")
 
 
-def test_a_target_is_no_rank_of_its_source(source: Path) -> None:
-    (fault,) = reshard_faults(settings(source, source / "rank_2"))
-    assert fault.endswith("rank_2: would be taken for a rank of the source; give another folder")
-    assert [*reshard_faults(settings(source, source / "cut"))] == []
-    assert [*reshard_faults(settings(source, source / "cut/rank_2"))] == []
+def test_a_target_is_not_within_its_source(source: Path) -> None:
+    for target in (source / "rank_2", source / "cut/rank_2"):
+        (fault,) = reshard_faults(settings(source, target))
+        assert fault == (
+            f"target.dir={target}: is within the source {source}, which stays as it is; give another folder"
+        )
+    assert [*reshard_faults(settings(source / "model.safetensors", source / "cut"))] == []
+    assert [*reshard_faults(settings(source, source.with_name(f"{source.name}-cut")))] == []

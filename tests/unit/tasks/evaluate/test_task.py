@@ -103,8 +103,24 @@ def test_a_row_that_cannot_run_is_wrong_and_told(
     found = results(config)["columns"]["model"]
     assert (found["errors"], found["rows"]) == (1, {"exact_match": 2, "perplexity": 1})
     printed = capsys.readouterr()
-    assert "perplexity: 1 questions are left out" in printed.out
+    assert "perplexity: 1 question left out, which not every column could run" in printed.out
     assert "long.jsonl:1: the prompt has 402 tokens" in printed.err
+
+
+def test_a_column_without_a_row_that_ran_has_no_score(
+    configured: Configured, shadow: mock.Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(orjson.dumps({"prompt": "x" * 400, "reference": "y"}) + b"\n")
+    config = configured(("exact_match", "perplexity"), ("greedy", "sampling"), data={"path": str(path)})
+    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
+        assert run(config) == 1
+    found = results(config)["columns"]["sampling"]
+    assert (found["errors"], found["rows"]) == (1, {"exact_match": 0, "perplexity": 0})
+    assert (found["results"]["exact_match,none"], found["differences"]) == (None, {})
+    printed = capsys.readouterr().out
+    assert "exact_match: nothing was scored, for no question could be run" in printed
+    assert "0.0%" not in printed
 
 
 def test_an_unknown_baseline_is_refused_before_anything_runs(
