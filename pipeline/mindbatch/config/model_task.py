@@ -20,6 +20,7 @@ from mindbatch.config.model_schema import (
 )
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
+from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.memory import (
@@ -280,13 +281,26 @@ def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
         try:
             params = DecodingParams(**dataclasses.asdict(decoding))
             _refuse_constraint(params)
-            faults = [*_width_faults(params, config.runtime)]
+            faults = [*_width_faults(params, config.runtime), *_length_faults(params, config.model)]
         except ConfigError as error:
             faults = [*error.faults]
         for fault in faults:
             found.setdefault(fault, []).append(name)
     for fault, names in found.items():
         yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"
+
+
+def _length_faults(params: DecodingParams, model: ModelConfig) -> Iterator[str]:
+    """A shortest output that the model has no positions for."""
+    if max(params.min_length, params.min_new_tokens) == 0:
+        return
+    positions, folder = model.seq_length, model.checkpoint_name_or_path
+    if positions is None and folder is not None and model.provider == "native":
+        from mindbatch.models.described_config import positions_of  # few ask for a shortest output
+
+        positions = positions_of(Path(folder), model.type, ignored_keys(model))
+    if positions is not None and (fault := shortest_fault(params, positions)):
+        yield fault
 
 
 def _refuse_constraint(params: DecodingParams) -> None:

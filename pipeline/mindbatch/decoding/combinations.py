@@ -48,6 +48,15 @@ def combination_faults(params: Any, parameters: Parameters) -> list[str]:
     ]
 
 
+def shortest_fault(params: Any, most_tokens: int) -> str | None:
+    """Why no request is as long as was asked for, where prompt and output together have `most_tokens`."""
+    for name, allowed in (("min_length", most_tokens), ("min_new_tokens", most_tokens - 1)):
+        if getattr(params, name) > allowed:
+            together = f"prompt and output together may have {most_tokens} tokens"
+            return f"{_shown(params, name)}: {together}; allowed: 0 to {allowed}"
+    return None
+
+
 def _strategies_asked(params: Any, parameters: Parameters) -> dict[str, Asks]:
     """By parameter, the strategies asked for; those with the fewest outputs, the strictest, come first."""
     asked = {
@@ -146,6 +155,10 @@ def _crossed_lengths(params: Any) -> Iterator[str]:
         limit = getattr(params, high)
         if limit is not None and getattr(params, low) > limit:
             yield f"{_shown(params, low)} is above {_shown(params, high)}; must be at most that"
+    most = params.max_total_tokens(0, params.min_new_tokens)
+    if params.max_length is None and params.max_new_tokens is None and params.min_new_tokens > most:
+        low, high = _shown(params, "min_new_tokens"), _shown(params, "max_new_tokens")
+        yield f"{low} is above {high}, which is {most}; set max_new_tokens"
 
 
 def _forced_and_suppressed(params: Any) -> Iterator[str]:

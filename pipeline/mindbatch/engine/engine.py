@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint, Draft
+from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.drafting import propose as look_up
 from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for
@@ -250,6 +251,8 @@ class Engine:
                 f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "
                 f"{max_tokens}; {_longer(max_tokens, self.settings)}"
             )
+        if fault := shortest_fault(request.params, self.settings.seq_length):
+            raise PromptError(f"{key}: {fault}")
         if (start := request.params.prompt_logprobs_start) >= len(prompt):
             raise PromptError(
                 f"{key}: decoding.prompt_logprobs_start={start}: the prompt has {len(prompt)} tokens; "

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.described_config import described_by_config
+from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import DeviceMap
 
 
@@ -38,9 +38,8 @@ def division_faults(
 
     None for a config.json that is damaged or of no model that is run: who opens the folder says so.
     """
-    try:
-        arch = describe(read_config(folder), model_type, str(folder / CONFIG_NAME), ignore=ignore)
-    except (CheckpointError, ConfigError):
+    arch = described_by_config(folder, model_type, ignore)
+    if arch is None:
         return ()
     try:
         check_division(arch, model_parallel, pipeline_stage, device_map)

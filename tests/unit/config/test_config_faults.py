@@ -304,6 +304,15 @@ def test_an_output_file_that_is_none_is_refused_by_name(
         assert line.startswith(f"output.file={device}: is not replaced (")
 
 
+def test_a_shortest_output_without_positions_for_it_is_refused(usable: tuple[str, str]) -> None:
+    limit = "prompt and output together may have 64 tokens; allowed: 0 to 64"
+    assert faults(*usable, "decoding.min_length=65", "model.seq_length=64") == (
+        f"decoding.min_length=65: {limit}",
+    )
+    (line,) = faults(*usable, "decoding.min_length=1000000")
+    assert line.startswith("decoding.min_length=1000000: prompt and output together may have ")
+
+
 @pytest.mark.parametrize("word", ["output.file=/proc/x", "output.dir=/proc/x/y"])
 def test_a_folder_that_takes_no_files_is_refused(word: str, usable: tuple[str, str]) -> None:
     task = "generate" if "file" in word else "compare"

@@ -22,6 +22,10 @@ CANNOT_GO: dict[str, tuple[dict[str, Any], list[str]]] = {
             "sample, or use 1"
         ],
     ),
+    "a shortest output beyond the longest by default": (
+        {"min_new_tokens": 129},
+        ["@min_new_tokens=129 is above @max_new_tokens=null, which is 128; set max_new_tokens"],
+    ),
     "filters at temperature 0": (
         {"do_sample": True, "temperature": 0, "top_k": 5, "top_p": 0.9},
         [

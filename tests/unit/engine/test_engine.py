@@ -123,6 +123,17 @@ def test_minimum_lengths_hold_eos_back() -> None:
         assert len(output.token_ids) >= 5 or output.finish_reason == "length"
 
 
+def test_a_minimum_that_no_request_can_have_is_refused() -> None:
+    engine = make_engine(settings())
+    most = engine.settings.seq_length
+    for name, allowed in (("min_length", most), ("min_new_tokens", most - 1)):
+        with pytest.raises(
+            PromptError, match=f"decoding.{name}={allowed + 1}: .* {most} tokens; .* {allowed}$"
+        ):
+            one(engine, PROMPT, max_new_tokens=most, **{name: allowed + 1})
+        assert one(engine, PROMPT, max_new_tokens=most, **{name: allowed}).error is None
+
+
 @pytest.mark.parametrize(
     ("params", "count"),
     [
