@@ -17,12 +17,12 @@ prompts for any --data_parallel; with --use_parallel True it starts the processe
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import checkout  # noqa: F401
 from mindbatch.config.paths import configs_folder
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.errors import EXIT_USAGE, ConfigError
 from mindbatch.fault_lines import shown
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.override_text import text_override, texts_override
@@ -37,22 +37,23 @@ ON_ASCEND = {"runtime=ascend", "runtime.device_target=Ascend"}
 TRUE, FALSE = ("true", "yes", "y", "on", "1"), ("false", "no", "n", "off", "0")
 SAMPLING = {"top_k": 3, "top_p": 1.0, "temperature": 1.0}
 LINE_BREAK = r"\n"
+ENDINGS = (".txt", ".jsonl")
+"""A word that ends so is no prompt, but a file that is not there."""
+STAND_IN = texts_override("prompts", ["a prompt"])
 
 
 def main() -> None:
     """Runs `mindbatch generate` with what the flags ask for, in this process, which ends with it."""
-    options = parser().parse_intermixed_args()
-    try:
-        faults: list[str] = []
-        overrides = [*_model(options, faults), *_prompts(options, faults), *_decoding(options)]
-        overrides += _ranks(options, faults)
-        _choose_device(options, faults)
-        if faults:
-            raise ConfigError(faults)
-    except MindBatchError as error:
-        say(*error.faults, name=NAME)
-        sys.exit(error.exit_code)
-    sys.argv[1:] = ["generate", *overrides, *options.overrides]
+    options, faults = parser().parse_with_faults()
+    if faults:  # a word behind an unknown flag may be its value
+        options.overrides = [word for word in options.overrides if "=" in word]
+    overrides = [*_model(options, faults), *_prompts(options, faults), *_decoding(options)]
+    overrides += [*_ranks(options, faults), *options.overrides]
+    _choose_device(options, faults)
+    if faults:
+        say(*faults, *_further_faults(overrides), name=NAME)
+        sys.exit(EXIT_USAGE)
+    sys.argv[1:] = ["generate", *overrides]
     from mindbatch.cli import entry_point  # after what is told at once
 
     entry_point()
@@ -88,6 +89,18 @@ def _truth(text: str) -> bool:
     return text.lower() in TRUE
 
 
+def _further_faults(overrides: list[str]) -> Sequence[str]:
+    """What `mindbatch generate` has against the rest, so that nobody needs two rounds."""
+    from mindbatch.config.compose import compose_task
+    from mindbatch.tasks.registry import TASKS
+
+    try:
+        compose_task(TASKS["generate"], overrides).finish()
+    except ConfigError as error:
+        return error.faults
+    return ()
+
+
 def _model(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
     """Where the model and its tokenizer are, and how much of it is used at once."""
     name, path = options.model_type, options.checkpoint_path
@@ -115,6 +128,8 @@ def _named_type(name: str, path: str | None, faults: list[str]) -> Iterator[str]
         faults.append(f"--model_type {shown(name)}: no folder, and no name that begins with one of {types}")
     elif path is None:
         faults.append(f"--checkpoint_path must be given: the folder of the {known} model")
+    if known is None or path is None:
+        yield "model=tiny_gpt2" if path is None else text_override("model.checkpoint_name_or_path", path)
     else:
         yield f"model.type={known}"
         yield text_override("model.checkpoint_name_or_path", path)
@@ -124,12 +139,13 @@ def _prompts(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
     data = options.input_data
     if data is None:
         faults.append("--input_data must be given: a prompt, or a file with one on each line")
-    elif not os.path.isfile(data):
-        yield texts_override("prompts", [data])
-    elif (lines := _broken_lines(Path(data), faults)) is not None:
-        yield texts_override("prompts", lines)
-    else:
-        yield text_override("prompts_file", data)
+    elif os.path.isfile(data):
+        lines = _broken_lines(Path(data), faults)
+        yield text_override("prompts_file", data) if lines is None else texts_override("prompts", lines)
+        return
+    elif data.endswith(ENDINGS) and len(data.split()) == 1:
+        faults.append(f"--input_data {shown(data)}: no such file")
+    yield STAND_IN if data is None else texts_override("prompts", [data])
 
 
 def _broken_lines(path: Path, faults: list[str]) -> list[str] | None:

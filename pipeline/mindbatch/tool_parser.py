@@ -16,7 +16,8 @@ _EXPECTED: dict[Any, str] = {int: "must be a whole number", float: "must be a nu
 class ToolParser(argparse.ArgumentParser):
     """argparse's parser, but that all faults are told, and what a user typed as `screen_text` shows it.
 
-    A `type` raises ArgumentTypeError with what is allowed; the flag and what was found are put before it.
+    A `type` raises ArgumentTypeError with what is allowed; the flag and what was found are put before it, and
+    the default stands in for the value.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -30,15 +31,18 @@ class ToolParser(argparse.ArgumentParser):
         return cls(prog=name, description=page, formatter_class=formatter, allow_abbrev=False)
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
         if "type" in options:
-            options["type"] = self._noting(names[0], options["type"])
-        return super().add_argument(*names, **options)
+            action.type = self._noting(names[0], options["type"], action.default)
+        return action
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         return self._checked(*self.parse_known_args(args, namespace))
 
-    def parse_intermixed_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        return self._checked(*self.parse_known_intermixed_args(args, namespace))
+    def parse_with_faults(self) -> tuple[argparse.Namespace, list[str]]:
+        """The process's arguments, flags and words in any order, and what is wrong with them so far."""
+        found, unread = self.parse_known_intermixed_args()
+        return found, [*self._faults, *self._unread(unread)]
 
     def error(self, message: str) -> NoReturn:
         """Tells a fault that ends argparse's own reading, after those that were found before."""
@@ -51,7 +55,7 @@ class ToolParser(argparse.ArgumentParser):
             self._end()
         return found
 
-    def _noting(self, name: str, convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    def _noting(self, name: str, convert: Callable[[str], Any], default: Any) -> Callable[[str], Any]:
         def converted(text: str) -> Any:
             try:
                 return convert(text)
@@ -60,7 +64,7 @@ class ToolParser(argparse.ArgumentParser):
             except (TypeError, ValueError):
                 allowed = _EXPECTED[convert]
             self._faults.append(f"{name} {shown(text)}: {allowed}")
-            return None
+            return default
 
         return converted
 

@@ -147,14 +147,23 @@ def test_every_fault_is_told_at_once(
         "2",
         "--device_id",
         "1",
+        "--do_sample",
+        "maybe",
+        "--top_kk=3",
+        "--top_p=7",
+        "runtime=asend",
     )
     assert refused(monkeypatch, capsys, *flags) == [
+        "generate_custom.py: --do_sample 'maybe': must be True or False",
+        "generate_custom.py: --top_kk: unknown flag; did you mean --top_k?",
         "generate_custom.py: --model_type 'baichuan_7b': no folder, and no name that begins with one of "
         + ", ".join(MODEL_TYPES),
         "generate_custom.py: p.txt, line 2: the line is empty",
         "generate_custom.py: p.txt, line 3: not valid UTF-8: byte 0xff at position 0",
         "generate_custom.py: --model_parallel 2: has no effect without --use_parallel True",
         "generate_custom.py: --device_id 1: a CPU has no number; give runtime=ascend for an NPU",
+        "generate_custom.py: runtime=asend: no such option; there are ascend, cpu; did you mean ascend?",
+        "generate_custom.py: decoding.top_p=7.0: must be above 0 and at most 1",
     ]
 
 
@@ -168,6 +177,10 @@ def test_every_fault_is_told_at_once(
         (
             ("--model_type", "tiny_gpt2"),
             "generate_custom.py: --input_data must be given: a prompt, or a file with one on each line",
+        ),
+        (
+            ("--model_type", "tiny_gpt2", "--input_data", "prompts.txt"),
+            "generate_custom.py: --input_data 'prompts.txt': no such file",
         ),
         (
             (*SHIPPED, "--use_parallel", "True", "--device_id", "1"),
