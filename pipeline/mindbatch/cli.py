@@ -238,5 +238,6 @@ def _unknown_flag(argument: str, flag: str) -> str:
     if flag in SWITCHES:
         return f"{argument}: {flag} takes no value"
     near = did_you_mean(flag, [*SWITCHES, *PATH_FLAGS], cutoff=0.8)
-    hint = near or "; keys are given as key=value, without dashes"
-    return f"{flag}: unknown flag{hint}"
+    meant = argument.lstrip("-") or "KEY"
+    hint = f"; keys are given without dashes: {meant if '=' in meant else meant + '=VALUE'}"
+    return f"{flag}: unknown flag{near or hint}"

@@ -18,7 +18,7 @@ from command_line import CommandLine, wait_until
 pytestmark = pytest.mark.slow
 
 FEW = "decoding.max_new_tokens=8"
-COUNTS = r"\d+ prompts, \d+ tokens in \d+\.\d s \(\d+ tokens/s\)\n"
+COUNTS = r"\d+ prompts?, [\d,]+ tokens? in [\d.]+ s \([\d,]+ tokens/s\)\n"
 
 
 class Finished(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"<!-- tested -->\n```(bash|python)\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
-TIMES = re.compile(r"\d+\.\d s|\(\d+ tokens/s\)")
+TIMES = re.compile(r"[\d.]+ s\b|\([\d,]+ tokens/s\)")
 
 
 class Example(NamedTuple):

@@ -39,18 +39,19 @@ def raising(error: BaseException) -> Any:
     return task
 
 
-def test_help_shows_every_task_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_every_task_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
     for task in TASKS.values():
         assert task.summary in shown
-        assert all(example in shown for example in task.examples)
+        assert task.examples[0] in shown
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0
     shown = capsys.readouterr().out
+    assert all(example in shown for example in TASKS[name].examples)
     for key in schema_keys(TASKS[name].schema).keys.values():
         assert f"{key.name}=" in shown
         assert key.meaning in shown
@@ -93,7 +94,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             f"mindbatch: genrate: no such task; there are {NAMES}; did you mean generate?\n",
         ),
         (["model=auto"], f"mindbatch: model=auto: give a task before its keys: {NAMES}\n"),
-        (["doctor", "--x"], "mindbatch: --x: unknown flag; keys are given as key=value, without dashes\n"),
+        (["doctor", "--x"], "mindbatch: --x: unknown flag; keys are given without dashes: x=VALUE\n"),
         (
             ["doctor", "formt=json", "verbose=x"],
             "mindbatch: formt: unknown key; did you mean format?\n"
@@ -260,11 +261,11 @@ def test_all_bad_flags_are_named_at_once() -> None:
         )
     assert caught.value.faults == (
         "--confg: unknown flag; did you mean --config?",
-        "--model: unknown flag; keys are given as key=value, without dashes",
-        "--model.type: unknown flag; keys are given as key=value, without dashes",
+        "--model: unknown flag; keys are given without dashes: model=VALUE",
+        "--model.type: unknown flag; keys are given without dashes: model.type=x",
         "--help=1: --help takes no value",
         "--config: needs a FILE",
-        "-: unknown flag; keys are given as key=value, without dashes",
+        "-: unknown flag; keys are given without dashes: KEY=VALUE",
         "--config-dir: needs a DIR",
     )
 

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -246,15 +246,33 @@ def _is_word(argument: str) -> bool:
 
 def _read_overrides(tokens: Iterable[str], reader: SettingReader, log: FaultLog) -> list[Setting]:
     """The settings of the command line in the order given; the overrides at fault go to `log`."""
-    parser = OverridesParser.create()
-    return [setting for token in tokens for setting in _read_one(token, parser, reader, log)]
+    parser, given = OverridesParser.create(), [*tokens]
+    settings: list[Setting] = []
+    for number, token in enumerate(given):
+        if not _is_stray(token):
+            settings += _read_one(token, parser, reader, log)
+        elif number == 0 or not _is_stray(given[number - 1]):
+            log.add(_stray_words(given, number, reader))
+    return settings
+
+
+def _is_stray(token: str) -> bool:
+    return "=" not in token and not token.startswith("~")
+
+
+def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
+    """The fault of successive words that have no key: most often a text that was not quoted for the shell."""
+    words = [*takewhile(_is_stray, tokens[first:])]
+    fault = f"{shown(' '.join(words))}: must be KEY=VALUE"
+    before = tokens[first - 1] if first else ""
+    whole, key = " ".join([before, *words]), _key_of(before)
+    if (key == "prompts" or reader.takes_text(key)) and _is_plain(before) and len(whole) <= LONGEST_ECHO:
+        return f"{fault}; a text with spaces is quoted: {shlex.quote(whole)}"
+    return fault
 
 
 def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> list[Setting]:
     key = _key_of(token)
-    if "=" not in token and not token.startswith("~"):
-        log.add(f"{shown(token)}: not an override; write key=value")
-        return []
     if not key:
         log.add(f"{shown(token)}: has no key; write key=value")
         return []

@@ -156,7 +156,8 @@ def new_files_fault(*endings: str) -> Check:
 
     def fault(path: Path) -> str | None:
         there = [name for ending in ("", *endings) if os.path.lexists(name := f"{path}{ending}")]
-        return output_file_fault(path) or (f"{there[0]} {IS_THERE}" if there else None)
+        where = "" if there[:1] == [str(path)] else f"{there[0]} " if there else ""
+        return output_file_fault(path) or (f"{where}{IS_THERE}" if there else None)
 
     return fault
 

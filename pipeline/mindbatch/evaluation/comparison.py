@@ -183,9 +183,8 @@ def _told_apart(
 ) -> tuple[dict[str, dict[str, Interval]], dict[str, list[str]]]:
     """The intervals of each strategy, and the leaders in each measure."""
     intervals: dict[str, dict[str, Interval]] = {run.name: {} for run in runs}
-    leaders: dict[str, list[str] | None] = {
-        "tokens_per_second": fastest({run.name: run.timings for run in runs})
-    }
+    speeds = {run.name: _speeds(run, parts[run.name]) for run in runs}
+    leaders: dict[str, list[str] | None] = {"tokens_per_second": fastest(speeds)}
     for measure in MEASURES:
         if measure.field not in STATISTICS:
             continue
@@ -194,12 +193,16 @@ def _told_apart(
         for name, known in intervals.items():
             if interval := found.interval(name):
                 known[measure.field] = interval
-    for run in runs:
-        num_tokens = sum(part.num_tokens for part in parts[run.name])
-        if len(run.timings) > 1:
-            ends = num_tokens / max(run.timings), num_tokens / min(run.timings)
-            intervals[run.name]["tokens_per_second"] = ends
+    for name, each in speeds.items():
+        if len(each) > 1:
+            intervals[name]["tokens_per_second"] = min(each), max(each)
     return intervals, {field: names for field, names in leaders.items() if names is not None}
+
+
+def _speeds(run: StrategyRun, parts: Sequence[PromptParts]) -> list[float]:
+    """Tokens/s of each timing."""
+    num_tokens = sum(part.num_tokens for part in parts)
+    return [num_tokens / seconds if seconds > 0 else 0.0 for seconds in run.timings]
 
 
 def _prompt(results: Sequence[RequestOutput]) -> PromptReport:

@@ -72,15 +72,15 @@ def resampled(strategies: Mapping[str, Sequence[PromptParts]], field: str) -> Re
     )
 
 
-def fastest(timings: Mapping[str, Sequence[float]]) -> list[str] | None:
-    """The strategies whose timings overlap with those of the one with the least median, itself among them.
+def fastest(speeds: Mapping[str, Sequence[float]]) -> list[str] | None:
+    """The strategies whose speeds overlap with those of the one with the highest median, itself among them.
 
-    timings: seconds of each run, taken by turns. None where there are too few to tell.
+    speeds: tokens/s of each run, taken by turns. None where there are too few to tell.
     """
-    if min(map(len, timings.values())) < FEWEST_TIMINGS:
+    if min(map(len, speeds.values())) < FEWEST_TIMINGS:
         return None
-    top = min(timings, key=lambda name: sorted(timings[name])[len(timings[name]) // 2])
-    return [name for name in timings if name == top or min(timings[name]) <= max(timings[top])]
+    top = max(speeds, key=lambda name: sorted(speeds[name])[len(speeds[name]) // 2])
+    return [name for name in speeds if name == top or max(speeds[name]) >= min(speeds[top])]
 
 
 def _halves(num_prompts: int) -> list[list[int]]:

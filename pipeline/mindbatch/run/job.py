@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -29,6 +30,11 @@ from mindbatch.screen_text import say
 from mindbatch.storage import Storage, StorageError, write_whole
 
 MOST_FOLDERS = 1000
+
+
+def typed_command() -> list[str]:
+    """The words of this process's command line, without the folder of the program."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 class BatchJob:

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from rich.console import Console
 
+from mindbatch.amounts import counted, duration
 from mindbatch.run.moving_bar import MovingBar
 from mindbatch.run.snapshot import RateMeter, Rates, Snapshot
 from mindbatch.screen_text import show
@@ -88,12 +89,12 @@ def closing_line(first: Snapshot, last: Snapshot) -> str:
     """What this session has run between its first and its last snapshot; totals are reported elsewhere."""
     seconds = max(last.seconds - first.seconds, 1e-9)
     failed = last.rows_failed - first.rows_failed
-    rows = f"{last.rows_ended - first.rows_ended} rows run"
+    rows = f"{counted(last.rows_ended - first.rows_ended, 'row')} run"
     if failed:
         rows += f", {failed} of them failed,"
-    prompts = f"{last.prompt_tokens} prompt tokens ({last.prefix_hits:.0%} found in the cache)"
-    generated = f"{last.generated_tokens} generated ({last.generated_tokens / seconds:.0f} tokens/s)"
-    return f"{rows} in {seconds:.1f} s; {prompts}, {generated}"
+    prompts = f"{counted(last.prompt_tokens, 'prompt token')} ({last.prefix_hits:.0%} found in the cache)"
+    generated = f"{last.generated_tokens:,} generated ({last.generated_tokens / seconds:,.0f} tokens/s)"
+    return f"{rows} in {duration(seconds)}; {prompts}, {generated}"
 
 
 def clock(seconds: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from mindbatch.ledger.run_folder import RunFolder
@@ -10,7 +9,7 @@ from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
-from mindbatch.run.job import BatchJob
+from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.tasks.loading_line import LoadingLine
 
 
@@ -27,7 +26,7 @@ def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
         fingerprint_fields(config),
         load=lambda folder: _load(config, folder),
         tokenizer=lambda: Tokenizer.load(folder),
-        command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+        command=typed_command(),
         retry=retry,
     )
 

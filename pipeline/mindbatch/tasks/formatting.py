@@ -1,4 +1,4 @@
-"""Text as people read it: aligned columns, ranges of numbers, amounts of memory and lengths of time."""
+"""Text as people read it: aligned columns, and ranges of numbers."""
 
 from collections.abc import Sequence
 
@@ -24,28 +24,3 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             groups.append([number])
     return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 row, 2,000 rows."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-
-
-def size(count: float) -> str:
-    """An amount of memory as people read it."""
-    for unit in _UNITS[:-1]:
-        if round(count, 1) < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} {_UNITS[-1]}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in its two largest units."""
-    minutes, hours = seconds / 60, seconds / 3600
-    if minutes < 2:
-        return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if hours < 2 else f"{int(hours)} h {int(minutes % 60)} min"

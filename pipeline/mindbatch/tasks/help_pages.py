@@ -1,10 +1,10 @@
 """The help pages: the tasks with examples, and the keys of one task as its schema documents them."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, schema_keys
+from mindbatch.fault_lines import as_typed
 from mindbatch.tasks.registry import TASKS, Task
 
 USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
@@ -14,8 +14,8 @@ def overview(flags: Mapping[str, str]) -> str:
     """The page of `mindbatch --help`; `flags` are those of every task, with their meanings."""
     width = max(map(len, TASKS))
     tasks = [f"  {name:<{width}}  {task.summary}" for name, task in TASKS.items()]
-    examples = [f"  {example}" for task in TASKS.values() for example in task.examples]
-    closing = ["Keys of a task: mindbatch TASK --help"]
+    examples = [f"  {task.examples[0]}" for task in TASKS.values()]
+    closing = ["Keys of a task, and more examples: mindbatch TASK --help"]
     return _page([[USAGE], ["Tasks", *tasks], ["Examples", *examples], _flag_block(flags), closing])
 
 
@@ -56,14 +56,7 @@ def _key_lines(key: Key) -> list[str]:
     """What to write and what it means, below the topic where one begins."""
     heading = ["", f"  {key.topic}"] if key.topic else []
     kind = " | ".join((*map(str, key.choices), *["null"] * key.optional)) if key.choices else key.expected
-    return [*heading, f"  {key.name}={_written(key.default)}  ({kind})", f"      {key.meaning}"]
-
-
-def _written(value: Any) -> str:
-    """A default as it would be typed."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return "[]" if value == () else str(value)
+    return [*heading, f"  {key.name}={as_typed(key.default)}  ({kind})", f"      {key.meaning}"]
 
 
 def _flag_block(flags: Mapping[str, str]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mindbatch.amounts import size
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.errors import CheckpointError, ConfigError
@@ -14,7 +15,6 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.division import check_division
 from mindbatch.models.registry import describe, nearest_supported
-from mindbatch.tasks.formatting import size
 
 NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
 MOST_DIFFERENCES = 3

@@ -67,7 +67,10 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             "messages: names that begin with _ are special to Hydra and not allowed",
         ),
         ("model@x=auto", "model@x=auto: packages (@) are not supported; write group=option or key=value"),
-        ("model.type", "model.type: not an override; write key=value"),
+        (
+            "model.type",
+            "model.type: must be KEY=VALUE; a text with spaces is quoted: 'prompts=Hi model.type'",
+        ),
         (
             "output=json",
             "output=json: must be values for its keys: output.format, output.file, output.overwrite",
@@ -90,6 +93,14 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
 )
 def test_one_mistake_has_one_fault(override: str, expected: str, usable: tuple[str, str]) -> None:
     assert faults(*usable, override) == (expected,)
+
+
+def test_a_text_that_was_not_quoted_is_told_how_to_be(usable: tuple[str, str]) -> None:
+    given = [usable[0], "prompts=One, two", "and", "three", "stream=true", "more"]
+    assert faults(*given)[-2:] == (
+        "and three: must be KEY=VALUE; a text with spaces is quoted: 'prompts=One, two and three'",
+        "more: must be KEY=VALUE",
+    )
 
 
 def test_a_prompt_with_a_comma_is_told_how_to_be_quoted(usable: tuple[str, str]) -> None:
@@ -332,12 +343,10 @@ def test_an_output_file_that_is_there_is_only_written_over_if_asked(
 ) -> None:
     out = f"output.file={tmp_path}/out"
     compose_task(TASKS["generate"], [*usable, out]).finish()
-    for name in ("out.config.yaml", "out"):
+    for name, shown in (("out.config.yaml", f"{tmp_path}/out.config.yaml "), ("out", "")):
         (tmp_path / name).touch()
         (line,) = faults(*usable, out)
-        assert (
-            line == f"{out}: {tmp_path}/{name} is there already; give another name, or output.overwrite=true"
-        )
+        assert line == f"{out}: {shown}is there already; give another name, or output.overwrite=true"
     compose_task(TASKS["generate"], [*usable, out, "output.overwrite=true"]).finish()
 
 

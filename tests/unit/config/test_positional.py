@@ -65,4 +65,4 @@ def test_wrong_words_are_named(tmp_path: Path) -> None:
 
 
 def test_other_tasks_take_no_words() -> None:
-    assert faults("doctor", "runs") == ["runs: not an override; write key=value"]
+    assert faults("doctor", "runs") == ["runs: must be KEY=VALUE"]

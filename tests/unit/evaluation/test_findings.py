@@ -67,6 +67,8 @@ def test_the_fastest_is_faster_in_each_timing(setup: Setup) -> None:
     assert told(setup, slow, quick)["Fastest"] == ("quick", "tokens/s 8")
     overlapping = run_of("overlapping", [-1.0] * 2, [1.05, 5.0, 5.0])
     assert told(setup, quick, overlapping, slow)["Fastest"][0] == "quick, overlapping"
+    soon = run_of("soon over", [-1.0] * 2, [0.5, 0.5, 0.5], tokens=(1,))
+    assert told(setup, soon, quick)["Fastest"] == ("quick", "tokens/s 8")
 
 
 def test_one_timing_crowns_nobody(setup: Setup) -> None:

@@ -9,7 +9,7 @@ from mindbatch.run.progress import RunProgress, clock, closing_line, seconds_lef
 from mindbatch.run.snapshot import Snapshot
 
 LAST = (
-    "9 rows run, 1 of them failed, in 100.0 s; 400 prompt tokens (25% found in the cache), "
+    "9 rows run, 1 of them failed, in 100 s; 400 prompt tokens (25% found in the cache), "
     "900 generated (9 tokens/s)\n"
 )
 

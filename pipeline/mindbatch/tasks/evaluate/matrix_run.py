@@ -21,7 +21,7 @@ from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.identity import file_digest, fingerprint_fields
-from mindbatch.run.job import BatchJob
+from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.run.moving_bar import MovingBar
 from mindbatch.storage import make_folder
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
@@ -92,7 +92,7 @@ def _run_column(
             made = run_config(config, column, each.path, folder, is_scored=is_scored)
             make_folder(folder.parent)
             fields = fingerprint_fields(made, model.digest_file)
-            BatchJob(made, fields, model.lend, lambda: None, command=sys.argv).run()
+            BatchJob(made, fields, model.lend, lambda: None, command=typed_command()).run()
             model.finished.add(folder)
         model.progress.end()
         runs.folders[each.kind] = RunFolder(folder)

@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from mindbatch.amounts import counted
 from mindbatch.evaluation.charts import Ranked, ranking
 from mindbatch.evaluation.measures import Measure
 from mindbatch.evaluation.page import moment, style_sheet
@@ -19,7 +20,6 @@ from mindbatch.evaluation.word_changes import Stretch, stretches
 from mindbatch.tasks.evaluate.own_files import GENERATOR
 from mindbatch.tasks.evaluate.results import Evaluation
 from mindbatch.tasks.evaluate.table import difference_text, interval_text, score_text
-from mindbatch.tasks.formatting import counted
 
 OPEN = 3
 """Questions that are shown unfolded."""

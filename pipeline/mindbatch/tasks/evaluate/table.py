@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from mindbatch.amounts import counted
 from mindbatch.evaluation.scoring.bootstrap import CONFIDENCE, Estimate
 from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
@@ -13,7 +14,6 @@ from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.screen_text import printable
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.formatting import counted
 
 
 def evaluation_page(evaluation: Evaluation) -> str:

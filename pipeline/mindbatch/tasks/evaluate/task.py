@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
+from mindbatch.amounts import counted
 from mindbatch.config.composition import save_config
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.evaluation.scoring.registry import METRICS
@@ -20,7 +21,6 @@ from mindbatch.tasks.evaluate.questions import read_questions
 from mindbatch.tasks.evaluate.results import Evaluation, write_results
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.table import evaluation_page
-from mindbatch.tasks.formatting import counted
 
 
 def run(config: EvaluateConfig) -> int:

@@ -14,6 +14,7 @@ from typing import TextIO
 import orjson
 from rich.console import Console
 
+from mindbatch.amounts import counted, duration
 from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
@@ -204,8 +205,8 @@ class Progress:
     ) -> None:
         self._bar.stop()
         if self._shown and error is None:
-            counts = f"{self._done} prompts, {self._tokens} tokens"
-            show(f"{counts} in {self._seconds:.1f} s ({self._rate:.0f} tokens/s)", sys.stderr)
+            counts = f"{counted(self._done, 'prompt')}, {counted(self._tokens, 'token')}"
+            show(f"{counts} in {duration(self._seconds)} ({self._rate:,.0f} tokens/s)", sys.stderr)
 
     def count(self, item: StreamEvent | RequestOutput) -> None:
         """Takes what a step brought."""

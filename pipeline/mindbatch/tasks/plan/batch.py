@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mindbatch.amounts import size
 from mindbatch.config.memory import free_memory
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.dataset.rows import RowMaker
@@ -25,7 +26,6 @@ from mindbatch.run.row_check import RowCheck
 from mindbatch.run.survey import survey
 from mindbatch.storage import Storage
 from mindbatch.tasks import machine
-from mindbatch.tasks.formatting import size
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.run_state import state_of
 

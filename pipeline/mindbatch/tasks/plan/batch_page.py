@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mindbatch.amounts import duration, size
 from mindbatch.run.plan import Lengths, Plan, RowTotals, TimeEstimate
 from mindbatch.screen_text import printable
-from mindbatch.tasks.formatting import duration, size
 
 BAR = 40
 """Columns of the longest bar of the histogram."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mindbatch.amounts import size
 from mindbatch.screen_text import printable
-from mindbatch.tasks.formatting import ranges, size, table
+from mindbatch.tasks.formatting import ranges, table
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
 
 _TITLES = ["graph", "tokens", "seconds", "compiled: fused operators and collectives, or refused"]

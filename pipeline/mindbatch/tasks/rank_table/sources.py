@@ -47,7 +47,11 @@ def _of_this_server(config: RankTableConfig) -> Assembled:
     addresses, note = _addresses(config, this.physical)
     if addresses.faults:
         raise RankTableError(
-            [*addresses.faults, "addresses can be given, too: servers='[{...}]' (see --help)"]
+            [
+                *addresses.faults,
+                "so the addresses of this machine's NPUs are not known; give them, or those of other "
+                "servers: servers='[{...}]' (see --help)",
+            ]
         )
     devices = tuple(
         Device(device, device_ip=addresses.of[device], super_device_id=super_id)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mindbatch.amounts import size
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
@@ -19,7 +20,6 @@ from mindbatch.engine.first_logits import FloatArray
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.tasks.formatting import size
 from mindbatch.tasks.reshard.logits_process import logits_of
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mindbatch.amounts import duration, size
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import is_there, part_of
 from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan
 from mindbatch.errors import EXIT_DONE
 from mindbatch.screen_text import printable, say, show
-from mindbatch.tasks.formatting import size
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.progress import shown_progress
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -72,7 +72,7 @@ def _verdict(plan: ReshardPlan, outcome: Outcome, seconds: float) -> str:
     if not outcome.is_new:
         return f"{where}: was there already, the same reshard{proved}"
     kept = f", {outcome.kept} of the ranks' {len(plan.tensors)} tensors from before" if outcome.kept else ""
-    return f"{where}: written: {_counts(plan)} in {seconds:.1f} s{kept}{proved}"
+    return f"{where}: written: {_counts(plan)} in {duration(seconds)}{kept}{proved}"
 
 
 def _counts(plan: ReshardPlan) -> str:

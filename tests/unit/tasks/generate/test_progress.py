@@ -26,7 +26,7 @@ def test_the_closing_line_has_the_counts(capsys: pytest.CaptureFixture[str]) -> 
     work(Progress(2, shown=True, output=io.StringIO()))
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert re.fullmatch(r"1 prompts, 3 tokens in \d+\.\d s \(\d+ tokens/s\)\n", captured.err)
+    assert re.fullmatch(r"1 prompt, 3 tokens in [\d.]+ s \([\d,]+ tokens/s\)\n", captured.err)
 
 
 def test_silent_unless_shown_and_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

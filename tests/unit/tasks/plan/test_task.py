@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench_model import write_random_gpt2
+from mindbatch.amounts import duration, size
 from mindbatch.config import memory
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
@@ -20,7 +21,6 @@ from mindbatch.llm import LLM
 from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.plan import Plan, RowTotals
-from mindbatch.tasks.formatting import duration, size
 from mindbatch.tasks.plan import batch
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page
@@ -187,7 +187,16 @@ def test_sizes_are_readable(count: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (119, "119 s"), (600, "10 min"), (7199, "120 min"), (9000, "2 h 30 min")],
+    [
+        (0, "0 s"),
+        (0.0143, "0.014 s"),
+        (9.96, "10.0 s"),
+        (35.2, "35 s"),
+        (119, "119 s"),
+        (600, "10 min"),
+        (7199, "120 min"),
+        (9000, "2 h 30 min"),
+    ],
 )
 def test_durations_are_readable(seconds: float, text: str) -> None:
     assert duration(seconds) == text

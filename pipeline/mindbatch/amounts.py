@@ -1,0 +1,28 @@
+"""Amounts as people read them: numbers with their nouns, memory, lengths of time."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: float) -> str:
+    """An amount of memory as people read it."""
+    for unit in _UNITS[:-1]:
+        if round(count, 1) < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units, or two digits of it."""
+    minutes, hours = seconds / 60, seconds / 3600
+    if seconds < 1:
+        return f"{round(seconds, 3):.2g} s"
+    if minutes < 2:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if hours < 2 else f"{int(hours)} h {int(minutes % 60)} min"
