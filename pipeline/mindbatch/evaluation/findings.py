@@ -51,8 +51,8 @@ def untold(comparison: Comparison) -> list[str]:
     count = len(comparison.prompts)
     if count < FEWEST_PROMPTS:
         reasons.append(
-            f"{count} prompts are too few to tell differences from chance: with {FEWEST_PROMPTS} or more the "
-            "best values are marked."
+            f"{count} prompt{'s are' if count > 1 else ' is'} too few to tell differences from chance: with "
+            f"{FEWEST_PROMPTS} or more the best values are marked."
         )
     if any(len(report.timings) < FEWEST_TIMINGS for report in comparison.strategies):
         reasons.append(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.evaluation.comparison import Comparison, PromptOutputs, PromptReport
 from mindbatch.evaluation.findings import standing_out, untold
-from mindbatch.evaluation.measures import MEASURES
+from mindbatch.evaluation.measures import MEASURES, Measure
 from mindbatch.screen_text import printable
-from mindbatch.tasks.drawn_table import add_row, drawn, new_table
+from mindbatch.tasks.drawn_table import add_row, drawn, drawn_in_parts, new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +25,9 @@ def compare_page(comparison: Comparison, limit: int) -> str:
     more = len(comparison.prompts) - limit
     if more > 0:
         blocks.append(f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all")
-    return "\n\n".join([*blocks, drawn(_measures(comparison)), "\n".join(_notes(comparison))])
+    return "\n\n".join(
+        [*blocks, drawn_in_parts(MEASURES, partial(_measures, comparison)), "\n".join(_notes(comparison))]
+    )
 
 
 def _prompt(prompt: PromptReport) -> str:
@@ -48,14 +51,14 @@ def _lines(row: PromptOutputs) -> Iterator[str]:
         yield printable(output.text.replace("\n", " ").strip()) or "(no text)"
 
 
-def _measures(comparison: Comparison) -> Table:
+def _measures(comparison: Comparison, measures: Sequence[Measure]) -> Table:
     """The numbers; a space or the mark of the best stands behind each, so that they stay aligned."""
-    table = _table(("strategy", "left"), *((f"{measure.heading} ", "right") for measure in MEASURES))
-    best = {measure.field: standing_out(comparison, measure.field) for measure in MEASURES}
+    table = _table(("strategy", "left"), *((f"{measure.heading} ", "right") for measure in measures))
+    best = {measure.field: standing_out(comparison, measure.field) for measure in measures}
     for report in comparison.strategies:
         cells = [
             measure.shown(report.metrics) + ("*" if report.name in best[measure.field] else " ")
-            for measure in MEASURES
+            for measure in measures
         ]
         add_row(table, [printable(report.name), *cells])
     return table

@@ -17,7 +17,7 @@ from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.hidden_values import concealed
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import file_digest, fingerprint_fields
-from mindbatch.screen_text import data_output, printable, say
+from mindbatch.screen_text import printable, say
 from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.columns import Column, columns_of, run_config
@@ -66,7 +66,7 @@ def run_harness(config: EvaluateConfig) -> int:
     }
     write_whole(home / RESULTS, _json(results))
     save_config(config, home / CONFIG)
-    print(harness_page(scores), file=data_output())
+    print(harness_page(scores))
     say(f"written {home / RESULTS}")
     return EXIT_DONE
 

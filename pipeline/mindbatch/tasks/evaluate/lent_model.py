@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.closing import Closing
+from mindbatch.engine.build import Notice
 from mindbatch.llm import LLM
 from mindbatch.tasks.evaluate.columns import Column, run_config
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
@@ -15,9 +16,14 @@ from mindbatch.tasks.loading_line import LoadingLine
 class LentModel(Closing):
     """A model with the adapters of all columns, beside each other."""
 
-    def __init__(self, config: EvaluateConfig, column: Column, home: Path) -> None:
-        """column: any of those that share the model. home: the folder of the evaluation."""
-        self._config, self._column, self._home = config, column, home
+    def __init__(
+        self, config: EvaluateConfig, column: Column, home: Path, notice: Notice | None = None
+    ) -> None:
+        """column: any of those that share the model. home: the folder of the evaluation.
+
+        notice: shows what takes time while the model is loaded; None: a line of its own on the terminal.
+        """
+        self._config, self._column, self._home, self._notice = config, column, home, notice
         self._llm: LLM | None = None
 
     def close(self) -> None:
@@ -31,6 +37,6 @@ class LentModel(Closing):
         if self._llm is None:
             made = run_config(self._config, self._column, Path(), self._home, is_scored=False)
             made = replace(made, lora=self._config.lora)
-            with LoadingLine() as line:
-                self._llm = LLM.from_config(made, line, logs=self._home / "logs")
+            with LoadingLine(shown=self._notice is None) as line:
+                self._llm = LLM.from_config(made, self._notice or line, logs=self._home / "logs")
         return self._llm

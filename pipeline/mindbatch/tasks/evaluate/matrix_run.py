@@ -134,6 +134,10 @@ class _Progress:
         """A run of so many rows begins."""
         self._name, self._whole, self._now = name, count, 0
 
+    def notice(self, text: str) -> None:
+        """What takes time before rows end; "" is that it is over."""
+        self._bar.set(self._before, self._total, text or self._name)
+
     def add(self, count: int) -> None:
         """So many rows more have ended."""
         self._now += count
@@ -153,7 +157,7 @@ class _SharedModel(LentModel):
     """
 
     def __init__(self, config: EvaluateConfig, column: Column, home: Path, progress: _Progress) -> None:
-        super().__init__(config, column, home)
+        super().__init__(config, column, home, progress.notice)
         self.progress = progress
         self.digest_file = cache(file_digest)
         self.finished: set[Path] = set()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.amounts import counted
 from mindbatch.evaluation.scoring.bootstrap import CONFIDENCE, Estimate
@@ -12,26 +13,34 @@ from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.screen_text import printable
-from mindbatch.tasks.drawn_table import add_row, drawn, new_table
+from mindbatch.tasks.drawn_table import add_row, drawn_in_parts, new_table
 from mindbatch.tasks.evaluate.results import Evaluation
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
     """The scores for people."""
+    heading = f"{printable(evaluation.task)}: {counted(len(evaluation.questions), 'question')}"
+    table = drawn_in_parts(evaluation.scores, partial(_table, evaluation))
+    return "\n".join([heading, "", table, "", *_notes(evaluation)]).rstrip()
+
+
+def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> Table:
     table = new_table()
     table.add_column("", overflow="fold")
-    for each in evaluation.scores:
+    for each in scores:
         table.add_column(each.metric.name, justify="right")
         table.add_column(f"{CONFIDENCE:.0%}", justify="left")
         if each.differences:
             table.add_column(f"against {printable(evaluation.baseline)}", justify="left")
     for column in evaluation.columns:
         cells = [printable(column.name)]
-        for each in evaluation.scores:
+        for each in scores:
             cells += _cells(each, column.name)
         add_row(table, cells)
-    heading = f"{printable(evaluation.task)}: {counted(len(evaluation.questions), 'question')}"
-    return "\n".join([heading, "", drawn(table), "", *_notes(evaluation)]).rstrip()
+    return table
 
 
 def _cells(scores: MetricScores, column: str) -> Iterator[str]:
@@ -72,7 +81,11 @@ def difference_text(metric: Metric[Any], found: Difference) -> str:
 def _notes(evaluation: Evaluation) -> Iterator[str]:
     for each in evaluation.scores:
         if each.unscored:
-            where = "" if len(each.unscored) == len(evaluation.columns) else f" of {', '.join(each.unscored)}"
+            where = (
+                ""
+                if len(each.unscored) == len(evaluation.columns)
+                else f" of {', '.join(map(printable, each.unscored))}"
+            )
             yield f"{each.metric.name}: nothing{where} was scored, for no question could be run"
         left_out = len(evaluation.questions) - len(each.rows)
         if left_out and each.rows:

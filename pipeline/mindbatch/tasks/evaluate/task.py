@@ -11,7 +11,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.evaluation.scoring.scoreboard import scores_of
 from mindbatch.hidden_values import concealed
-from mindbatch.screen_text import data_output, say
+from mindbatch.screen_text import say
 from mindbatch.storage import write_whole
 from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns
@@ -64,7 +64,7 @@ def run(config: EvaluateConfig) -> int:
 
         write_whole(Path(config.report), report_page(evaluation).encode())
         written.append(Path(config.report))
-    print(evaluation_page(evaluation), file=data_output())
+    print(evaluation_page(evaluation))
     say(*(f"written {path}" for path in written))
     return _report_errors(evaluation)
 
