@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     """MindFormers' flags, and words for what they cannot say."""
     result = ToolParser.of_page(NAME, __doc__)
     add = result.add_argument
-    add("--model_type", required=True, help="shipped model, folder, or name of the model's type")
+    add("--model_type", help="shipped model, folder, or name of the model's type")
     add("--checkpoint_path", help="Hugging Face folder")
     add("--use_parallel", type=_truth, default=False, help="start processes that share the work")
     add("--device_id", type=int, default=0, help="NPU of a run in one process")
@@ -104,7 +104,10 @@ def _further_faults(overrides: list[str]) -> Sequence[str]:
 def _model(options: argparse.Namespace, faults: list[str]) -> Iterator[str]:
     """Where the model and its tokenizer are, and how much of it is used at once."""
     name, path = options.model_type, options.checkpoint_path
-    if os.path.isdir(name):
+    if name is None:
+        faults.append("--model_type must be given: a shipped model, a folder, or a name like llama2_7b")
+        yield "model=tiny_gpt2" if path is None else text_override("model.checkpoint_name_or_path", path)
+    elif os.path.isdir(name):
         yield text_override("model.checkpoint_name_or_path", path or name)
         if path is not None:
             yield text_override("model.tokenizer", name)

@@ -167,6 +167,15 @@ def test_every_fault_is_told_at_once(
     ]
 
 
+def test_without_flags_all_that_must_be_given_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(monkeypatch, capsys) == [
+        "generate_custom.py: --model_type must be given: a shipped model, a folder, or a name like llama2_7b",
+        "generate_custom.py: --input_data must be given: a prompt, or a file with one on each line",
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [

@@ -35,6 +35,7 @@ from mindbatch.strict_json import JsonFault, StrictReader, first_unicode_fault
 
 HYDRA_VERSION_BASE = "1.3"
 
+MODEL_FOLDER = "model.checkpoint_name_or_path"
 LONGEST_ECHO = 200
 """Characters of a value that are worth repeating in a hint."""
 
@@ -268,7 +269,8 @@ def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
     whole, key = " ".join([before, *words]), _key_of(before)
     if (key == "prompts" or reader.takes_text(key)) and _is_plain(before) and len(whole) <= LONGEST_ECHO:
         return f"{fault}; a text with spaces is quoted: {shlex.quote(whole)}"
-    return fault
+    is_model = len(words) == 1 and reader.knows(MODEL_FOLDER) and Path(words[0], "config.json").is_file()
+    return f"{fault}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else fault
 
 
 def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> list[Setting]:

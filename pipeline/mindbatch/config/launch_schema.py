@@ -136,7 +136,10 @@ def _ray_faults(launch: LaunchConfig) -> Iterator[str]:
             yield f"launch.ray_address={shown(launch.ray_address)}: has no effect without launch=ray"
         return
     if find_spec("ray") is None:
-        yield "launch=ray: Ray is not installed here; pip install 'mindbatch[ray]'"
+        yield (
+            "launch=ray: Ray is not installed here; pip install -e '.[ray]' -c constraints.txt in the "
+            "checkout"
+        )
     for name in _NOT_WITH_RAY:
         if getattr(launch, name) is not None:
             yield f"launch.{name}: has no effect with launch=ray, where Ray finds the nodes; remove it"

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, NoReturn, TypeGuard
 
+from mindbatch.amounts import counted
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions, chat_options
@@ -22,6 +23,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 """Names of files of which each line is JSON."""
 IDLE = " has no effect without chat=true or messages; set chat=true or remove it"
 _JSON_ROW = "a line must be a text in quotes, a list of token ids or an object"
+_MOST_REASONS = 5
 _IN_JSON = ("prompt", "messages", "conversations", "text")
 """What an object on such a line may call its prompt."""
 
@@ -98,7 +100,8 @@ def read_prompts(
     A bad row becomes a RowError and the others go on.
 
     Raises:
-        ConfigError: no source or several, a source that is no list, has no row or cannot be read, `system`,
+        ConfigError: no source or several, a source that is no list, has no row or cannot be read, a file of
+            which no line can be run, `system`,
             `tools` or `chat_template_kwargs` that cannot be used, or without a chat.
     """
     faults = _source_faults({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
@@ -115,7 +118,19 @@ def read_prompts(
     rows = PromptRows()
     for position, row in enumerate(found):
         _add(rows, str(position), row, chat, options)
+    if prompts_file is not None and not rows.prompts:
+        _refuse_useless(prompts_file, rows.errors)
     return rows
+
+
+def _refuse_useless(path: str | Path, errors: Sequence[RowError]) -> NoReturn:
+    """ConfigError with each reason once: a file that is none of prompts has thousands of lines."""
+    sources: dict[str, str] = {}
+    for error in errors:
+        sources.setdefault(error.reason, error.source)
+    reasons = [f"{source}: {reason}" for reason, source in sources.items()]
+    none = f"prompts_file={path}: none of its {counted(len(errors), 'line')} can be run"
+    raise ConfigError([*reasons[:_MOST_REASONS], none])
 
 
 def may_hold_chats(prompts: object, prompts_file: str | Path | None, messages: object) -> bool:

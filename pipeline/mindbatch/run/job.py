@@ -190,5 +190,5 @@ def _counts(index: RowIndex) -> RowCounts:
 
 def _progress(index: RowIndex) -> str:
     rows = _counts(index)
-    failed = f", {rows.failed} failed (see errors.jsonl)" if rows.failed else ""
-    return f"{rows.done} of {rows.total} rows done{failed}"
+    failed = f", {rows.failed:,} failed (see errors.jsonl)" if rows.failed else ""
+    return f"{rows.done:,} of {rows.total:,} rows done{failed}"

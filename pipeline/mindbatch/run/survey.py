@@ -85,4 +85,4 @@ def _refuse_hopeless(index: RowIndex, dataset: Dataset, *, is_empty: bool) -> No
     if all(failure.stage == "row" for failure in failures):
         first = {failure.reason: failure for failure in reversed(failures)}
         reasons = [f"{first[reason].source}:{first[reason].line}: {reason}" for reason in reversed(first)]
-        raise ConfigError([*reasons, f"none of the {index.num_rows} rows of {name} can be used"])
+        raise ConfigError([*reasons, f"none of the {index.num_rows:,} rows of {name} can be used"])

@@ -93,7 +93,9 @@ def test_each_fault_is_named(
 def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HAVE_RAY, lambda name: None)
     [fault] = launch_faults(LaunchConfig("ray"), FOUR)
-    assert fault == "launch=ray: Ray is not installed here; pip install 'mindbatch[ray]'"
+    assert fault == (
+        "launch=ray: Ray is not installed here; pip install -e '.[ray]' -c constraints.txt in the checkout"
+    )
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -68,6 +68,17 @@ def test_json_lines(tmp_path: Path):
     assert [error.line for error in found.errors] == [7, 8, 9, 10, 11]
 
 
+def test_a_file_of_which_no_line_can_be_run_is_refused(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "a"}\n' * 2000 + "{\n" + '{"question": "a"}\n' * 2)
+    with pytest.raises(ConfigError) as refused:
+        read_prompts(prompts_file=path)
+    first, second, none = refused.value.faults
+    assert first.startswith(f"{path}:1: found an object with [question]; must have one of prompt")
+    assert second.startswith(f"{path}:2001: not valid JSON")
+    assert none == f"prompts_file={path}: none of its 2,003 lines can be run"
+
+
 def test_a_line_of_json_has_one_prompt(tmp_path: Path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(

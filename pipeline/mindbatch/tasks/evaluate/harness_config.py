@@ -12,7 +12,7 @@ from mindbatch.fault_lines import shown
 
 @dataclass
 class HarnessConfig:
-    """Tasks of lm-evaluation-harness in place of `task` and `data`; pip install 'mindbatch[lm_eval]'."""
+    """Tasks of lm-evaluation-harness in place of `task` and `data`; an extra."""
 
     tasks: Any = option(None, "names of tasks, groups or tags", accepts="list of names, or null")
     include_path: str | None = option(
