@@ -265,11 +265,10 @@ inline int64_t span_floats(const AttentionArgs& a) {
 }
 
 // Tokens and heads that attend together, over the union of what they see.
-inline void attend_span(const AttentionArgs& a, const QueryTile& whole, int64_t tile_tokens, const int32_t* table,
-                        int thread) {
+inline void attend_span(const AttentionArgs& a, const QueryTile& whole, int64_t tile_tokens, int thread) {
   Span span(a, whole, tile_tokens, scratch(1 + thread, span_floats(a)));
   const int64_t size = chunk_size(a);
-  for (int64_t first = whole.begin / size * size; first < whole.end; first += size) span.attend(a, table, first, size);
+  for (int64_t first = whole.begin / size * size; first < whole.end; first += size) span.attend(a, whole.table, first, size);
   for (int64_t t = 0; t < span.count; t++) end_tile(a, span.tiles[t].queries, span.tiles[t].memory);
 }
 
@@ -278,7 +277,7 @@ void attention(const AttentionArgs& a) {
   if (a.heads == 0) return;  // keys and values alone
   const int64_t group = a.heads / a.kv_heads, heads = group < kTileQueries ? group : kTileQueries;
   const int64_t tile_tokens = kTileQueries / heads;
-  each_span(a, heads, tile_tokens * kSpanTiles, [&](const QueryTile& whole, const int32_t* table, int thread) {
-    attend_span(a, whole, tile_tokens, table, thread);
+  each_span(a, heads, tile_tokens * kSpanTiles, [&](const QueryTile& whole, const QueryTile&, int thread) {
+    attend_span(a, whole, tile_tokens, thread);
   });
 }

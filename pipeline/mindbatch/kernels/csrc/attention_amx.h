@@ -20,7 +20,6 @@ struct AmxRunning {
 struct AmxSpan {
   const AttentionArgs& a;
   const QueryTile& queries;
-  const int32_t* table;
   int64_t count, depth_tiles;  // queries; tiles of 32 numbers of a head
   char *rounded;               // [count / 16][depth_tiles]: queries, scaled
   char *keys;                  // [kChunk / 16][depth_tiles]: pairs of a head's numbers by positions
@@ -35,8 +34,8 @@ struct AmxSpan {
            kStepQueries * kScoreStride + padded(count) * 2 * kLanes;
   }
 
-  AmxSpan(const AttentionArgs& a, const QueryTile& queries, const int32_t* table, int thread)
-      : a(a), queries(queries), table(table), count(queries.tokens * queries.heads),
+  AmxSpan(const AttentionArgs& a, const QueryTile& queries, int thread)
+      : a(a), queries(queries), count(queries.tokens * queries.heads),
         depth_tiles((a.head_dim + kPairRow - 1) / kPairRow) {
     float* memory = scratch(1 + thread, floats(count, depth_tiles));
     const auto take = [&](int64_t size) { return (memory += size) - size; };
@@ -95,7 +94,7 @@ struct KeyColumns {
     for (int64_t h = 0; h < 2; h++) {
       const int64_t at = position + h * 8;
       const bool is_seen = at < s.queries.end && at + 8 > s.queries.begin;
-      halves[h] = is_seen ? keys_at<Number>(s.a, s.table, s.queries.kv_head, at) : nullptr;
+      halves[h] = is_seen ? keys_at<Number>(s.a, s.queries.table, s.queries.kv_head, at) : nullptr;
     }
   }
   bool is_whole() const { return halves[0] && halves[1] == halves[0] + 8; }
@@ -137,9 +136,10 @@ inline void lay_out_columns(const AmxSpan& s, const KeyColumns<Number>& from, co
 
 // Positions [begin, end) of the chunk at `first`, in whole tiles.
 template <class Number>
-inline void lay_out_keys(const AmxSpan& s, int64_t first, int64_t begin, int64_t end) {
+inline void lay_out_keys(const AmxSpan& s, int64_t first, int64_t begin, int64_t end, ChunkAhead& ahead) {
   KeyColumns<Number> from(s, first + begin);
   for (int64_t i = begin; i < end; i += kTileSide) {
+    ahead.fetch(1);
     const int64_t position = first + i;
     const KeyColumns<Number> next(s, position + kTileSide < s.queries.end ? position + kTileSide : position);
     char* to = s.keys + i / kTileSide * s.depth_tiles * kTileBytes;
@@ -155,7 +155,7 @@ inline void lay_out_keys(const AmxSpan& s, int64_t first, int64_t begin, int64_t
 template <class Number>
 inline const Number* value_rows(const AmxSpan& s, int64_t position) {
   const bool is_seen = position < s.queries.end && position + 8 > s.queries.begin;
-  return is_seen ? values_at<Number>(s.a, s.table, s.queries.kv_head, position) : nullptr;
+  return is_seen ? values_at<Number>(s.a, s.queries.table, s.queries.kv_head, position) : nullptr;
 }
 
 // Lays out the values of 8 positions. IsWhole: the span sees all of them; others become zeros.
@@ -180,9 +180,10 @@ inline void lay_out_rows(const AmxSpan& s, int64_t position, const Number* row, 
 }
 
 template <class Number>
-inline void lay_out_values(const AmxSpan& s, int64_t first, int64_t begin, int64_t end) {
+inline void lay_out_values(const AmxSpan& s, int64_t first, int64_t begin, int64_t end, ChunkAhead& ahead) {
   constexpr int64_t kAhead = 16;
   for (int64_t i = begin; i < end; i += 8) {
+    if (i % kTileSide == 0) ahead.fetch(1);
     const int64_t position = first + i;
     const Number *row = value_rows<Number>(s, position), *next = value_rows<Number>(s, position + kAhead);
     char* to = s.values + i / kPairRow * 2 * s.depth_tiles * kTileBytes + i % kPairRow / 2 * kTileRowBytes;
@@ -200,9 +201,10 @@ struct AmxStep {
   bool both;
 };
 
-inline void score_tiles(const AmxSpan& s, const AmxStep& step) {
+inline void score_tiles(const AmxSpan& s, const AmxStep& step, ChunkAhead& ahead) {
   const char* x = s.rounded + step.first_query / kTileSide * s.depth_tiles * kTileBytes;
   for (int64_t i = step.begin; i < step.end; i += 2 * kTileSide) {
+    ahead.fetch(2);
     const char *first = s.keys + i / kTileSide * s.depth_tiles * kTileBytes, *second = first + s.depth_tiles * kTileBytes;
     MB_TILE_ZERO(0);
     MB_TILE_ZERO(1);
@@ -223,7 +225,7 @@ inline void score_tiles(const AmxSpan& s, const AmxStep& step) {
   }
 }
 
-inline void weigh_tiles(const AmxSpan& s, const AmxStep& step) {
+inline void weigh_tiles(const AmxSpan& s, const AmxStep& step, ChunkAhead& ahead) {
   const int64_t stride = s.width() * 4;
   for (int64_t c = 0; c < 2 * s.depth_tiles; c += 2) {
     float *upper = s.result + step.first_query * s.width() + c * kTileSide, *lower = upper + kTileSide * s.width();
@@ -232,6 +234,7 @@ inline void weigh_tiles(const AmxSpan& s, const AmxStep& step) {
     MB_TILE_LOAD(2, lower, stride);
     MB_TILE_LOAD(3, lower + kTileSide, stride);
     for (int64_t i = step.begin; i < step.end; i += kPairRow) {
+      ahead.fetch(1);
       const char* values = s.values + (i / kPairRow * 2 * s.depth_tiles + c) * kTileBytes;
       MB_TILE_LOAD(4, s.scores + i / 2, kScoreStride * 4);
       MB_TILE_LOAD(6, values, kTileRowBytes);
@@ -290,9 +293,10 @@ inline void exponentials_in_place(float* scores, int64_t begin, int64_t end, Amx
   running = {sums + (even + odd), top};
 }
 
-inline void soften_rows(const AmxSpan& s, const AmxStep& step, int64_t first) {
+inline void soften_rows(const AmxSpan& s, const AmxStep& step, int64_t first, ChunkAhead& ahead) {
   const AttentionArgs& a = s.a;
   for (int64_t r = 0; r < step.count; r++) {
+    ahead.fetch(kTileSide / step.count);
     const int64_t q = step.first_query + r, token = s.token(q);
     float* scores = s.scores + r * kScoreStride;
     int64_t begin = first_visible(a, token) - first, end = a.lengths[token] - first;

@@ -134,7 +134,8 @@ void attend_few(const AmxSpan& s, const AmxStep& step, int64_t first) {
   if constexpr (Count > 0) {
     if (step.count != Count) return attend_few<Number, Count - 1>(s, step, first);
     score_few<Number, Count>(s, step, first);
-    soften_rows(s, step, first);
+    ChunkAhead nothing;
+    soften_rows(s, step, first, nothing);
     weigh_few<Number, Count>(s, step, first);
   }
 }

@@ -146,35 +146,51 @@ inline int64_t run_length(const AttentionArgs& a, int64_t first, int64_t most) {
 struct QueryTile {
   int64_t first_token, tokens;
   int64_t kv_head, first_head, heads;
-  int64_t begin, end;  // union of the positions that they see
+  int64_t begin, end;    // union of the positions that they see; none of padding
+  const int32_t* table;  // of the sequence's blocks
 };
 
-// Calls attend(queries, table of their blocks, thread) for all tokens: `heads` of a group and `tokens` of a sequence
-// together at the most. Padding gives zeros.
+// The tokens of a step, `heads` of a group and `tokens` of a sequence together at the most.
+class Spans {
+ public:
+  Spans(const AttentionArgs& a, int64_t heads, int64_t tokens)
+      : a_(a), heads_(heads), group_(a.heads / a.kv_heads), parts_((group_ + heads - 1) / heads),
+        starts_(reinterpret_cast<int64_t*>(scratch(0, (a.tokens + 1) * 2))) {
+    for (int64_t t = 0; t < a.tokens; runs_++) {
+      starts_[runs_] = t;
+      t += a.lengths[t] > 0 ? run_length(a, t, tokens) : 1;
+    }
+    starts_[runs_] = a.tokens;
+  }
+
+  int64_t count() const { return runs_ * a_.kv_heads * parts_; }
+
+  QueryTile operator[](int64_t i) const {
+    const int64_t of_run = a_.kv_heads * parts_, run = runs_ - 1 - i / of_run;  // the last have the longest contexts
+    const int64_t first = starts_[run], last = starts_[run + 1] - 1, part = i % parts_;
+    const int64_t kv_head = i % of_run / parts_, first_head = kv_head * group_ + part * heads_;
+    const int64_t rest = (kv_head + 1) * group_ - first_head;
+    const bool is_padding = a_.lengths[first] <= 0;
+    return {first, last - first + 1, kv_head, first_head, rest < heads_ ? rest : heads_,
+            is_padding ? 0 : first_visible(a_, first), is_padding ? 0 : a_.lengths[last],
+            a_.block_tables + static_cast<int64_t>(a_.rows[first]) * a_.blocks_per_row};
+  }
+
+ private:
+  const AttentionArgs& a_;
+  int64_t heads_, group_, parts_, runs_ = 0;
+  int64_t* starts_;
+};
+
+// Calls attend(queries, what its thread most likely attends to next, thread) for all tokens. Padding gives zeros.
 template <class Attend>
 inline void each_span(const AttentionArgs& a, int64_t heads, int64_t tokens, Attend attend) {
-  const int64_t group = a.heads / a.kv_heads, parts = (group + heads - 1) / heads;
-  int64_t* starts = reinterpret_cast<int64_t*>(scratch(0, (a.tokens + 1) * 2));
-  int64_t spans = 0;
-  for (int64_t t = 0; t < a.tokens; spans++) {
-    starts[spans] = t;
-    t += a.lengths[t] > 0 ? run_length(a, t, tokens) : 1;
-  }
-  starts[spans] = a.tokens;
-  const int64_t tasks_per_span = a.kv_heads * parts;
+  const Spans spans(a, heads, tokens);
   auto body = [&](int64_t task, int thread) {
-    const int64_t index = spans - 1 - task / tasks_per_span;  // the last tokens have the longest contexts
-    const int64_t first = starts[index], last = starts[index + 1] - 1, part = task % parts;
-    const int64_t kv_head = task % tasks_per_span / parts, first_head = kv_head * group + part * heads;
-    const int64_t rest = (kv_head + 1) * group - first_head, its_heads = rest < heads ? rest : heads;
-    if (a.lengths[first] <= 0) {
-      __builtin_memset(a.out + (first * a.heads + first_head) * a.head_dim, 0,
-                       static_cast<size_t>(its_heads * a.head_dim) * 4);
-      return;
-    }
-    const QueryTile queries = {first, last - first + 1, kv_head, first_head, its_heads, first_visible(a, first),
-                               a.lengths[last]};
-    attend(queries, a.block_tables + static_cast<int64_t>(a.rows[first]) * a.blocks_per_row, thread);
+    const QueryTile queries = spans[task];
+    if (queries.end > 0) return attend(queries, spans[task + 1 < spans.count() ? task + 1 : task], thread);
+    float* out = a.out + (queries.first_token * a.heads + queries.first_head) * a.head_dim;
+    __builtin_memset(out, 0, static_cast<size_t>(queries.heads * a.head_dim) * 4);
   };
-  parallel_for(spans * tasks_per_span, body);
+  parallel_for(spans.count(), body);
 }

@@ -9,6 +9,7 @@
 #include "linear_amx_few.h"
 #include "linear_amx.h"
 #include "attention_paged.h"
+#include "attention_ahead.h"
 #include "attention_amx.h"
 #include "attention_amx_few.h"
 #include "attention_amx_spans.h"
