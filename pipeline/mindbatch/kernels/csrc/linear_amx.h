@@ -157,6 +157,7 @@ void linear_amx(const LinearArgs& a) {
     const int64_t first = b * kTileSide;
     part.rows = a.rows - first < blocks * kTileSide ? a.rows - first : blocks * kTileSide;
     part.y = a.y + first * a.columns;
+    if (a.summary) part.summary = a.summary + first * 2 * num_panels(a.columns);
     each_panel(part, [&](int64_t p, int thread) {
       float* acc = scratch(1 + thread, x.blocks * kTileSide * kPanel);
       const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
