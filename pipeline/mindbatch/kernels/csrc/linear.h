@@ -191,8 +191,8 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
 
 // Calls body(panel, thread) for every panel.
 template <class Body>
-inline void each_panel(const LinearArgs& a, Body body) {
-  parallel_for(num_panels(a.columns), body);
+inline void each_panel(const LinearArgs& a, Body body, const AroundTasks* around = nullptr) {
+  parallel_for(num_panels(a.columns), body, around);
 }
 
 // x: [rows, depth], packed weights, bias: [columns] or null, y: [rows, columns].
