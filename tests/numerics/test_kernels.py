@@ -315,6 +315,28 @@ def test_a_token_attends_alike_in_every_step(
             np.testing.assert_array_equal(apart, together[first:last], variant)
 
 
+@pytest.mark.parametrize("weights", [FLOAT32, BFLOAT16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("heads", [6, 14])
+def test_a_token_of_many_sequences_attends_as_alone(
+    library: NativeLibrary, heads: int, weights: FloatType
+) -> None:
+    """Bit for bit: where threads have enough sequences, they take all heads of one together."""
+    case = Case(heads, 2, 20, 16, tuple((before, 1) for before in (255, 256, 0, 300, 530, 400)) * 4)
+    (slots, rows, tables, lengths), filled = step_of(case)
+    qkv, size = numbers(len(slots), case.shape.qkv_width), (*filled.shape, case.kv_heads, case.head_dim)
+    kernels = compiled(NativeKernels(library, weights))
+    step = OneStep(
+        kernels.attention(case.shape), *native_layout(case, numbers(*size), numbers(*size, 1)[..., 0])
+    )
+    for variant in library.variants:
+        library.set_variant(variant)
+        together = outputs(step, [qkv, slots, rows, tables, lengths])[0]
+        for t in range(6):
+            one = slice(t, t + 1)
+            alone = outputs(step, [qkv[one], slots[one], rows[one], tables, lengths[one]])[0]
+            np.testing.assert_array_equal(alone, together[one], variant)
+
+
 @pytest.mark.parametrize("head_dim", [20, 64])
 def test_attention_beside_rounded_weights_is_as_near_as_bfloat16(
     library: NativeLibrary, head_dim: int

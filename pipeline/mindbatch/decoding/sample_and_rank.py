@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.sampling import sample
-from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis, guarded
 
 
@@ -38,11 +37,9 @@ class SampleAndRank:
         """See `Strategy.begin`: the samples that have ended, by sample index."""
         return dict[int, Hypothesis]()
 
-    def advance(
-        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
-    ) -> list[Decision]:
+    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
-        sampled = sample(groups, logits, summary, self.width)
+        sampled = sample(groups, logits, self.width)
         both = zip(groups, sampled, strict=True)
         return [guarded(group, partial(_decide, group, decision)) for group, decision in both]
 

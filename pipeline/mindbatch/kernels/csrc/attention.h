@@ -277,7 +277,8 @@ void attention(const AttentionArgs& a) {
   if (a.heads == 0) return;  // keys and values alone
   const int64_t group = a.heads / a.kv_heads, heads = group < kTileQueries ? group : kTileQueries;
   const int64_t tile_tokens = kTileQueries / heads;
-  each_span(a, heads, tile_tokens * kSpanTiles, [&](const QueryTile& whole, const QueryTile&, int thread) {
+  const Spans spans(a, heads, tile_tokens * kSpanTiles);
+  each_span(a, spans, 1, [&](const QueryTile& whole, int64_t, int thread) {
     attend_span(a, whole, tile_tokens, thread);
   });
 }

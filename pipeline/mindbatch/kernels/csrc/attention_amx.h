@@ -19,7 +19,7 @@ struct AmxRunning {
 // A span and what it works with. Tiles are kTileBytes each.
 struct AmxSpan {
   const AttentionArgs& a;
-  const QueryTile& queries;
+  QueryTile queries;
   int64_t count, depth_tiles;  // queries; tiles of 32 numbers of a head
   char *rounded;               // [count / 16][depth_tiles]: queries, scaled
   char *keys;                  // [kChunk / 16][depth_tiles]: pairs of a head's numbers by positions
@@ -29,22 +29,24 @@ struct AmxSpan {
   AmxRunning* running;         // [count]
 
   static int64_t padded(int64_t count) { return (count + kStepQueries - 1) / kStepQueries * kStepQueries; }
-  static int64_t floats(int64_t count, int64_t depth_tiles) {
-    return padded(count) * depth_tiles * (kTileSide + kPairRow) + 2 * kChunk * depth_tiles * kTileSide +
-           kStepQueries * kScoreStride + padded(count) * 2 * kLanes;
+  static int64_t depth_tiles_of(const AttentionArgs& a) { return (a.head_dim + kPairRow - 1) / kPairRow; }
+  static int64_t shared_floats(const AttentionArgs& a) {
+    return 2 * kChunk * depth_tiles_of(a) * kTileSide + kStepQueries * kScoreStride;
+  }
+  static int64_t own_floats(const AttentionArgs& a, const QueryTile& queries) {
+    return padded(queries.tokens * queries.heads) * (depth_tiles_of(a) * (kTileSide + kPairRow) + 2 * kLanes);
   }
 
-  AmxSpan(const AttentionArgs& a, const QueryTile& queries, int thread)
-      : a(a), queries(queries), count(queries.tokens * queries.heads),
-        depth_tiles((a.head_dim + kPairRow - 1) / kPairRow) {
-    float* memory = scratch(1 + thread, floats(count, depth_tiles));
-    const auto take = [&](int64_t size) { return (memory += size) - size; };
-    running = reinterpret_cast<AmxRunning*>(take(padded(count) * 2 * kLanes));
-    result = take(padded(count) * depth_tiles * kPairRow);
-    scores = take(kStepQueries * kScoreStride);
-    rounded = reinterpret_cast<char*>(take(padded(count) * depth_tiles * kTileSide));
-    keys = reinterpret_cast<char*>(take(kChunk * depth_tiles * kTileSide));
-    values = reinterpret_cast<char*>(take(kChunk * depth_tiles * kTileSide));
+  // shared: memory that spans use one after the other, for a chunk each. own: what is kept from chunk to chunk.
+  AmxSpan(const AttentionArgs& a, const QueryTile& queries, float* shared, float* own)
+      : a(a), queries(queries), count(queries.tokens * queries.heads), depth_tiles(depth_tiles_of(a)) {
+    const auto take = [](float*& memory, int64_t size) { return (memory += size) - size; };
+    running = reinterpret_cast<AmxRunning*>(take(own, padded(count) * 2 * kLanes));
+    result = take(own, padded(count) * depth_tiles * kPairRow);
+    rounded = reinterpret_cast<char*>(take(own, padded(count) * depth_tiles * kTileSide));
+    scores = take(shared, kStepQueries * kScoreStride);
+    keys = reinterpret_cast<char*>(take(shared, kChunk * depth_tiles * kTileSide));
+    values = reinterpret_cast<char*>(take(shared, kChunk * depth_tiles * kTileSide));
   }
 
   int64_t token(int64_t q) const { return queries.first_token + q / queries.heads; }
@@ -295,8 +297,9 @@ inline void exponentials_in_place(float* scores, int64_t begin, int64_t end, Amx
 
 inline void soften_rows(const AmxSpan& s, const AmxStep& step, int64_t first, ChunkAhead& ahead) {
   const AttentionArgs& a = s.a;
+  const int64_t shares = kTileSide / step.count;
   for (int64_t r = 0; r < step.count; r++) {
-    ahead.fetch(kTileSide / step.count);
+    ahead.fetch(shares);
     const int64_t q = step.first_query + r, token = s.token(q);
     float* scores = s.scores + r * kScoreStride;
     int64_t begin = first_visible(a, token) - first, end = a.lengths[token] - first;

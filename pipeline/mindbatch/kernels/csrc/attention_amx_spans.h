@@ -7,21 +7,10 @@ inline AmxStep step_of(int64_t q, int64_t count, int64_t begin, int64_t end, int
   return {q, count, begin, end, count > kTileSide};
 }
 
-// What to fetch meanwhile: many queries compute for longer than what they read takes to come.
 template <class Number>
-inline ChunkAhead chunk_ahead(const AmxSpan& s, const QueryTile& following, int64_t first) {
-  constexpr int64_t kShares = 5 * kTileSide;  // laying out keys and values, scores, exponentials, weighing: each a fifth
-  if (s.count > kTileSide) return {};
-  if (first + kChunk < s.queries.end) return ChunkAhead::of<Number>(s.a, s.queries, first + kChunk, kShares);
-  return ChunkAhead::of<Number>(s.a, following, following.begin / kChunk * kChunk, kShares);
-}
-
-// following: the queries behind those of the span.
-template <class Number>
-inline void attend_chunk(const AmxSpan& s, const QueryTile& following, int64_t first) {
+inline void attend_chunk(const AmxSpan& s, int64_t first, ChunkAhead& ahead) {
   const AmxStep whole = step_of(0, s.count, s.queries.begin, s.queries.end, first);
   if (s.count <= kFewQueries) return attend_few<Number, kFewQueries>(s, whole, first);
-  ChunkAhead ahead = chunk_ahead<Number>(s, following, first);
   lay_out_keys<Number>(s, first, whole.begin, whole.end, ahead);
   lay_out_values<Number>(s, first, whole.begin, whole.end, ahead);
   for (int64_t q = 0; q < s.count; q += kStepQueries) {
@@ -34,6 +23,50 @@ inline void attend_chunk(const AmxSpan& s, const QueryTile& following, int64_t f
   }
 }
 
+// Spans of the same tokens, one of each key/value head, that pass over the context together.
+struct AmxGroup {
+  const AttentionArgs& a;
+  QueryTile queries;  // of the first
+  int64_t count;
+  float *shared, *own;
+
+  AmxGroup(const AttentionArgs& a, const QueryTile& queries, int64_t count, int thread)
+      : a(a), queries(queries), count(count) {
+    shared = scratch(1 + thread, AmxSpan::shared_floats(a) + count * AmxSpan::own_floats(a, queries));
+    own = shared + AmxSpan::shared_floats(a);
+  }
+
+  AmxSpan operator[](int64_t k) const {
+    QueryTile its = queries;
+    its.kv_head += k;
+    its.first_head += k * its.heads;
+    return AmxSpan(a, its, shared, own + k * AmxSpan::own_floats(a, queries));
+  }
+
+  // What to fetch while they attend to the chunk at `chunk`; behind: the span that follows. Many queries compute for longer
+  // than what they read takes to come.
+  template <class Number>
+  ChunkAhead ahead(const Spans& spans, int64_t behind, int64_t chunk) const {
+    constexpr int64_t kPasses = 5;  // laying out keys and values, scores, exponentials, weighing
+    const int64_t shares = count * kPasses * kTileSide, size = queries.tokens * queries.heads;
+    if (size <= kFewQueries || size > kTileSide) return {};
+    if (chunk + kChunk < queries.end) return ChunkAhead::of<Number>(a, queries, count, chunk + kChunk, shares);
+    const QueryTile following = spans[behind];
+    return ChunkAhead::of<Number>(a, following, count, following.begin / kChunk * kChunk, shares);
+  }
+};
+
+// How many spans attend together: those of all key/value heads where they are of single tokens, so that memory is read
+// in a row, and two chunks of theirs fit into the second-level cache.
+inline int64_t spans_together(const AttentionArgs& a, const Spans& spans, int64_t queries) {
+  constexpr int64_t kMostBytes = 256 << 10;
+  const int64_t bytes = kChunk * (a.head_dim + a.padded_head_dim) * (a.rounded_cache ? 2 : 4);
+  if (queries <= kFewQueries || !spans.are_many_tokens()) return 1;
+  int64_t together = spans.of_run();
+  while (together > 1 && (spans.of_run() % together || together * bytes > kMostBytes)) together--;
+  return together;
+}
+
 // As float32, rounded: vectors read them as they are.
 struct RoundedCells {
   typedef float Number;
@@ -41,22 +74,32 @@ struct RoundedCells {
   static void store(float* to, Vec v) { AllLanes::store(to, to_bfloat16(v)); }
 };
 
+template <class Number>
+inline void attend_together(const AmxGroup& group, const Spans& spans, int64_t behind) {
+  const QueryTile& queries = group.queries;
+  const bool is_few = queries.tokens * queries.heads <= kFewQueries;
+  for (int64_t k = 0; k < group.count; k++) begin_span(group[k]);
+  if (is_few)
+    begin_few(group[0]);
+  else
+    MB_TILE_CONFIGURE();
+  for (int64_t first = queries.begin / kChunk * kChunk; first < queries.end; first += kChunk) {
+    ChunkAhead ahead = group.ahead<Number>(spans, behind, first);
+    for (int64_t k = 0; k < group.count; k++) attend_chunk<Number>(group[k], first, ahead);
+  }
+  if (!is_few) MB_TILE_RELEASE();
+  for (int64_t k = 0; k < group.count; k++) end_span(group[k]);
+}
+
 inline void attention_amx(const AttentionArgs& a) {
   a.rounded_cache ? write_cells<Bfloat16Cells>(a) : write_cells<RoundedCells>(a);
   const int64_t group = a.heads / a.kv_heads, heads = group < kStepQueries ? group : kStepQueries;
-  each_span(a, heads, kSpanQueries / heads, [&](const QueryTile& queries, const QueryTile& following, int thread) {
-    const AmxSpan span(a, queries, thread);
+  const Spans spans(a, heads, kSpanQueries / heads);
+  const int64_t together = spans_together(a, spans, heads);
+  each_span(a, spans, together, [&](const QueryTile& queries, int64_t behind, int thread) {
+    const AmxGroup its(a, queries, together, thread);
     const unsigned mode = MB_FLUSH_SUBNORMALS();
-    const bool is_few = span.count <= kFewQueries;
-    begin_span(span);
-    if (is_few)
-      begin_few(span);
-    else
-      MB_TILE_CONFIGURE();
-    for (int64_t first = queries.begin / kChunk * kChunk; first < queries.end; first += kChunk)
-      a.rounded_cache ? attend_chunk<uint16_t>(span, following, first) : attend_chunk<float>(span, following, first);
-    if (!is_few) MB_TILE_RELEASE();
-    end_span(span);
+    a.rounded_cache ? attend_together<uint16_t>(its, spans, behind) : attend_together<float>(its, spans, behind);
     MB_RESTORE_MODE(mode);
   });
 }

@@ -150,7 +150,7 @@ struct QueryTile {
   const int32_t* table;  // of the sequence's blocks
 };
 
-// The tokens of a step, `heads` of a group and `tokens` of a sequence together at the most.
+// The tokens of a step, `heads` of a group and `tokens` of a sequence together at the most, key/value head by key/value head.
 class Spans {
  public:
   Spans(const AttentionArgs& a, int64_t heads, int64_t tokens)
@@ -163,17 +163,30 @@ class Spans {
     starts_[runs_] = a.tokens;
   }
 
-  int64_t count() const { return runs_ * a_.kv_heads * parts_; }
+  int64_t count() const { return runs_ * of_run(); }
+  int64_t of_run() const { return a_.kv_heads * parts_; }  // neighbours that are of the same tokens
 
   QueryTile operator[](int64_t i) const {
-    const int64_t of_run = a_.kv_heads * parts_, run = runs_ - 1 - i / of_run;  // the last have the longest contexts
+    const int64_t run = runs_ - 1 - i / of_run();  // the last have the longest contexts
     const int64_t first = starts_[run], last = starts_[run + 1] - 1, part = i % parts_;
-    const int64_t kv_head = i % of_run / parts_, first_head = kv_head * group_ + part * heads_;
+    const int64_t kv_head = i % of_run() / parts_, first_head = kv_head * group_ + part * heads_;
     const int64_t rest = (kv_head + 1) * group_ - first_head;
     const bool is_padding = a_.lengths[first] <= 0;
     return {first, last - first + 1, kv_head, first_head, rest < heads_ ? rest : heads_,
             is_padding ? 0 : first_visible(a_, first), is_padding ? 0 : a_.lengths[last],
             a_.block_tables + static_cast<int64_t>(a_.rows[first]) * a_.blocks_per_row};
+  }
+
+  // Whether all are of single tokens, and threads share them evenly where those of a run are one task.
+  bool are_many_tokens() const {
+    int64_t all = 0, longest = 0;
+    for (int64_t run = 0; run < runs_; run++) {
+      if (starts_[run + 1] - starts_[run] > 1) return false;
+      const int64_t length = a_.lengths[starts_[run]];
+      all += length;
+      longest = length > longest ? length : longest;
+    }
+    return longest * 2 * num_threads() <= all;
   }
 
  private:
@@ -182,15 +195,20 @@ class Spans {
   int64_t* starts_;
 };
 
-// Calls attend(queries, what its thread most likely attends to next, thread) for all tokens. Padding gives zeros.
+inline void zero_span(const AttentionArgs& a, const QueryTile& queries) {
+  float* out = a.out + (queries.first_token * a.heads + queries.first_head) * a.head_dim;
+  __builtin_memset(out, 0, static_cast<size_t>(queries.heads * a.head_dim) * 4);
+}
+
+// Calls attend(queries of a span, number of the span that its thread most likely attends to next, thread) for the first of
+// each `together` neighbours. Padding gives zeros.
 template <class Attend>
-inline void each_span(const AttentionArgs& a, int64_t heads, int64_t tokens, Attend attend) {
-  const Spans spans(a, heads, tokens);
+inline void each_span(const AttentionArgs& a, const Spans& spans, int64_t together, Attend attend) {
   auto body = [&](int64_t task, int thread) {
-    const QueryTile queries = spans[task];
-    if (queries.end > 0) return attend(queries, spans[task + 1 < spans.count() ? task + 1 : task], thread);
-    float* out = a.out + (queries.first_token * a.heads + queries.first_head) * a.head_dim;
-    __builtin_memset(out, 0, static_cast<size_t>(queries.heads * a.head_dim) * 4);
+    const int64_t first = task * together, behind = first + together;
+    const QueryTile queries = spans[first];
+    if (queries.end > 0) return attend(queries, behind < spans.count() ? behind : first, thread);
+    for (int64_t i = first; i < behind; i++) zero_span(a, spans[i]);
   };
-  parallel_for(spans.count(), body);
+  parallel_for(spans.count() / together, body);
 }

@@ -17,7 +17,6 @@ namespace {
 
 #include "vector.h"
 #include "rows.h"
-#include "summary.h"
 #include "linear.h"
 #include "linear_float32.h"
 #include "linear_bfloat16.h"
@@ -29,7 +28,6 @@ namespace {
 #include "experts.h"
 #include "scores.h"
 #include "selection.h"
-#include "nucleus.h"
 #include "draws.h"
 #include "packing.h"
 

@@ -16,5 +16,4 @@ namespace {
 #include "vector.h"
 #include "instructions.h"
 #include "rows.h"
-#include "summary.h"
 #include "linear.h"
