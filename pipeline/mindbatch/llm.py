@@ -262,7 +262,7 @@ class LLM(Closing):
         rows = read_prompts(prompts=given, **beside) if given else PromptRows()
         named = [(replace(row, adapter=adapters[int(row.key)]), each[int(row.key)]) for row in rows.prompts]
         run = self.submit(named, inbox)
-        run.refused += [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
+        run.refused += [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
         run.refused.sort(key=lambda failure: int(failure.key))
         return run
 

@@ -44,7 +44,7 @@ def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
     arguments = ("data.path=sums.jsonl", "data.key_column=id", "output.dir=runs/a")
     done = batch(command, *arguments)
     assert done.returncode == 0, done.stderr
-    assert "3 of 3 rows done" in done.stderr
+    assert "3 of 3 rows done (results.jsonl)\n" in done.stderr
     results = lines_of(command.here / "runs/a/results.jsonl")
     assert [(row["key"], row["prompt"], row["generations"][0]["text"]) for row in results] == SUMS
 
@@ -109,7 +109,7 @@ def test_an_interrupted_run_says_how_it_goes_on(
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == code
-    assert "of 3000 rows done; the same command resumes" in err
+    assert "of 3,000 rows done; the same command resumes" in err
     assert "Traceback" not in err
     manifest = json.loads((own_process.here / "runs/a/manifest.json").read_text())
     assert manifest["status"] == "interrupted"

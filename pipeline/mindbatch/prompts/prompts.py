@@ -57,6 +57,11 @@ class RowError:
     line: int | None
     reason: str
 
+    @property
+    def fault(self) -> str:
+        """The reason with its place, which that of a chat names already: messages[0].role=..."""
+        return self.reason if self.reason.startswith(self.source) else f"{self.source}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class PromptRows:

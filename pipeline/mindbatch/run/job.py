@@ -168,7 +168,8 @@ class BatchJob:
         write_status("complete")
         if first_failed is not None and not _counts(index).done:
             self._say(f"{first_failed.place}: {first_failed.reason}")
-        self._say(f"{folder.path}: {_progress(index)}")
+        results = folder.results(result_format(self._config.output.format, is_openai))
+        self._say(f"{folder.path}: {_progress(index, results.name)}")
 
     def _say(self, *lines: str) -> None:
         if self._config.progress != "none":
@@ -188,7 +189,9 @@ def _counts(index: RowIndex) -> RowCounts:
     return RowCounts(index.num_rows, index.count("result"), index.count("error") + index.num_unusable)
 
 
-def _progress(index: RowIndex) -> str:
+def _progress(index: RowIndex, results: str = "") -> str:
+    """How many rows are done; and in which file their results are, once it is written."""
     rows = _counts(index)
-    failed = f", {rows.failed:,} failed (see errors.jsonl)" if rows.failed else ""
-    return f"{rows.done:,} of {rows.total:,} rows done{failed}"
+    written = f" ({results})" if results and rows.done else ""
+    failed = f", {rows.failed:,} failed (errors.jsonl)" if rows.failed else ""
+    return f"{rows.done:,} of {rows.total:,} rows done{written}{failed}"

@@ -91,6 +91,12 @@ def test_a_line_of_json_has_one_prompt(tmp_path: Path):
     assert said["2"].startswith("messages and text: only one")
 
 
+def test_a_fault_names_its_place_once():
+    chat, text = read_prompts(messages=[{"role": "x", "content": "a"}]), read_prompts(prompts=["", "a"])
+    assert [row.fault for row in text.errors] == ["prompts[0]: the prompt is empty"]
+    assert [row.fault[:19] for row in chat.errors] == ["messages[0].role='x"]
+
+
 def test_one_message_is_a_conversation():
     assert read_prompts(messages=HI).prompts[0].messages == [HI]
 

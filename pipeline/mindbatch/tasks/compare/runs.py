@@ -69,7 +69,7 @@ def _results(llm: LLM, params: DecodingParams, prompts: Sequence[Prompt]) -> Ite
 
 def _refused(rows: PromptRows) -> list[RequestOutput]:
     """Results for the rows that are no prompts."""
-    return [RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors]
+    return [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
 
 
 def _position(result: RequestOutput) -> int:

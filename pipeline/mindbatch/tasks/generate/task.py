@@ -56,9 +56,7 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
     if config.stream and llm.tokenizer is None:
         raise ConfigError(STREAM_NEEDS_TEXT)
     run = llm.submit((row, params) for row in rows.prompts)
-    failures = run.refused + [
-        RequestOutput.failed(row.key, f"{row.source}: {row.reason}") for row in rows.errors
-    ]
+    failures = run.refused + [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
     labelled = len(run.requests) + len(failures) > 1 or params.num_return_sequences > 1
     with Destination(config.output.file) as destination:
         if config.stream:
@@ -95,7 +93,8 @@ def _write(
     failed = []
     if len(keys) > 1:
         line.stop()  # there may be a progress bar
-    with Progress(len(run.requests), shown=len(keys) > 1, output=destination.file) as progress:
+    shown = len(keys) > 1 and len(run.requests) > 0
+    with Progress(len(run.requests), shown=shown, output=destination.file) as progress:
         for item in line.until_first(run):
             if isinstance(item, RequestOutput):
                 writer.add(item)
