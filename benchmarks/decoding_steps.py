@@ -16,6 +16,7 @@ from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.strategy import Decision, GroupView
+from mindbatch.kernels.native_weights import PANEL
 
 Logits = NDArray[np.float32]
 PROMPT, HIDDEN = 128, 768
@@ -34,6 +35,14 @@ def flat_logits(rows: int, vocabulary: int, seed: int) -> Logits:
     return np.random.default_rng(seed).standard_normal((rows, vocabulary), np.float32)
 
 
+def summary_of(logits: Logits) -> Logits:
+    """What a head says of its logits [S, V]: see csrc/summary.h."""
+    room = -logits.shape[1] % PANEL
+    panels = np.pad(logits, ((0, 0), (0, room)), constant_values=-np.inf).reshape(len(logits), -1, PANEL)
+    largest = panels.max(axis=2)
+    return np.stack([largest, np.exp(panels - largest[..., np.newaxis]).sum(axis=2)], axis=1)
+
+
 @dataclass(slots=True)
 class Live:
     """One request between steps."""
@@ -47,7 +56,7 @@ class Live:
 class Batch:
     """`count` requests with the same parameters, each begun anew when its search is over.
 
-    pool: [n, V], of which each step takes the next rows.
+    pool: [n, V], of which each step takes the next rows. summaries: of these rows.
     drafted: tokens drafted for each row, the likeliest ones, so that all of them are verified.
     clock: seconds.
     """
@@ -55,6 +64,7 @@ class Batch:
     params: DecodingParams
     count: int
     pool: Logits
+    summaries: Logits
     drafted: int = 0
     clock: Callable[[], float] = time.perf_counter
     requests: list[Live] = field(default_factory=list)
@@ -66,11 +76,11 @@ class Batch:
 
     def step(self) -> float:
         """Seconds that the strategy took for a step of all requests."""
-        logits = self._take_logits()
+        rows = self._take_rows()
         views = [self._view(request) for request in self.requests]
         strategy = strategy_for(self.params)
         started = self.clock()
-        decisions = strategy.advance(views, logits)
+        decisions = strategy.advance(views, self.pool[rows], self.summaries[rows])
         seconds = self.clock() - started
         for place, decision in enumerate(decisions):
             self._carry_out(place, decision)
@@ -93,7 +103,7 @@ class Batch:
     def _hidden(self, count: int) -> NDArray[np.float32]:
         return self._generator.standard_normal((count, HIDDEN), np.float32)
 
-    def _take_logits(self) -> Logits:
+    def _take_rows(self) -> slice:
         """The next rows of the pool; drafts are made to agree with them."""
         rows = [row for request in self.requests for row in request.rows]
         ahead = [self.drafted if row.step else 0 for row in rows]
@@ -104,7 +114,7 @@ class Batch:
             if count:
                 row.draft = Draft(tuple(self.pool[first : first + count].argmax(axis=1).tolist()))
             first += count + 1
-        return self.pool[self._next - needed : self._next]
+        return slice(self._next - needed, self._next)
 
     def _carry_out(self, place: int, decision: Decision) -> None:
         if decision.error is not None:

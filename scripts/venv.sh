@@ -129,4 +129,6 @@ install_project() {
     say "Installing MindBatch and its dependencies into .venv (minutes, and about 3.5 GB of disk, the first time)"
     "${install[@]}" setuptools
     "${install[@]}" --use-pep517 --no-build-isolation --editable "$root$extra"
+    # So that commands are quick at once, and where PYTHONDONTWRITEBYTECODE is set.
+    "$venv_python" -m compileall -q -j 0 "$root/pipeline"
 }

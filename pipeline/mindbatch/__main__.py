@@ -11,10 +11,12 @@ from typing import NoReturn
 
 from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.screen_text import say
+from mindbatch.standard_streams import open_closed_streams
 
 
 def start() -> NoReturn:
     """The console script: answers signals before what takes long to import."""
+    open_closed_streams()
     try:
         signal_notes.install()
         gc.disable()  # until the task begins: what is imported and composed stays

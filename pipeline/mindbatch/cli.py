@@ -16,6 +16,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, Mi
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
+from mindbatch.standard_streams import discard_output, output_fails_with
 from mindbatch.tasks.registry import TASKS, Task
 
 SWITCHES = {
@@ -76,7 +77,7 @@ def main(arguments: list[str]) -> int:
         sys.stdout.flush()  # a reader that has gone is noticed here, not at the interpreter's exit
         return code
     except BrokenPipeError:
-        _discard_output()
+        discard_output()
         return EXIT_FAILED
     except KeyboardInterrupt as interrupt:
         return _report_interrupt(type(interrupt))
@@ -106,15 +107,14 @@ def _report_error(error: Exception, verbose: bool) -> int:
     if isinstance(error, MindBatchError):
         say(*error.faults)
         return error.exit_code
+    if isinstance(error, OSError) and output_fails_with(error):
+        discard_output()
+        say(f"standard output: cannot be written ({error.strerror})")
+        return EXIT_FAILED
     text = " ".join(str(error).split())
     hint = "" if verbose else " (run again with --verbose for the traceback)"
     say(f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}")
     return EXIT_FAILED
-
-
-def _discard_output() -> None:
-    """Points standard output at nothing, so that the interpreter's last flush does not complain too."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(line: CommandLine) -> int:
@@ -142,6 +142,7 @@ def _task(line: CommandLine) -> Task:
 def _run(task: Task, line: CommandLine) -> int:
     from mindbatch.config.compose import compose_task  # Hydra: not needed to show help
 
+    _need_current_folder()
     overrides = list(line.overrides)
     if VERBOSE in line.switches:
         overrides.append(f"{task.schema.verbose_key}=true")
@@ -164,6 +165,13 @@ def _run(task: Task, line: CommandLine) -> int:
     from mindbatch.tasks.launching import run_in_job  # not needed where there is one process
 
     return run_in_job(config, run)
+
+
+def _need_current_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder has been removed; change to another one") from None
 
 
 def _show_overview(asked: bool) -> int:

@@ -81,7 +81,7 @@ def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library
         everything = model.programs.hidden(arrays)
         hidden, logits = model.programs.hidden_and_logits(arrays)
         np.testing.assert_array_equal(hidden, everything)
-        np.testing.assert_array_equal(logits.copy(), model.programs.logits(everything, None))
+        np.testing.assert_array_equal(logits.scores.copy(), model.programs.logits(everything, None).scores)
         after = [array.copy() for array in cache]
         for wanted in (range(0), range(step.num_tokens - 1, step.num_tokens), range(1, step.num_tokens, 2)):
             for array, earlier in zip(cache, before, strict=True):

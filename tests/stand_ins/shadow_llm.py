@@ -13,6 +13,7 @@ from small_tokenizers import CHATML, byte_level, write_folder
 from mindbatch.engine.build import LoadedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
+from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.llm import LLM
@@ -22,7 +23,7 @@ VOCABULARY = 340
 END = 2  # <|im_end|>
 
 
-class PrefixLogits:
+class PrefixLogits(StepOutput):
     """The answer to one step."""
 
     def __init__(self, prefixes: list[list[int]]) -> None:

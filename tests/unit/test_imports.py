@@ -65,6 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "regular_file": set(),
     "hidden_values": set(),
     "override_text": set(),
+    "standard_streams": set(),
     "screen_text": {"hidden_values"},
     "strict_json": {"fault_lines"},
     "tool_parser": {"errors", "fault_lines", "screen_text"},
@@ -123,9 +124,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | DECLARATIONS
     | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
     | LOWEST,
-    "cli": {"tasks", "config", "interrupts"} | LOWEST,
+    "cli": {"tasks", "config", "interrupts", "standard_streams"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,
-    "__main__": {"cli", "interrupts"} | LOWEST,
+    "__main__": {"cli", "interrupts", "standard_streams"} | LOWEST,
     "backends": {"config", "interrupts", "storage"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
 }
 # The same within checkpoint/: which of its packages, and modules beside them, each may import.

@@ -17,6 +17,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import renormalised
 from mindbatch.decoding.row import RawScores
+from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 
@@ -31,9 +32,11 @@ class BeamSampling(OneSetOfBeams):
         """See `Strategy.name`."""
         return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits)
+        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         drawn = zip(requests, _uniforms(requests), strict=True)
         return [guarded(request.group, partial(_decide, request, numbers)) for request, numbers in drawn]

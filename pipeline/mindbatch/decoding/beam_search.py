@@ -14,6 +14,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row, row_error
 from mindbatch.decoding.selection import largest, largest_of_rows
+from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 _NO_PENALTIES: Mapping[int, float] = {}
@@ -119,9 +120,11 @@ class BeamSearch(OneSetOfBeams):
         """See `Strategy.name`."""
         return "beam_search" if params.num_beams > 1 and params.greedy else None
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits)
+        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_count(request) for request in requests))
         return [guarded(request.group, partial(_decide, request, best)) for request in requests]

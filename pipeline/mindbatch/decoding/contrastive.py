@@ -17,7 +17,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.selection import largest
-from mindbatch.decoding.softmax import softmax
+from mindbatch.decoding.softmax import Summary, softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
 
 
@@ -77,9 +77,11 @@ class ContrastiveSearch:
         """See `Strategy.begin`."""
         return Trial()
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits)
+        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         decisions = []
         first = 0
         for group in groups:

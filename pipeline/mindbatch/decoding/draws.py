@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.filters import active_filters, sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.softmax import kernels_library, likeliest_and_normalisers
+from mindbatch.decoding.softmax import Summary, kernels_library, likeliest_and_normalisers
 from mindbatch.kernels.native_library import NativeLibrary
 
 _NATIVE_FILTERS = frozenset({"top_k", "top_p", "min_p"})
@@ -53,8 +53,10 @@ class Drawn:
     tokens: list[list[int] | Exception]
 
 
-def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None]) -> Drawn:
+def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None], summary: Summary = None) -> Drawn:
     """Of `logits` [S, V], and of what is to be drawn for each row, if anything; a row does not touch another.
+
+    summary: of the logits: see `likeliest_and_normalisers`.
 
     Kernels or NumPy is a matter of a row's parameters alone. Both come to the same tokens but where sums that
     are equal up to rounding decide.
@@ -62,9 +64,9 @@ def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None]) -> Dr
     library = kernels_library()
     tokens: list[list[int]] = [[] for _ in draws]
     if library is None or not any(draws):
-        likeliest, normalisers = likeliest_and_normalisers(logits)
+        likeliest, normalisers = likeliest_and_normalisers(logits, summary)
     else:
-        likeliest, normalisers, tokens = _by_kernels(library, np.ascontiguousarray(logits), draws)
+        likeliest, normalisers, tokens = _by_kernels(library, np.ascontiguousarray(logits), draws, summary)
     found: list[list[int] | Exception] = []
     for row, draw, drawn, normaliser in zip(logits, draws, tokens, normalisers.tolist(), strict=True):
         is_done = draw is None or (drawn and _NOT_DRAWN not in drawn) or not math.isfinite(normaliser)
@@ -73,22 +75,25 @@ def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None]) -> Dr
 
 
 def _by_kernels(
-    library: NativeLibrary, logits: NDArray[np.float32], draws: Sequence[Draw | None]
+    library: NativeLibrary,
+    logits: NDArray[np.float32],
+    draws: Sequence[Draw | None],
+    summary: Summary,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], list[list[int]]]:
     """As `Drawn`, without the tokens of draws whose filters the kernels do not have."""
     count, size = logits.shape
     theirs = [draw if draw and active_filters(draw.params) <= _NATIVE_FILTERS else None for draw in draws]
-    changed = [draw and draw.scores for draw in theirs]
-    rows = [None if row is None else np.ascontiguousarray(row, np.float32) for row in changed]
+    scores = [draw and draw.scores for draw in theirs]
+    rows = [None if row is None else np.ascontiguousarray(row, np.float32) for row in scores]
     assert all(row is None or row.size == size for row in rows)
-    scores = np.array([0 if row is None else row.ctypes.data for row in rows], dtype=np.uint64)
+    changed = np.array([0 if row is None else row.ctypes.data for row in rows], dtype=np.uint64)
     rules = np.array([_NO_RULE if draw is None else _rule(draw.params) for draw in theirs], dtype=_RULE)
     numbers = [_NONE if draw is None else draw.uniforms for draw in theirs]
     uniforms = np.concatenate([_NONE, *numbers])
     firsts = np.cumsum([0, *(part.size for part in numbers)])
     likeliest, normalisers = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float64)
     tokens = np.empty(uniforms.size, dtype=np.int64)
-    library.choose(logits, scores, rules, uniforms, firsts, likeliest, normalisers, tokens)
+    library.choose(logits, summary, changed, rules, uniforms, firsts, likeliest, normalisers, tokens)
     chosen, ends = tokens.tolist(), firsts.tolist()
     return likeliest, normalisers, [chosen[ends[i] : ends[i + 1]] for i in range(count)]
 

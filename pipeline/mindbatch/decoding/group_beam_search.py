@@ -18,6 +18,7 @@ from mindbatch.decoding.beams import Candidate, Finished, RequestStep, best_hypo
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import RawScores
+from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 
@@ -81,9 +82,11 @@ class GroupBeamSearch:
         size = params.num_beams // params.num_beam_groups
         return [_Team(size, Finished(size), [0.0]) for _ in range(params.num_beam_groups)]
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits)
+        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_width(request) for request in requests))
         return [guarded(request.group, partial(_decide, request, best)) for request in requests]

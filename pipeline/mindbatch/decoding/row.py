@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.choice import Choice, Constraint, Draft
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.selection import largest
-from mindbatch.decoding.softmax import likeliest_and_normalisers
+from mindbatch.decoding.softmax import Summary, likeliest_and_normalisers
 from mindbatch.errors import PromptError
 from mindbatch.screen_text import printable
 
@@ -129,9 +129,9 @@ class RawScores:
         _refuse_not_finite(rows, normalisers)
 
     @classmethod
-    def of(cls, rows: Sequence[Row], logits: NDArray[np.float32]) -> RawScores:
+    def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:
         """As the initialiser, with what `likeliest_and_normalisers` finds."""
-        return cls(rows, logits, *likeliest_and_normalisers(logits))
+        return cls(rows, logits, *likeliest_and_normalisers(logits, summary))
 
     def choice(self, place: int, token_id: int) -> Choice:
         """The token after the row at `place`, with the log-probabilities that the row asks for."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.sampling import sample
+from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis, guarded
 
 
@@ -37,9 +38,11 @@ class SampleAndRank:
         """See `Strategy.begin`: the samples that have ended, by sample index."""
         return dict[int, Hypothesis]()
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
-        sampled = sample(groups, logits, self.width)
+        sampled = sample(groups, logits, summary, self.width)
         both = zip(groups, sampled, strict=True)
         return [guarded(group, partial(_decide, group, decision)) for group, decision in both]
 

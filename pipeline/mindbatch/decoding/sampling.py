@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
+from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
 
 Tokens = list[int] | Exception
@@ -42,18 +44,23 @@ class SamplingStrategy:
         """See `Strategy.begin`."""
         return None
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
-        return sample(groups, logits, self.width)
+        return sample(groups, logits, summary, self.width)
 
 
 def sample(
-    groups: Sequence[GroupView], logits: NDArray[np.float32], width: Callable[[DecodingParams], int]
+    groups: Sequence[GroupView],
+    logits: NDArray[np.float32],
+    summary: Summary,
+    width: Callable[[DecodingParams], int],
 ) -> list[Decision]:
     """A branch for each row of each group; the first row of a request branches into `width` of them."""
     rows = [row for group in groups for row in group.rows]
     samples = [indices for group in groups for indices in _samples(group, width)]
-    likeliest, normalisers, tokens = _tokens(rows, logits, _uniforms(rows, samples))
+    likeliest, normalisers, tokens = _tokens(rows, logits, summary, _uniforms(rows, samples))
     raw = RawScores(rows, logits, likeliest, normalisers)
     decisions = []
     first = 0
@@ -90,14 +97,18 @@ def _samples(group: GroupView, width: Callable[[DecodingParams], int]) -> list[S
 
 
 def _tokens(
-    rows: Sequence[Row], logits: NDArray[np.float32], uniforms: Sequence[NDArray[np.float64]]
+    rows: Sequence[Row],
+    logits: NDArray[np.float32],
+    summary: Summary,
+    uniforms: Sequence[NDArray[np.float64]],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], list[Tokens]]:
     """The likeliest tokens and normalisers of `RawScores`, and what follows each row."""
     parts, tokens = [], []
     for start in range(0, len(rows), _TOGETHER):
         some = slice(start, start + _TOGETHER)
         asked = [*map(_asked, rows[some], logits[some], uniforms[some])]
-        drawn = draw_tokens(logits[some], [one if isinstance(one, Draw) else None for one in asked])
+        draws = [one if isinstance(one, Draw) else None for one in asked]
+        drawn = draw_tokens(logits[some], draws, None if summary is None else summary[some])
         parts.append((drawn.likeliest, drawn.normalisers))
         for one, found, best in zip(asked, drawn.tokens, drawn.likeliest.tolist(), strict=True):
             tokens.append([best] if one is None else found if isinstance(one, Draw) else one)
@@ -127,4 +138,5 @@ def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDA
         for sample in indices[:count]
     ]
     seeds, hashes, indices, steps = zip(*places, strict=True)
-    return np.split(uniform(seeds, hashes, indices, steps), np.cumsum(counts)[:-1])
+    numbers = uniform(seeds, hashes, indices, steps)
+    return [numbers[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]

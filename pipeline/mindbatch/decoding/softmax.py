@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 
+Summary = NDArray[np.float32] | None
+"""What else a head knows of its logits: see `kernels.step.Logits`."""
 _SCORES_AT_ONCE = 1 << 16
 """Scores worked on together (256 KB): they stay in a core's second-level cache."""
 _LOWEST_SHIFTED = np.float32(-200.0)
@@ -45,19 +47,21 @@ def entropy(scores: NDArray[np.float32], weights: NDArray[np.float32]) -> np.flo
 
 
 def likeliest_and_normalisers(
-    logits: NDArray[np.float32],
+    logits: NDArray[np.float32], summary: Summary = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The place of each row's largest logit, the lowest among equals, and the row's normaliser: [S] and [S].
 
     A normaliser is what to subtract from logits to get log-probabilities; a row with NaN or plus infinity has
     NaN. A row's results do not depend on the others. By the C++ kernels where they are built, on all their
     threads: NumPy takes two to four times as long for the same numbers, but for the last bits of normalisers.
+
+    summary: of the logits; with or without, the results are the same.
     """
     library = kernels_library()
     if library is None:
         return likeliest_by_numpy(logits)
     places, normalisers = np.empty(len(logits), dtype=np.int64), np.empty(len(logits), dtype=np.float64)
-    library.likeliest(np.ascontiguousarray(logits), places, normalisers)
+    library.likeliest(np.ascontiguousarray(logits), summary, places, normalisers)
     return places, normalisers
 
 

@@ -16,6 +16,7 @@ from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.sampling import SamplingStrategy, sample
+from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
 
 _TEST_STREAM = 1
@@ -34,15 +35,20 @@ class SpeculativeStrategy(SamplingStrategy):
         """See `Strategy.name`."""
         return "speculative" if params.num_draft_tokens else None
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
-            return sample(groups, logits, self.width)
+            return sample(groups, logits, summary, self.width)
         counts = [sum(map(_num_logits, group.rows)) for group in groups]
         ours = np.repeat(drafted, counts)
-        verified = iter(_verify(_where(groups, drafted), logits if ours.all() else logits[ours]))
-        plain = iter(sample(_where(groups, ~drafted), logits[~ours], self.width) if not ours.all() else ())
+        if ours.all():
+            return _verify(groups, logits, summary)
+        parts = [None if summary is None else summary[which] for which in (ours, ~ours)]
+        verified = iter(_verify(_where(groups, drafted), logits[ours], parts[0]))
+        plain = iter(sample(_where(groups, ~drafted), logits[~ours], parts[1], self.width))
         return [next(verified if one else plain) for one in drafted]
 
 
@@ -54,11 +60,13 @@ def _num_logits(row: Row) -> int:
     return 1 if row.draft is None else 1 + len(row.draft.token_ids)
 
 
-def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary) -> list[Decision]:
     """A branch for each row of each group; none of these rows is about to split into samples."""
     rows = [row for group in groups for row in group.rows]
     counts = [_num_logits(row) for row in rows]
-    raw = RawScores.of([row for row, count in zip(rows, counts, strict=True) for _ in range(count)], logits)
+    raw = RawScores.of(
+        [row for row, count in zip(rows, counts, strict=True) for _ in range(count)], logits, summary
+    )
     places = iter(zip(np.cumsum([0, *counts[:-1]]).tolist(), _uniforms(rows, counts), strict=True))
     decisions = []
     for group in groups:

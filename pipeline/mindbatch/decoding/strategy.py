@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.softmax import Summary
 from mindbatch.errors import PromptError
 
 
@@ -113,8 +114,12 @@ class Strategy(Protocol):
         """The state of a new request; None if there is none."""
         ...
 
-    def advance(self, groups: Sequence[GroupView], logits: NDArray[np.float32]) -> list[Decision]:
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
         """What becomes of each group, from logits [S, V] whose rows are the groups' rows one after another.
+
+        summary: what else is known of the logits, if anything.
 
         A row with a draft of n tokens has n + 1 rows of logits. What a group gets does not depend on the
         other groups. `logits` is not changed. What fails for one group is its decision's error (see

@@ -66,10 +66,10 @@ def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
     If it fails for all together it is asked for each alone, so that only the one to blame fails.
     """
     strategy = groups[0].group.strategy
-    logits = output.logits([token for each in groups for token in each.tokens])
+    logits, summary = output.logits_and_summary([token for each in groups for token in each.tokens])
     views = [_view(each, output) for each in groups]
     try:
-        return strategy.advance(views, logits)
+        return strategy.advance(views, logits, summary)
     except MindBatchError as error:
         if not isinstance(error, PromptError):  # of the model, not of a row
             raise

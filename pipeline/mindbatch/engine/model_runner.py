@@ -10,7 +10,7 @@ from mindbatch.engine.recorded_steps import RecordedSteps
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
-from mindbatch.kernels.step import IntArray, Span, StepShape
+from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
 from mindbatch.models.runnable import RunnableModel
 
 if TYPE_CHECKING:  # MindSpore
@@ -28,8 +28,8 @@ class StepNetwork(Protocol):
         """Computes a step. Of a pipeline stage before the last the values are what it hands over."""
         ...
 
-    def project(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
-        """Logits [S, vocabulary] of hidden states [S, hidden size]; see `ModelRunner.project`."""
+    def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
+        """Logits of hidden states [S, hidden size]; see `ModelRunner.project`."""
         ...
 
 
@@ -114,8 +114,8 @@ class ModelRunner:
         self.cache.copy_blocks(inputs.copies)
         return self._network.run(inputs)
 
-    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> FloatArray:
-        """Logits [S, vocabulary] of hidden states [S, hidden]; not of a pipeline stage before the last.
+    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits:
+        """Logits of hidden states [S, hidden]; not of a pipeline stage before the last.
 
         adapters: slots [S], where the model has any.
         """

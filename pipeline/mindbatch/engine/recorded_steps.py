@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
-from mindbatch.kernels.step import ANY_STEP, IntArray, Span, StepShape
+from mindbatch.kernels.step import ANY_STEP, IntArray, Logits, Span, StepShape
 
 if TYPE_CHECKING:  # MindSpore, which records them
     from mindbatch.kernels.program.step import Programs
@@ -30,6 +30,6 @@ class RecordedSteps:
             return StepValues(*self._programs.hidden_and_logits(inputs.arrays))
         return StepValues(self._programs.hidden(inputs.arrays, inputs.wanted), None, inputs.wanted)
 
-    def project(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+    def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         """See `StepNetwork.project`."""
         return self._programs.logits(hidden, adapters)

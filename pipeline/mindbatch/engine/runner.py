@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.step_arrays import StepInputs
+from mindbatch.kernels.step import Logits
 
 
 class StepOutput(Protocol):
@@ -18,6 +19,10 @@ class StepOutput(Protocol):
     def logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits [len(tokens), vocabulary] that follow the given tokens, counted from 0 in step order."""
         ...
+
+    def logits_and_summary(self, tokens: Sequence[int]) -> Logits:
+        """The same logits, and what the head knows of them."""
+        return Logits(self.logits(tokens))
 
     def hidden(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """Hidden states [len(tokens), hidden size] after the last norm, of the same tokens."""

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.kernels.step import IntArray
+from mindbatch.kernels.step import IntArray, Logits
 
 FloatArray = npt.NDArray[np.float32]
-Project = Callable[[FloatArray, IntArray | None], FloatArray]
-"""Hidden states [S, hidden size], and the slots [S] of their adapters if any, to logits [S, vocabulary]."""
+Project = Callable[[FloatArray, IntArray | None], Logits]
+"""Hidden states [S, hidden size], and the slots [S] of their adapters if any, to their logits."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class StepInputs:
 
 
 class StepValues(NamedTuple):
-    """Hidden states [T, hidden size] of a step with its padding, and logits [T, vocabulary] or none.
+    """Hidden states [T, hidden size] of a step with its padding, and their logits or none.
 
     tokens: those that the rows of `hidden` belong to, in rising order; None for all.
     """
 
     hidden: FloatArray
-    logits: FloatArray | None = None
+    logits: Logits | None = None
     tokens: IntArray | None = None
 
 
@@ -62,13 +62,17 @@ class ModelOutput:
 
     def logits(self, tokens: Sequence[int]) -> FloatArray:
         """See `StepOutput.logits`."""
+        return self.logits_and_summary(tokens).scores
+
+    def logits_and_summary(self, tokens: Sequence[int]) -> Logits:
+        """See `StepOutput.logits_and_summary`."""
         if self._logits is None:
             chosen = np.asarray(tokens, np.intp)
             adapters = None if self._adapters is None else self._adapters[chosen]
             return self._project(self.hidden(tokens), adapters)
         if list(tokens) == list(range(len(tokens))):
-            return self._logits[: len(tokens)]
-        return self._logits[np.asarray(tokens, np.intp)]
+            return self._logits.of(slice(len(tokens)))
+        return self._logits.of(np.asarray(tokens, np.int32))
 
     def hidden(self, tokens: Sequence[int]) -> FloatArray:
         """See `StepOutput.hidden`."""

@@ -15,7 +15,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
 from mindbatch.kernels.layer_cells import as_cell
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.step import IntArray, Span, StepShape
+from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.runnable import RunnableModel
 
@@ -57,10 +57,10 @@ class StepGraphs:
         graphs, tensors = self._of(inputs.graph), map(Tensor, inputs.arrays)
         if inputs.with_logits and self._head is not None:
             hidden, logits = graphs.network(*tensors)
-            return StepValues(hidden.asnumpy(), logits.asnumpy())
+            return StepValues(hidden.asnumpy(), Logits(logits.asnumpy()))
         return StepValues(graphs.decoder(*tensors).asnumpy())
 
-    def project(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+    def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         """See `StepNetwork.project`."""
         assert self._head is not None
         largest, shards = self._buckets[-1], []
@@ -70,7 +70,7 @@ class StepGraphs:
             given = [array[first : first + count] for array in (hidden, adapters) if array is not None]
             logits = self._head(*(Tensor(_padded(array, size)) for array in given))
             shards.append(logits.asnumpy()[:count])
-        return shards[0] if len(shards) == 1 else np.concatenate(shards)
+        return Logits(shards[0] if len(shards) == 1 else np.concatenate(shards))
 
     def _pad(self, tokens: int) -> int:
         """The bucket that holds so many tokens; more than the largest holds is a bucket of its own."""

@@ -311,6 +311,10 @@ class NativeKernels(Kernels):
         """The function that does it with the cache as it is kept."""
         return name if self._cache_type == FLOAT32 else f"{name}_{self._cache_type.name}"
 
+    def table_width(self, needed: int, maximum: int) -> int:
+        """See `Kernels.table_width`. A program takes tables of any width, a graph is compiled for one."""
+        return needed if self._cell is RecordedCell else maximum
+
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     FloatArray = npt.NDArray[np.float32]
 
 VARIANTS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
-INTERFACE = 13  # mb_interface() in csrc/mindspore_ops.cpp
+INTERFACE = 14  # mb_interface() in csrc/mindspore_ops.cpp
 
 _PRODUCTS = {
     "avx512_vnni": ("float32", "int8"),
@@ -81,18 +81,22 @@ class NativeLibrary:
         addresses = rows.ctypes.data, packed.ctypes.data
         return int(self.handle.mb_pack(kind, stored, addresses[0], *sizes, addresses[1], first_output))
 
-    def likeliest(self, scores: FloatArray, places: Array, normalisers: Array) -> None:
+    def likeliest(
+        self, scores: FloatArray, summary: FloatArray | None, places: Array, normalisers: Array
+    ) -> None:
         """Writes what `decoding.softmax.likeliest_and_normalisers` gives of scores [n, V] in one piece.
 
+        summary: [n, 2, panels], what is known of the scores (csrc/summary.h), if it is.
         places, normalisers: [n], int64 and float64.
         """
-        addresses = (places.ctypes.data, normalisers.ctypes.data)
-        self.handle.mb_likeliest(scores.ctypes.data, *scores.shape, *addresses)
+        given, found = _addresses(scores, summary), _addresses(places, normalisers)
+        self.handle.mb_likeliest(*given, *scores.shape, *found)
 
     def choose(
         self,
         logits: FloatArray,
-        scores: Array,
+        summary: FloatArray | None,
+        changed: Array,
         rules: Array,
         uniforms: Array,
         firsts: Array,
@@ -102,13 +106,17 @@ class NativeLibrary:
     ) -> None:
         """As `likeliest`, and writes tokens drawn from each row at its uniform numbers: see csrc/draws.h.
 
-        scores: [n], addresses of [V] float32 numbers to draw from, 0 for the row's logits. rules: [n], each a
-        DrawRule of csrc/variant_table.h. uniforms: [m], float64; those of row i are number firsts[i] to
+        changed: [n], addresses of [V] float32 numbers to draw from, 0 for the row's logits. rules: [n], each
+        a DrawRule of csrc/variant_table.h. uniforms: [m], float64; those of row i are number firsts[i] to
         firsts[i + 1]. tokens: [m], int64; -1 where a score is NaN or infinity, or all are minus infinity.
         """
-        given = [array.ctypes.data for array in (logits, scores, rules, uniforms, firsts)]
-        found = [array.ctypes.data for array in (places, normalisers, tokens)]
-        self.handle.mb_choose(*given, *logits.shape, *found)
+        given = _addresses(logits, summary, changed, rules, uniforms, firsts)
+        self.handle.mb_choose(*given, *logits.shape, *_addresses(places, normalisers, tokens))
+
+    def philox(self, counters: Array, keys: Array, words: Array) -> None:
+        """Writes `decoding.philox.philox4x32` of counters [4, S] and keys [2, S] to words [4, S]; uint64."""
+        given = _addresses(counters, keys)
+        self.handle.mb_philox(*given, counters.shape[1], words.ctypes.data)
 
     @property
     def variants(self) -> list[str]:
@@ -129,6 +137,10 @@ class NativeLibrary:
                 f"runtime.instruction_set={name}: not of this machine, or of this build of the kernels; "
                 f"allowed here: auto, {', '.join(self.variants)}"
             )
+
+
+def _addresses(*arrays: Array | None) -> list[int | None]:
+    return [None if array is None else array.ctypes.data for array in arrays]
 
 
 @lru_cache(maxsize=1)
@@ -159,10 +171,12 @@ def _open(path: Path) -> ctypes.CDLL:
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     handle.mb_pack.argtypes = [ctypes.c_int, ctypes.c_int, pointer, *[number] * 4, pointer, number]
     handle.mb_pack.restype = number
-    handle.mb_likeliest.argtypes = [pointer, number, number, pointer, pointer]
+    handle.mb_likeliest.argtypes = [*[pointer] * 2, number, number, *[pointer] * 2]
     handle.mb_likeliest.restype = None
-    handle.mb_choose.argtypes = [*[pointer] * 5, number, number, *[pointer] * 3]
+    handle.mb_choose.argtypes = [*[pointer] * 6, number, number, *[pointer] * 3]
     handle.mb_choose.restype = None
+    handle.mb_philox.argtypes = [pointer, pointer, number, pointer]
+    handle.mb_philox.restype = None
     return handle
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.kernels.arrays import FloatArray
+
 IntArray = npt.NDArray[np.int32]
 Span = tuple[int, int]
 
@@ -44,6 +46,21 @@ class StepShape(NamedTuple):
     graph: str
     tokens: int
     sequences: int
+
+
+class Logits(NamedTuple):
+    """What a model's head gives of S hidden states.
+
+    scores: [S, vocabulary].
+    summary: [S, 2, panels], what else is known of the scores (csrc/summary.h); None where nothing is.
+    """
+
+    scores: FloatArray
+    summary: FloatArray | None = None
+
+    def of(self, rows: IntArray | slice) -> Logits:
+        """Those of some of the rows."""
+        return Logits(self.scores[rows], None if self.summary is None else self.summary[rows])
 
 
 class PartArrays(NamedTuple):

@@ -43,10 +43,10 @@ class Follower:
             inputs = step_of(message.fields, message.arrays)
             values = self._runner(message).compute(inputs)
             if values.logits is not None:
-                self._digest.add(values.logits[: inputs.num_tokens])
+                self._digest.add(values.logits.scores[: inputs.num_tokens])
         elif message.kind == PROJECT:
             hidden, *adapters = map(np.array, message.arrays)
-            self._digest.add(self._runner(message).project(hidden, *adapters))
+            self._digest.add(self._runner(message).project(hidden, *adapters).scores)
         else:
             raise MessageError(f"the leader sent {message.kind!r}, which a follower does not understand")
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
 from mindbatch.errors import MindBatchError
-from mindbatch.kernels.step import IntArray
+from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import Array, MessageConnection, MessageError
 from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, step_parts
 from mindbatch.replicas.token_digest import COMPARED_STEPS, TokenDigest
@@ -23,7 +23,7 @@ class RankRunner(Protocol):
 
     def compute(self, inputs: StepInputs) -> StepValues: ...
 
-    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> FloatArray: ...
+    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits: ...
 
 
 class Followers:
@@ -119,11 +119,11 @@ class LeadingRunner:
         self._followers.compute(self._number, inputs)
         values = self._runner.compute(inputs)
         if values.logits is not None:
-            self._followers.digest.add(values.logits[: inputs.num_tokens])
+            self._followers.digest.add(values.logits.scores[: inputs.num_tokens])
         return ModelOutput(values, self._project, inputs.adapters)
 
-    def _project(self, hidden: FloatArray, adapters: IntArray | None = None) -> FloatArray:
+    def _project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits:
         self._followers.project(self._number, [hidden] if adapters is None else [hidden, adapters])
         logits = self._runner.project(hidden, adapters)
-        self._followers.digest.add(logits)
+        self._followers.digest.add(logits.scores)
         return logits

@@ -154,8 +154,11 @@ int mb_activation_linear_int8(int, void**, int*, int64_t**, const char**, void*,
 int mb_embed_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_embed_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int64_t mb_pack(int, int, const char*, int64_t, int64_t, int64_t, int64_t, char*, int64_t);
-void mb_likeliest(const float*, int64_t, int64_t, int64_t*, double*);
-void mb_choose(const float*, const float* const*, const void*, const double*, const int64_t*, int64_t, int64_t,
+void mb_likeliest(const float*, const float*, int64_t, int64_t, int64_t*, double*);
+void mb_choose(const float*, const float*, const float* const*, const void*, const double*, const int64_t*, int64_t, int64_t,
                int64_t*, double*, int64_t*);
+int mb_head(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_head_bfloat16(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_head_int8(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_set_variant(const char*);
 }

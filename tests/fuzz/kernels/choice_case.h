@@ -71,7 +71,7 @@ inline void choice_case(Random& random, const ChoiceCase& c) {
   const Buffer<int64_t> places("choice.places", {c.rows}, std::vector<int64_t>(rows.size()));
   const Buffer<double> normalisers("choice.normalisers", {c.rows}, std::vector<double>(rows.size()));
   const Buffer<int64_t> tokens("choice.tokens", {firsts.back()}, std::vector<int64_t>(numbers_drawn.size()));
-  mb_choose(logits.memory, rows.data(), rules.data(), numbers_drawn.data(), firsts.data(), c.rows, c.width,
+  mb_choose(logits.memory, nullptr, rows.data(), rules.data(), numbers_drawn.data(), firsts.data(), c.rows, c.width,
             places.memory, normalisers.memory, tokens.memory);
   for (int64_t r = 0; r < c.rows; r++) {
     const float* row = &logits.values[r * c.width];

@@ -9,6 +9,22 @@ inline double packed(const Floats& weights, int64_t depth, int64_t column, int64
   return weights.values[(column / kPanelWidth * depth + k) * kPanelWidth + column % kPanelWidth];
 }
 
+// A head gives the numbers of its product, and a summary that finds what the numbers themselves give, to the bits.
+inline void head_case(const Floats& x, const Floats& weights, const Floats& bias, const Floats& expected) {
+  const int64_t rows = expected.shape[0], columns = expected.shape[1];
+  const Floats y = empty("head.y", {rows, columns}), summary = empty("head.summary", {rows, 2, panels(columns)});
+  require(call(mb_head, {x, weights, bias, y, summary}) == 0, "failed");
+  require(std::equal(y.memory, y.memory + rows * columns, expected.memory), "a head's product is another");
+  std::vector<int64_t> places[2];
+  std::vector<double> normalisers[2];
+  for (int given = 0; given < 2; given++) {
+    places[given].resize(static_cast<size_t>(rows));
+    normalisers[given].resize(static_cast<size_t>(rows));
+    mb_likeliest(y.memory, given ? summary.memory : nullptr, rows, columns, places[given].data(), normalisers[given].data());
+  }
+  require(places[0] == places[1] && normalisers[0] == normalisers[1], "a summary finds something else");
+}
+
 inline void linear_case(Random& random, int64_t rows, int64_t depth, int64_t columns, bool biased) {
   running = "linear " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns);
   const Floats x = drawn(random, "linear.x", {rows, depth});
@@ -24,6 +40,7 @@ inline void linear_case(Random& random, int64_t rows, int64_t depth, int64_t col
       expected.push_back(sum);
     }
   compare(y, expected, static_cast<double>(depth) / 16);
+  head_case(x, weights, bias, y);
 }
 
 inline void embed_case(Random& random, int64_t vocabulary, int64_t depth) {
@@ -155,7 +172,7 @@ inline void likeliest_case(Random& random, int64_t rows, int64_t width) {
   const Floats scores = drawn(random, "likeliest.scores", {rows, width});
   const Buffer<int64_t> places("likeliest.places", {rows}, std::vector<int64_t>(static_cast<size_t>(rows)));
   const Buffer<double> found("likeliest.normalisers", {rows}, std::vector<double>(static_cast<size_t>(rows)));
-  mb_likeliest(scores.memory, rows, width, places.memory, found.memory);
+  mb_likeliest(scores.memory, nullptr, rows, width, places.memory, found.memory);
   for (int64_t r = 0; r < rows; r++) {
     const float* row = &scores.values[r * width];
     require(places.memory[r] == std::max_element(row, row + width) - row, "another place than the largest's");

@@ -21,8 +21,10 @@ void set_ahead(const void*, int64_t, int64_t) {}
 AloneOnThread::AloneOnThread(int) { alone++; }
 AloneOnThread::~AloneOnThread() { alone--; }
 
-void run_tasks(int64_t count, TaskFn fn, void* context) {
+void run_tasks(int64_t count, TaskFn fn, void* context, const AroundTasks* around) {
+  if (around) around->begin();
   for (int64_t task = count - 1; task >= 0; task--) fn(task, static_cast<int>(task % kThreads), context);
+  if (around) around->end();
 }
 
 float* scratch(int slot, int64_t floats) {

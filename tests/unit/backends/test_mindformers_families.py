@@ -122,7 +122,7 @@ ONLY_DEFAULT = "MindFormers 1.9 does not compute it"
         ("deepseek_v3", {"topk_group": 1, "n_group": 8, "num_experts_per_tok": 4}, "rates a group by"),
         ("deepseek_v3", {"q_lora_rank": None}, "queries that are not compressed"),
         ("deepseek_v3", {"rope_scaling": YARN}, "mscale and mscale_all_dim must be equal"),
-        ("deepseek_v3", {"rope_interleave": False}, "allowed: True"),
+        ("deepseek_v3", {"rope_interleave": False}, "allowed: true"),
         ("telechat3", {"mlp_bias": True}, ONLY_DEFAULT),
         ("telechat3", {"rope_scaling": YARN}, "allowed: default"),
         ("telechat", {"training_seqlen": 256}, f"rotations are scaled; {ONLY_DEFAULT}"),

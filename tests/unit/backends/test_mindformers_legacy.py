@@ -125,10 +125,10 @@ def test_chatglm_with_hugging_faces_names_runs_natively(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "size", "expected"),
     [
-        ({"rmsnorm": False}, 1, "rmsnorm=False: not supported; allowed: True"),
-        ({"original_rope": False}, 1, "original_rope=False"),
-        ({"apply_residual_connection_post_layernorm": True}, 1, "allowed: False"),
-        ({"fp32_residual_connection": True}, 1, "allowed: False"),
+        ({"rmsnorm": False}, 1, "rmsnorm=false: not supported; allowed: true"),
+        ({"original_rope": False}, 1, "original_rope=false"),
+        ({"apply_residual_connection_post_layernorm": True}, 1, "allowed: false"),
+        ({"fp32_residual_connection": True}, 1, "allowed: false"),
         ({"quantization_bit": 4}, 1, "quantization_bit=4"),
         ({"tie_word_embeddings": True}, 1, "has a head of its own"),
         ({}, 4, "must divide multi_query_group_num, 2"),

@@ -1,10 +1,12 @@
 """Philox4x32-10 against Random123's known answers; uniform numbers and their independence."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.decoding.philox import philox4x32, row_hash, uniform
+from mindbatch.decoding.philox import philox4x32, philox4x32_by_numpy, row_hash, uniform
 
 # counter words, key words, result words: file kat_vectors of Random123, lines "philox4x32 10".
 KNOWN_ANSWERS = [
@@ -18,9 +20,10 @@ def words(lines: list[str]) -> NDArray[np.uint64]:
     return np.array([[int(word, 16) for word in line.split()] for line in lines], dtype=np.uint64).T
 
 
-def test_known_answers() -> None:
+@pytest.mark.parametrize("compute", [philox4x32, philox4x32_by_numpy])
+def test_known_answers(compute: Callable[..., NDArray[np.uint64]]) -> None:
     counters, keys, results = (words(list(column)) for column in zip(*KNOWN_ANSWERS, strict=True))
-    np.testing.assert_array_equal(philox4x32(counters, keys), results)
+    np.testing.assert_array_equal(compute(counters, keys), results)
 
 
 def test_uniform_reads_seed_row_sample_and_step_in_place() -> None:

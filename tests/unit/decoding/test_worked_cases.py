@@ -12,13 +12,14 @@ from shadow_model import request, run_all, settings
 
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import CompletionOutput
+from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 
 LEAST = 1e-9
 """What is left of a distribution where the given probabilities leave nothing."""
 
 
-class ScriptedOutput:
+class ScriptedOutput(StepOutput):
     """Logits and hidden states that were written down for prefixes."""
 
     def __init__(self, model: "Scripted", prefixes: list[str]) -> None:

@@ -11,6 +11,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.batch import flatten
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
+from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.step import Batch
@@ -64,7 +65,7 @@ def greedy_tokens(prompt: Sequence[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-class ShadowOutput:
+class ShadowOutput(StepOutput):
     """Logits from the states that the step computed."""
 
     def __init__(self, states: list[int]) -> None:

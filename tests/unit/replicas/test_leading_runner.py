@@ -12,7 +12,7 @@ import pytest
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
 from mindbatch.errors import MindBatchError
-from mindbatch.kernels.step import IntArray
+from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import MessageConnection, MessageError
 from mindbatch.replicas.follower import Follower
 from mindbatch.replicas.leading_runner import Followers, LeadingRunner
@@ -41,11 +41,11 @@ class CountingRunner:
         hidden = np.repeat(inputs.arrays[0][:, None], VOCABULARY, 1).astype(np.float32)
         return StepValues(hidden, self.project(hidden) if inputs.with_logits else None)
 
-    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> FloatArray:
+    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits:
         self.projected.append(hidden)
         wrong = self.wrong_from is not None and len(self.seen) >= self.wrong_from
         tokens = (hidden[:, 0].astype(int) + len(self.seen) + wrong) % VOCABULARY
-        return np.eye(VOCABULARY, dtype=np.float32)[tokens]
+        return Logits(np.eye(VOCABULARY, dtype=np.float32)[tokens])
 
 
 class Group:

@@ -90,7 +90,7 @@ void replace_rows(const Adapters& adapters, const Groups& found, const float* x,
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(x + order[i] * depth, depth, its_x.data() + i * depth);
     table->linear[kFloat32]({its_x.data(), adapters.arena + int64_t{group.parts->whole} * kAdapterPanel, nullptr,
-                             its_y.data(), group.rows, depth, columns, nullptr, nullptr});
+                             its_y.data(), group.rows, depth, columns});
     for (int64_t i = 0; i < group.rows; i++)
       std::copy_n(its_y.data() + i * columns, columns, y + order[i] * columns);
   }

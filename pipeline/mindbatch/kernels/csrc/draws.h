@@ -1,37 +1,17 @@
 // Drawing tokens from rows of scores: temperature, top-k, top-p and min-p without sorting a row, and the draw itself.
 //
-// A row is read a few times while it lies in a core's cache. Keys are the scores as they are given: a temperature
-// changes no order, so only weights, the exponentials, are taken of scores divided by it.
+// A draw needs the weight of each block of a row, and of one block its weights one by one: they are computed again.
 
-constexpr int kBounds = 8;
-constexpr int64_t kFewKeys = 2048;  // from so many on, summing above bounds comes before looking at each key
-
-// What may be drawn: keys in the order of their places, their weights, and the sums of these in each block.
-// `places` is null where it is the whole row.
-struct Drawable {
-  const float* keys;
-  float* weights;
-  double* sums;
-  const int32_t* places;
-  int64_t count;
-};
-
-// The keys that are left: above `key`, and those equal to it from place `first` on; of weights from `least` on.
-struct KeptKeys {
-  float key;
-  int64_t first;
-  float least;
-};
-
-// Appends the keys of a row that are at least `bound` when divided, and their places, in order: how many.
-inline int64_t list_from(const DrawRule& rule, const float* scores, int64_t count, const float* tops, float bound,
+// Appends the keys of a row that are at least as large as `least` when divided, and their places, in order: how many.
+inline int64_t list_from(const DrawRule& rule, const float* scores, int64_t columns, const float* largest, float least,
                          float* keys, int32_t* places) {
   int64_t found = 0;
   IntVec lanes_in_order;
   for (int l = 0; l < kLanes; l++) lanes_in_order[l] = l;
-  for (int64_t first = 0; first < count; first += kScoresAtOnce, tops += kLanes) {
-    if (largest_lane(load(tops)) / rule.temperature < bound) continue;
-    each_vector(count - first < kScoresAtOnce ? count - first : kScoresAtOnce, [&](int64_t i, int lanes) {
+  const float bound = least / rule.temperature, near = least - __builtin_fabsf(least) * 1e-6f;
+  for (int64_t first = 0; first < columns; first += kPanel) {
+    if (largest[first / kPanel] < near) continue;
+    each_vector(columns - first < kPanel ? columns - first : kPanel, [&](int64_t i, int lanes) {
       const Vec some = load_filled(scores + first + i, lanes, __builtin_nanf(""));
       const Lanes mask = at_least(some / rule.temperature, splat(bound));
       const IntVec where = lanes_in_order + static_cast<int32_t>(first + i);
@@ -42,180 +22,89 @@ inline int64_t list_from(const DrawRule& rule, const float* scores, int64_t coun
   return found;
 }
 
+// A score that is not larger than the k-th largest of a row: that of the k-th largest of its panels, or of some of them
+// together where they are many.
+inline float bound_of_largest(const float* largest, int64_t panels, int64_t k, float* tops) {
+  if (panels < k) return -__builtin_inff();
+  int64_t count = panels;
+  __builtin_memcpy(tops, largest, static_cast<size_t>(panels) * 4);
+  for (; count / 2 >= 4 * k; count = (count + 1) / 2)
+    each_vector(count / 2, [&](int64_t i, int lanes) {
+      store_part(tops + i, vmax(load_part(tops + i, lanes), load_part(tops + (count + 1) / 2 + i, lanes)), lanes);
+    });
+  return kth_largest(tops, count, k);
+}
+
 // The k largest of a row and their equals, as they are when divided: their keys and places, in order; how many.
-// No score below the k-th largest of all `tops` can be one of them.
-inline int64_t list_largest(const DrawRule& rule, const float* scores, int64_t count, const float* tops, float* keys,
+inline int64_t list_largest(const DrawRule& rule, const float* scores, int64_t columns, const float* largest, float* keys,
                             int32_t* places) {
-  const auto one = [](int64_t) { return 1.0; };
-  const auto is_enough = [&](double above) { return above >= rule.top_k; };
-  const int64_t num_tops = (count + kScoresAtOnce - 1) / kScoresAtOnce * kLanes;
-  float bound = -__builtin_inff();
-  if (num_tops >= rule.top_k) bound = crossing_key(tops, num_tops, 0.0, one, is_enough).key;
-  const int64_t found = list_from(rule, scores, count, tops, bound / rule.temperature, keys, places);
-  bound = crossing_key(keys, found, 0.0, one, is_enough).key / rule.temperature;
+  const float bound = bound_of_largest(largest, num_panels(columns), rule.top_k, keys);
+  const int64_t found = list_from(rule, scores, columns, largest, bound, keys, places);
+  const float last = kth_largest(keys, found, rule.top_k) / rule.temperature;
   int64_t kept = 0;
   for (int64_t i = 0; i < found; i++) {
     keys[kept] = keys[i];
     places[kept] = places[i];
-    kept += keys[i] / rule.temperature >= bound;
+    kept += keys[i] / rule.temperature >= last;
   }
   return kept;
 }
 
-// Adds to `sums` the weights of the keys that are at least each of the bounds.
-struct SumsAbove {
-  float bounds[kBounds];
-  double sums[kBounds] = {};
+// The weights of a vector of keys that stand from `first` on, of those that are kept.
+inline Vec weights_left(const Drawable& d, const KeptKeys& kept, int64_t first, Vec keys) {
+  Vec weights = d.weights(keys);
+  for (int64_t l = 0; l < kLanes && first + l < kept.first; l++)
+    if (keys[l] == kept.key) weights[l] = 0;
+  return where(at_least(keys, splat(kept.key)) & at_least(weights, splat(kept.least)), weights);
+}
 
-  struct Chunk {
-    Vec sums[kBounds] = {};
-  };
-  void add(Chunk& chunk, Vec keys, Vec weights) const {
-    for (int b = 0; b < kBounds; b++)
-      chunk.sums[b] = add_where(chunk.sums[b], at_least(keys, splat(bounds[b])), weights);
-  }
-  void add(const Chunk& chunk) {
-    for (int b = 0; b < kBounds; b++) sums[b] += sum_lanes(chunk.sums[b]);
-  }
-};
-
-// Weights of the keys, the largest of which is `top`: their sum. Those above bounds are summed if there are any.
-template <bool kDivides, bool kBounded>
-inline double weigh(const Drawable& d, float top, float temperature, SumsAbove* above) {
-  const float highest = top / temperature;
-  double total = 0;
+// The weight of each block that min-p leaves. Panels below are passed over.
+inline void sum_kept(const Drawable d, const KeptKeys kept, double* sums) {
+  const float lowest = d.top + (__builtin_logf(kept.least) - 1e-3f) * d.temperature;
+  const float bound = lowest > kept.key ? lowest : kept.key;
   for (int64_t first = 0; first < d.count; first += kScoresAtOnce) {
+    const int64_t end = first + kScoresAtOnce < d.count ? first + kScoresAtOnce : d.count;
     Vec sum{};
-    SumsAbove::Chunk chunk;
-    each_vector(d.count - first < kScoresAtOnce ? d.count - first : kScoresAtOnce, [&](int64_t i, int lanes) {
-      const Vec keys = load_filled(d.keys + first + i, lanes, -__builtin_inff());
-      const Vec weights = vexp((kDivides ? keys / temperature : keys) - highest);
-      store_part(d.weights + first + i, weights, lanes);
-      sum = sum + weights;
-      if (kBounded) above->add(chunk, keys, weights);
-    });
-    total += d.sums[first / kScoresAtOnce] = sum_lanes(sum);
-    if (kBounded) above->add(chunk);
-  }
-  return total;
-}
-
-inline double weigh(const Drawable& d, float top, float temperature, SumsAbove* above) {
-  if (temperature == 1) return above ? weigh<false, true>(d, top, 1, above) : weigh<false, false>(d, top, 1, above);
-  return above ? weigh<true, true>(d, top, temperature, above) : weigh<true, false>(d, top, temperature, above);
-}
-
-// Keys from `low` on and below `high`, of so much weight above them.
-struct Bracket {
-  float low, high;
-  double above;
-};
-
-// The bracket between neighbouring bounds, which fall, in which the weight above comes to be enough; else the last.
-template <class Enough>
-inline Bracket bracket_of(const SumsAbove& above, float high, double before, Enough is_enough) {
-  int b = 0;
-  while (b < kBounds - 1 && !is_enough(before + above.sums[b])) b++;
-  return {above.bounds[b], b ? above.bounds[b - 1] : high, b ? before + above.sums[b - 1] : before};
-}
-
-// Copies keys within a bracket and their weights; `to` may be the same memory, and has room for all lanes more.
-inline int64_t list_bracket(const float* keys, const float* weights, int64_t count, const Bracket& bracket, float* to,
-                            float* weights_to) {
-  int64_t found = 0;
-  each_vector(count, [&](int64_t i, int lanes) {
-    const Vec some = load_filled(keys + i, lanes, __builtin_nanf(""));
-    const Vec those = load_part(weights + i, lanes);
-    const Lanes mask = at_least(some, splat(bracket.low)) & above(splat(bracket.high), some);
-    append(to + found, mask, some);
-    found += append(weights_to + found, mask, those);
-  });
-  return found;
-}
-
-// Eight bounds that divide a bracket evenly; false where floats are too coarse for that.
-inline bool divide(const Bracket& bracket, SumsAbove& above) {
-  for (int b = 0; b < kBounds; b++) {
-    above.bounds[b] = bracket.high - (bracket.high - bracket.low) * (b + 1) / kBounds;
-    above.sums[b] = 0;
-  }
-  above.bounds[kBounds - 1] = bracket.low;
-  return above.bounds[0] < bracket.high && above.bounds[kBounds - 2] > bracket.low;
-}
-
-// Where top-p ends, as decoding/nucleus.py says: a key, and how many of its equals are removed. The weights are those
-// of `above`, which has them summed for bounds that fall from the largest key on.
-inline KeptKeys nucleus_of(const Drawable& d, float top, double total, float tail, SumsAbove& above, float* space) {
-  const auto is_enough = [&](double kept) { return static_cast<float>((total - kept) / total) <= tail; };
-  Bracket bracket = bracket_of(above, __builtin_inff(), 0.0, is_enough);
-  float *keys = space, *weights = space + d.count + kLanes;
-  int64_t count = list_bracket(d.keys, d.weights, d.count, bracket, keys, weights);
-  if (bracket.high > top) bracket.high = __builtin_nextafterf(top, __builtin_inff());
-  while (count > kFewKeys && divide(bracket, above)) {
-    for (int64_t first = 0; first < count; first += kScoresAtOnce) {
-      SumsAbove::Chunk chunk;
-      each_vector(count - first < kScoresAtOnce ? count - first : kScoresAtOnce, [&](int64_t i, int lanes) {
-        above.add(chunk, load_filled(keys + first + i, lanes, __builtin_nanf("")), load_part(weights + first + i, lanes));
+    for (int64_t i = first; i < end; i += kPanel) {
+      if (d.panel_top(i) < bound) continue;
+      each_vector(end - i < kPanel ? end - i : kPanel, [&](int64_t j, int lanes) {
+        sum = sum + weights_left(d, kept, i + j, load_filled(d.keys + i + j, lanes, -__builtin_inff()));
       });
-      above.add(chunk);
     }
-    bracket = bracket_of(above, bracket.high, bracket.above, is_enough);
-    count = list_bracket(keys, weights, count, bracket, keys, weights);
+    sums[first / kScoresAtOnce] = sum_lanes(sum);
   }
-  if (count == 0) return {-__builtin_inff(), 0, 0};
-  const auto weight = [&](int64_t i) { return static_cast<double>(weights[i]); };
-  const Crossed found = crossing_key(keys, count, bracket.above, weight, is_enough);
-  int64_t at = 0;
-  while (ordered_bits(keys[at]) != ordered_bits(found.key)) at++;
-  // Of equals, the first are removed while those behind them are enough; the last one stays.
-  int64_t removed = 0, end = found.equals - 1;
-  while (removed < end) {
-    const int64_t middle = (removed + end + 1) / 2;
-    const double left = found.above + static_cast<double>(found.equals - middle) * weight(at);
-    if (is_enough(left)) removed = middle;
-    else end = middle - 1;
-  }
-  int64_t first = 0;
-  for (int64_t i = 0; removed > 0; i++)
-    if (d.keys[i] == found.key && --removed == 0) first = i + 1;
-  return {found.key, first, 0};
 }
 
-// Takes the weight of what is not kept away.
-inline void keep(const Drawable& d, const KeptKeys& kept) {
+// The weight of each block where all are kept.
+inline void sum_all(const Drawable& d, const RowScores& row, double* sums) {
   for (int64_t first = 0; first < d.count; first += kScoresAtOnce) {
-    const int64_t count = d.count - first < kScoresAtOnce ? d.count - first : kScoresAtOnce;
-    const int64_t removed = kept.first - first;  // so many places from here on, of keys equal to the last
-    for (int64_t i = 0; i < removed && i < count; i++)
-      if (d.keys[first + i] == kept.key) d.weights[first + i] = 0;
-    Vec sum{};
-    each_vector(count, [&](int64_t i, int lanes) {
-      const Vec keys = load_filled(d.keys + first + i, lanes, __builtin_nanf(""));
-      const Vec weights = load_part(d.weights + first + i, lanes);
-      const Vec left = where(at_least(keys, splat(kept.key)) & at_least(weights, splat(kept.least)), weights);
-      store_part(d.weights + first + i, left, lanes);
-      sum = sum + left;
-    });
-    d.sums[first / kScoresAtOnce] = sum_lanes(sum);
+    const int64_t left = d.count - first < kScoresAtOnce ? d.count - first : kScoresAtOnce, panel = first / kPanel;
+    const bool is_known = d.largest && d.temperature == 1;
+    sums[first / kScoresAtOnce] = is_known ? sum_relative_to(d.top, row.largest + panel, row.sums + panel, num_panels(left))
+                                           : sum_of_block(d, first);
   }
 }
 
 // The first place at which the sum of weights, in order, exceeds a share of the whole, 0 <= share < 1.
-inline int64_t place_at(const Drawable& d, double share) {
-  const int64_t chunks = (d.count + kScoresAtOnce - 1) / kScoresAtOnce;
+inline int64_t place_at(const Drawable& d, const KeptKeys& kept, const double* sums, double share) {
+  const int64_t blocks = blocks_of(d.count);
   double total = 0, before = 0;
-  for (int64_t c = 0; c < chunks; c++) total += d.sums[c];
+  for (int64_t b = 0; b < blocks; b++) total += sums[b];
   const double target = share * total;
-  int64_t chunk = 0;
-  while (chunk < chunks - 1 && before + d.sums[chunk] <= target) before += d.sums[chunk++];
-  while (chunk > 0 && d.sums[chunk] == 0) chunk--;  // `target` was rounded up past the end of the last with weight
-  const int64_t end = (chunk + 1) * kScoresAtOnce < d.count ? (chunk + 1) * kScoresAtOnce : d.count;
-  int64_t last = chunk * kScoresAtOnce;
-  for (int64_t i = last; i < end; i++) {
-    if (d.weights[i] == 0) continue;
-    last = i;
-    before += d.weights[i];
-    if (before > target) break;
+  int64_t block = 0;
+  while (block < blocks - 1 && before + sums[block] <= target) before += sums[block++];
+  while (block > 0 && sums[block] == 0) block--;  // `target` was rounded up past the end of the last with weight
+  const int64_t first = block * kScoresAtOnce, end = first + kScoresAtOnce < d.count ? first + kScoresAtOnce : d.count;
+  int64_t last = first;
+  for (int64_t i = first; i < end; i += kLanes) {
+    const int lanes = static_cast<int>(end - i < kLanes ? end - i : kLanes);
+    const Vec weights = weights_left(d, kept, i, load_filled(d.keys + i, lanes, -__builtin_inff()));
+    for (int l = 0; l < lanes; l++) {
+      if (weights[l] == 0) continue;
+      last = i + l;
+      before += weights[l];
+      if (before > target) return last;
+    }
   }
   return last;
 }
@@ -223,63 +112,68 @@ inline int64_t place_at(const Drawable& d, double share) {
 // Memory of a row that tokens are drawn from.
 struct DrawSpace {
   double* sums;
-  float *tops, *weights, *keys;
+  float* summary;
   int32_t* places;
-  float* rest;
+  float* keys;
+  NucleusSpace nucleus;
 
   DrawSpace(float* space, int64_t columns) {
-    const int64_t blocks = (columns + kScoresAtOnce - 1) / kScoresAtOnce, room = blocks * kScoresAtOnce + kLanes;
-    sums = reinterpret_cast<double*>(space);
-    tops = space + 2 * blocks;
-    weights = tops + blocks * kLanes;
-    keys = weights + room;
-    places = reinterpret_cast<int32_t*>(keys + room);
-    rest = keys + 2 * room;
+    const int64_t blocks = blocks_of(columns), room = columns + kLanes;
+    float* next = space;
+    const auto take = [&](int64_t count) { return (next += count) - count; };
+    sums = reinterpret_cast<double*>(take(2 * blocks));
+    summary = take(2 * num_panels(columns));
+    places = reinterpret_cast<int32_t*>(take(room));
+    keys = take(room);
+    nucleus.blocks = reinterpret_cast<BlockSums*>(take(2 * blocks));
+    int32_t* ends = reinterpret_cast<int32_t*>(take(blocks));
+    nucleus.list = {take(room), take(room), ends, 0};
+    nucleus.part = {take(room), take(room), ends, 0};
   }
   static int64_t floats(int64_t columns) {
-    const int64_t blocks = (columns + kScoresAtOnce - 1) / kScoresAtOnce;
-    return blocks * (2 + kLanes) + 5 * (blocks * kScoresAtOnce + kLanes);
+    return 5 * blocks_of(columns) + 2 * num_panels(columns) + 6 * (columns + kLanes);
   }
 };
 
-// Tokens at uniform numbers from scores of which `tops` and the largest, `top`, are known.
-inline void draw_from(const DrawRule& rule, const float* scores, int64_t columns, float top, const DrawSpace& space,
+// Tokens at uniform numbers from scores of which is known what `row` says.
+inline void draw_from(const DrawRule& rule, const float* scores, int64_t columns, const RowScores& row, DrawSpace& space,
                       const double* uniforms, int64_t count, int64_t* tokens) {
-  Drawable d{scores, space.weights, space.sums, nullptr, columns};
+  const double total = rule.temperature == 1 ? __builtin_exp(row.normaliser - row.top) : 0;
+  Drawable d{scores, row.largest, nullptr, columns, row.top, rule.temperature, 1 / rule.temperature, total};
   if (rule.top_k > 0 && rule.top_k < columns) {
-    d.count = list_largest(rule, scores, columns, space.tops, space.keys, space.places);
+    d.count = list_largest(rule, scores, columns, row.largest, space.keys, space.places);
     d.keys = space.keys;
     d.places = space.places;
+    d.largest = nullptr;
   }
-  KeptKeys kept{-__builtin_inff(), 0, rule.min_p};
-  if (rule.tail >= 0) {
-    SumsAbove above{{2.5f, 3.5f, 4.3f, 5.1f, 6, 7.5f, 12, 88}};
-    for (float& bound : above.bounds) bound = top - bound * rule.temperature;
-    const double total = weigh(d, top, rule.temperature, &above);
-    kept = nucleus_of(d, top, total, rule.tail, above, space.rest);
-    kept.least = rule.min_p;
-  } else {
-    weigh(d, top, rule.temperature, nullptr);
-  }
-  if (rule.tail >= 0 || rule.min_p > 0) keep(d, kept);
+  KeptKeys kept{-__builtin_inff(), 0, 0};
+  if (rule.tail >= 0) kept = nucleus_of(d, rule.tail, space.nucleus, space.sums);
+  else if (rule.min_p <= 0) sum_all(d, row, space.sums);
+  kept.least = rule.min_p;
+  if (rule.min_p > 0) sum_kept(d, kept, space.sums);
   for (int64_t i = 0; i < count; i++) {
-    const int64_t at = place_at(d, uniforms[i]);
+    const int64_t at = place_at(d, kept, space.sums, uniforms[i]);
     tokens[i] = d.places ? d.places[at] : at;
   }
 }
 
-inline void choose_row(const ChoiceArgs& a, int64_t r, const DrawSpace& space) {
-  const float* logits = a.logits + r * a.columns;
-  const float* scores = a.scores[r] ? a.scores[r] : logits;
-  const int64_t first = a.firsts[r], count = a.firsts[r + 1] - first;
-  RowScores row = look_at<true>(logits, a.columns, space.tops);
-  a.likeliest[r] = place_of_top(logits, a.columns, row);
-  a.normalisers[r] = row.normaliser;
+// Whether weights can be computed: scores divided by the temperature are numbers.
+inline bool is_drawable(const RowScores& row, float temperature) {
+  return row.is_sound && __builtin_fabsf(row.top / temperature) <= __FLT_MAX__ && 1 / temperature <= __FLT_MAX__;
+}
+
+inline void choose_row(const ChoiceArgs& a, int64_t r, DrawSpace space) {
+  RowScores row = find_likeliest(a, r, space.summary);
+  const int64_t columns = a.columns, first = a.firsts[r], count = a.firsts[r + 1] - first;
   if (count == 0) return;
-  if (scores != logits) row = look_at<false>(scores, a.columns, space.tops);
-  const DrawRule& rule = a.rules[r];
-  if (row.is_sound && __builtin_fabsf(row.top / rule.temperature) <= __FLT_MAX__)
-    draw_from(rule, scores, a.columns, row.top, space, a.uniforms + first, count, a.tokens + first);
+  const float* scores = a.scores + r * columns;
+  if (a.changed[r]) {
+    scores = a.changed[r];
+    summarise_row(scores, columns, space.summary);
+    row = look_at(space.summary, columns);
+  }
+  if (is_drawable(row, a.rules[r].temperature))
+    draw_from(a.rules[r], scores, columns, row, space, a.uniforms + first, count, a.tokens + first);
   else
     for (int64_t i = 0; i < count; i++) a.tokens[first + i] = -1;
 }

@@ -9,7 +9,6 @@
 // A Kind (linear_*.h) says what it reads of x (Word, so many for each row and group), what its sums are, how many
 // rows a tile has at most, and how a group is added.
 
-constexpr int kVecs = kPanel / kLanes;
 constexpr int64_t kGroupsAtOnce = 128;
 constexpr int64_t kRowBytes = kPanel * 4;
 // How far ahead a tile takes x and the panel from the second-level cache to the first: both are streams of memory.
@@ -134,7 +133,8 @@ inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
   return {reinterpret_cast<const Word*>(tiled), scales};
 }
 
-// Adds the bias, where there is one, to values [rows, kPanel] of a panel and writes them to its columns of y.
+// Adds the bias, where there is one, to values [rows, kPanel] of a panel, and writes them to its columns of y and what is
+// asked for of them to the summary.
 // value: (row, offset in the panel) -> Vec.
 template <class Value>
 inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
@@ -147,6 +147,7 @@ inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
       store_part(y + i, found, lanes);
     });
   }
+  if (a.summary) summarise_panel(a.y, a.rows, a.columns, first_column / kPanel, columns, a.summary);
 }
 
 // Fetches the lines of y that a tile's sums go to, and those of the bias, so that what is behind its last slice does not
@@ -190,8 +191,8 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
 
 // Calls body(panel, thread) for every panel.
 template <class Body>
-inline void each_panel(const LinearArgs& a, Body body) {
-  parallel_for((a.columns + kPanel - 1) / kPanel, body);
+inline void each_panel(const LinearArgs& a, Body body, const AroundTasks* around = nullptr) {
+  parallel_for(num_panels(a.columns), body, around);
 }
 
 // x: [rows, depth], packed weights, bias: [columns] or null, y: [rows, columns].

@@ -115,7 +115,8 @@ struct PackedRows {
 };
 
 // acc: [rows, kPanel] = x times a panel, whose outputs go to columns of a.y from `first_column` on. While a slice computes,
-// the next one is fetched, each pair of blocks a share. One pair reads the panel once, from memory: there is no use in slices, and it fetches not far ahead.
+// the next one is fetched, each pair of blocks a share. One pair reads the panel once, from memory: there is no use in
+// slices, and it fetches not far ahead.
 template <class Kind>
 inline void multiply_panel(const LinearArgs& a, int64_t first_column, const PackedRows& x, const char* panel,
                            float* acc) {
@@ -134,6 +135,9 @@ inline void multiply_panel(const LinearArgs& a, int64_t first_column, const Pack
     }
   }
 }
+
+// Once for all panels of a thread: to configure tiles takes as long as some of their products.
+constexpr AroundTasks kWithTiles = {[] { MB_TILE_CONFIGURE(); }, [] { MB_TILE_RELEASE(); }};
 
 // See `linear`. What is behind the last row of x in its tiles is never read again: those sums are left out.
 template <class Kind>
@@ -157,13 +161,12 @@ void linear_amx(const LinearArgs& a) {
     const int64_t first = b * kTileSide;
     part.rows = a.rows - first < blocks * kTileSide ? a.rows - first : blocks * kTileSide;
     part.y = a.y + first * a.columns;
+    if (a.summary) part.summary = a.summary + first * 2 * num_panels(a.columns);
     each_panel(part, [&](int64_t p, int thread) {
       float* acc = scratch(1 + thread, x.blocks * kTileSide * kPanel);
       const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
-      MB_TILE_CONFIGURE();
       multiply_panel<Kind>(part, p * kPanel, x, panel, acc);
-      MB_TILE_RELEASE();
       Kind::store(part, Kind::rows(scales + first), acc, panel + tiles * kPairBytes, p * kPanel);
-    });
+    }, &kWithTiles);
   }
 }

@@ -59,12 +59,12 @@ const float* optional(void** params, int64_t** shapes, int* ndims, int index) {
 
 void product(const float* x, const void* weights, float* y, int64_t rows, int64_t depth, int64_t columns,
              WeightKind kind) {
-  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns, nullptr, nullptr});
+  table->linear[kind]({x, weights, nullptr, y, rows, depth, columns});
 }
 
 LinearArgs linear_arguments(void** params, int64_t** shapes, int* ndims, int first, int y, int64_t depth) {
   return {nullptr, params[first], optional(params, shapes, ndims, first + 1), static_cast<float*>(params[y]),
-          shapes[y][0], depth, shapes[y][1], nullptr, nullptr};
+          shapes[y][0], depth, shapes[y][1]};
 }
 
 void linear_of_step(const LinearArgs& arguments, WeightKind kind) {
@@ -89,7 +89,7 @@ ActivationArgs activation_arguments(void** params, int64_t** shapes, float* y, i
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 13; }
+MB_EXPORT int mb_interface() { return 14; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -106,6 +106,20 @@ MB_EXPORT int mb_num_threads() { return num_threads(); }
 MB_LINEAR(mb_linear, kFloat32)
 MB_LINEAR(mb_linear_bfloat16, kBfloat16)
 MB_LINEAR(mb_linear_int8, kInt8)
+
+// The same, and what is known of each row: -> y [rows, columns], summary [rows, 2, panels]: see summary.h
+#define MB_HEAD(name, kind)                                                                         \
+  MB_OP(name) {                                                                                     \
+    PoolLock lock;                                                                                  \
+    LinearArgs arguments = linear_arguments(params, shapes, ndims, 1, 3, shapes[0][1]);             \
+    arguments.x = floats(params[0]);                                                                \
+    arguments.summary = static_cast<float*>(params[4]);                                             \
+    linear_of_step(arguments, kind);                                                                \
+    return 0;                                                                                       \
+  }
+MB_HEAD(mb_head, kFloat32)
+MB_HEAD(mb_head_bfloat16, kBfloat16)
+MB_HEAD(mb_head_int8, kInt8)
 
 // ids [tokens], packed weights [panels, ...] -> y [tokens, depth]
 #define MB_EMBED(name, kind)                                                                        \
@@ -230,20 +244,21 @@ MB_OP(mb_activation) {
   return 0;
 }
 
-// scores [rows, columns] -> the place of each row's largest, and what makes log-probabilities of its scores
-MB_EXPORT void mb_likeliest(const float* scores, int64_t rows, int64_t columns, int64_t* likeliest,
+// scores [rows, columns], their summary or null -> the place of each row's largest, and what makes log-probabilities of
+// its scores
+MB_EXPORT void mb_likeliest(const float* scores, const float* summary, int64_t rows, int64_t columns, int64_t* likeliest,
                             double* normalisers) {
   PoolLock lock;
-  table->likeliest({scores, rows, columns, likeliest, normalisers});
+  table->likeliest({scores, summary, rows, columns, likeliest, normalisers});
 }
 
 // The same, and tokens drawn from each row at its uniform numbers: see ChoiceArgs
-MB_EXPORT void mb_choose(const float* logits, const float* const* scores, const void* rules, const double* uniforms,
-                         const int64_t* firsts, int64_t rows, int64_t columns, int64_t* likeliest, double* normalisers,
-                         int64_t* tokens) {
+MB_EXPORT void mb_choose(const float* scores, const float* summary, const float* const* changed, const void* rules,
+                         const double* uniforms, const int64_t* firsts, int64_t rows, int64_t columns, int64_t* likeliest,
+                         double* normalisers, int64_t* tokens) {
   PoolLock lock;
-  table->choose({logits, scores, static_cast<const DrawRule*>(rules), uniforms, firsts, rows, columns, likeliest,
-                 normalisers, tokens});
+  table->choose({{scores, summary, rows, columns, likeliest, normalisers}, changed, static_cast<const DrawRule*>(rules),
+                 uniforms, firsts, tokens});
 }
 
 // x [rows, width], settings float [cap] -> cap * tanh(x / cap)

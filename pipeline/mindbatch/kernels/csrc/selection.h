@@ -1,4 +1,4 @@
-// Selecting among keys without sorting them: lanes of vectors, and where a sum of weights is enough.
+// Selecting among keys without sorting them: lanes of vectors, and the k-th largest.
 
 // Which lanes: a bit for each where there are such registers, else all bits of a lane.
 #if defined(__AVX512F__)
@@ -32,14 +32,17 @@ inline int append(float* to, Lanes lanes, Vec v) {
 #endif
 }
 
-// Bits that order floats as their values do.
-inline uint32_t ordered_bits(float key) {
-  key += 0.0f;  // there is one zero
-  uint32_t bits;
-  __builtin_memcpy(&bits, &key, 4);
-  return bits ^ (bits >> 31 ? 0xFFFFFFFFu : 0x80000000u);
+inline int number_of(Lanes lanes) {
+#if defined(__AVX512F__)
+  return __builtin_popcount(lanes);
+#else
+  int count = 0;
+  for (int l = 0; l < kLanes; l++) count -= lanes[l];
+  return count;
+#endif
 }
 
+// The float that such bits stand for, which order floats as their values do.
 inline float from_ordered_bits(uint32_t bits) {
   bits ^= bits >> 31 ? 0x80000000u : 0xFFFFFFFFu;
   float key;
@@ -47,44 +50,17 @@ inline float from_ordered_bits(uint32_t bits) {
   return key;
 }
 
-// A key, the weight above it, and how many keys equal it.
-struct Crossed {
-  float key;
-  double above;
-  int64_t equals;
-};
-
-// The first key, from the largest down, at which the weight above it and of its equals is enough; the last key if none
-// is. `above` is the weight of keys that are not here. By digits of the keys' bits, each pass within the digit found.
-template <class Weight, class Enough>
-inline Crossed crossing_key(const float* keys, int64_t count, double above, Weight weight, Enough is_enough) {
-  constexpr int kShifts[] = {21, 10, 0}, kDigits[] = {2048, 2048, 1024};
-  uint32_t prefix = 0, seen = 0;
-  int64_t equals = 0;
-  for (int pass = 0; pass < 3; pass++) {
-    const int shift = kShifts[pass], digits = kDigits[pass];
-    double sums[2048] = {};
-    int32_t numbers[2048] = {};
-    for (int64_t i = 0; i < count; i++) {
-      const uint32_t bits = ordered_bits(keys[i]);
-      if ((bits & seen) != prefix) continue;
-      const int digit = static_cast<int>(bits >> shift) & (digits - 1);
-      sums[digit] += weight(i);
-      numbers[digit]++;
-    }
-    int found = -1;
-    double before = above;
-    for (int digit = digits - 1; digit >= 0; digit--) {
-      if (!numbers[digit]) continue;
-      before = above;
-      found = digit;
-      above += sums[digit];
-      if (is_enough(above)) break;
-    }
-    above = before;
-    equals = numbers[found];
-    prefix |= static_cast<uint32_t>(found) << shift;
-    seen |= static_cast<uint32_t>(digits - 1) << shift;
+// The k-th largest of at least k keys, bit by bit: each is set if so many keys are still as large.
+inline float kth_largest(const float* keys, int64_t count, int64_t k) {
+  uint32_t bits = 0;
+  for (uint32_t bit = 1u << 31; bit > 0; bit >>= 1) {
+    const Vec bound = splat(from_ordered_bits(bits | bit));
+    int64_t found = 0;
+    each_vector(count, [&](int64_t i, int lanes) {
+      found += number_of(at_least(load_filled(keys + i, lanes, __builtin_nanf("")), bound));
+    });
+    if (found >= k) bits |= bit;
   }
-  return {from_ordered_bits(prefix), above, equals};
+  const float key = from_ordered_bits(bits);
+  return key == key ? key : -__builtin_inff();  // bits below those of minus infinity are no numbers
 }

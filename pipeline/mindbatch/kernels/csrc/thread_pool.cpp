@@ -69,6 +69,7 @@ struct Pool {
   std::atomic<bool> open{false};  // whether a worker may take tasks
   TaskFn fn = nullptr;
   void* context = nullptr;
+  const AroundTasks* around = nullptr;
   // Set for idle workers while they read it; one that sees only some of it anew prefetches in vain.
   std::atomic<const char*> ahead{nullptr};
   std::atomic<int64_t> ahead_bytes{0}, ahead_tasks{0};
@@ -91,9 +92,16 @@ int64_t first_task(int64_t count, int64_t thread, int64_t threads) { return coun
 // A thread's own tasks are neighbours, so that what it reads is one stream of memory; then it takes from the others.
 void work(Pool& p, int thread) {
   const int threads = static_cast<int>(p.workers.size()) + 1;
-  for (int64_t task; (task = p.shares[thread].take_first()) >= 0;) p.fn(task, thread, p.context);
+  bool has_begun = false;
+  const auto run = [&](int64_t task) {
+    if (!has_begun && p.around) p.around->begin();
+    has_begun = true;
+    p.fn(task, thread, p.context);
+  };
+  for (int64_t task; (task = p.shares[thread].take_first()) >= 0;) run(task);
   for (int next = 1; next < threads; next++)
-    for (int64_t task; (task = p.shares[(thread + next) % threads].take_last()) >= 0;) p.fn(task, thread, p.context);
+    for (int64_t task; (task = p.shares[(thread + next) % threads].take_last()) >= 0;) run(task);
+  if (has_begun && p.around) p.around->end();
 }
 
 // What a waiting thread reads into its second-level cache: the beginning of its own part of what comes next. It goes on
@@ -192,15 +200,18 @@ AloneOnThread::~AloneOnThread() { alone = -1; }
 PoolLock::PoolLock() { pool->in_use.lock(); }
 PoolLock::~PoolLock() { pool->in_use.unlock(); }
 
-void run_tasks(int64_t count, TaskFn fn, void* context) {
+void run_tasks(int64_t count, TaskFn fn, void* context, const AroundTasks* around) {
   Pool& p = *pool;
   if (num_threads() == 1 || count <= 1) {
+    if (around) around->begin();
     for (int64_t task = 0; task < count; task++) fn(task, 0, context);
+    if (around) around->end();
     return;
   }
   start_workers(p);
   p.fn = fn;
   p.context = context;
+  p.around = around;
   const int64_t threads = static_cast<int64_t>(p.workers.size()) + 1;
   for (int64_t thread = 0; thread < threads; thread++)
     p.shares[thread].set(first_task(count, thread, threads), first_task(count, thread + 1, threads));

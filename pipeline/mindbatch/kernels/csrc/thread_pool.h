@@ -24,15 +24,21 @@ class PoolLock {
   PoolLock& operator=(const PoolLock&) = delete;
 };
 
+// What a thread does before its first task and after its last one.
+struct AroundTasks {
+  void (*begin)();
+  void (*end)();
+};
+
 // Runs tasks 0..count-1 and returns when all are done. Each thread has as many neighbouring tasks of its own, and takes
 // those of threads that are held up. Needs a PoolLock.
-void run_tasks(int64_t count, TaskFn fn, void* context);
+void run_tasks(int64_t count, TaskFn fn, void* context, const AroundTasks* around);
 
 template <class Body>
-void parallel_for(int64_t count, Body& body) {
+void parallel_for(int64_t count, Body& body, const AroundTasks* around = nullptr) {
   run_tasks(
       count, [](int64_t task, int thread, void* context) { (*static_cast<Body*>(context))(task, thread); },
-      &body);
+      &body, around);
 }
 
 // What waiting threads read ahead into their caches: of `tasks` tasks, each of which will read `bytes` behind those of

@@ -17,6 +17,7 @@ namespace {
 
 #include "vector.h"
 #include "rows.h"
+#include "summary.h"
 #include "linear.h"
 #include "linear_float32.h"
 #include "linear_bfloat16.h"
@@ -28,6 +29,7 @@ namespace {
 #include "experts.h"
 #include "scores.h"
 #include "selection.h"
+#include "nucleus.h"
 #include "draws.h"
 #include "packing.h"
 

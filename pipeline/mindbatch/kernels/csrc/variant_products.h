@@ -16,4 +16,5 @@ namespace {
 #include "vector.h"
 #include "instructions.h"
 #include "rows.h"
+#include "summary.h"
 #include "linear.h"

@@ -43,15 +43,17 @@ struct ActivationArgs {
   bool gated;
 };
 
-// Its input is x, or what `norm` or `activation` would write, which is computed row by row as the product reads it.
+// Its input is x, or what `norm` or `activation` would write, which is computed row by row as the product reads it. Where
+// there is a summary, it is written, too.
 struct LinearArgs {
   const float* x;
   const void* weights;
   const float* bias;
   float* y;
   int64_t rows, depth, columns;
-  const NormArgs* norm;              // or null
-  const ActivationArgs* activation;  // or null
+  const NormArgs* norm = nullptr;
+  const ActivationArgs* activation = nullptr;
+  float* summary = nullptr;  // [rows][2][panels] of y: see summary.h
 };
 
 struct EmbedArgs {
@@ -113,8 +115,10 @@ struct PackArgs {
   int64_t column;
 };
 
+// Rows of scores, and what is found of each.
 struct ScoreArgs {
-  const float* scores;  // [rows, columns]
+  const float* scores;   // [rows, columns]
+  const float* summary;  // [rows][2][panels]: see summary.h; null: they are computed
   int64_t rows, columns;
   int64_t* likeliest;   // [rows]
   double* normalisers;  // [rows]
@@ -128,17 +132,13 @@ struct DrawRule {
   float min_p;
 };
 
-// For each row of logits what `likeliest` gives, and tokens drawn from it, or from what it was changed to.
-struct ChoiceArgs {
-  const float* logits;         // [rows, columns]
-  const float* const* scores;  // [rows][columns], what is drawn from; null: the logits
-  const DrawRule* rules;       // [rows]
-  const double* uniforms;      // those of row r are number firsts[r] to firsts[r + 1]
-  const int64_t* firsts;       // [rows + 1]
-  int64_t rows, columns;
-  int64_t* likeliest;
-  double* normalisers;
-  int64_t* tokens;  // as `uniforms`; -1 where the scores are not finite numbers
+// The same, and tokens drawn from each row, or from what it was changed to.
+struct ChoiceArgs : ScoreArgs {
+  const float* const* changed;  // [rows][columns], what is drawn from; null: the row's scores
+  const DrawRule* rules;        // [rows]
+  const double* uniforms;       // those of row r are number firsts[r] to firsts[r + 1]
+  const int64_t* firsts;        // [rows + 1]
+  int64_t* tokens;              // as `uniforms`; -1 where the scores are not finite numbers
 };
 
 struct CapArgs {

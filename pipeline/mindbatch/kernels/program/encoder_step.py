@@ -12,7 +12,8 @@ from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import ROWS, Recording, recorded
 from mindbatch.kernels.program.step import recorded_head
-from mindbatch.kernels.step import IntArray, PartArrays, encoder_and_decoder
+from mindbatch.kernels.program.summary import summarised
+from mindbatch.kernels.step import IntArray, Logits, PartArrays, encoder_and_decoder
 
 
 class EncoderDecoderPrograms:
@@ -36,7 +37,7 @@ class EncoderDecoderPrograms:
         step = _recorded(decoder, adapted)
         [hidden] = step.outputs
         self._encoder, self._decoder = Program(_recorded(encoder, adapted), library), Program(step, library)
-        self._head = Program(recorded_head(head, hidden.shape[1:], adapted=adapted), library)
+        self._head = Program(summarised(recorded_head(head, hidden.shape[1:], adapted=adapted)), library)
 
     def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
         """The decoder's hidden states [T, hidden_size]; see `StepPrograms.hidden`.
@@ -46,12 +47,11 @@ class EncoderDecoderPrograms:
         hidden, _, decoded = self._computed(step)
         return hidden if wanted is None else hidden[np.searchsorted(decoded, wanted)]
 
-    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         """See `StepPrograms.logits`."""
-        [logits] = self._head.run([hidden] if adapters is None else [hidden, adapters])
-        return logits
+        return Logits(*self._head.run([hidden] if adapters is None else [hidden, adapters]))
 
-    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]:
         """See `StepPrograms.hidden_and_logits`."""
         hidden, decoder, _ = self._computed(step)
         return hidden, self.logits(hidden, decoder.adapters)

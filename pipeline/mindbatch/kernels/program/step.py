@@ -14,7 +14,8 @@ from mindbatch.kernels.program.last_rows import LastRows
 from mindbatch.kernels.program.outputs import OutputMemory
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import ROWS, Recording, recorded
-from mindbatch.kernels.step import Batch, IntArray
+from mindbatch.kernels.program.summary import summarised
+from mindbatch.kernels.step import Batch, IntArray, Logits
 
 LENGTHS = Batch._fields.index("lengths")
 
@@ -31,11 +32,11 @@ class Programs(Protocol):
         """See `StepPrograms.hidden`."""
         ...
 
-    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
+    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         """See `StepPrograms.logits`."""
         ...
 
-    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]:
         """See `StepPrograms.hidden_and_logits`."""
         ...
 
@@ -64,13 +65,13 @@ class StepPrograms:
             return
         [hidden] = step.outputs
         self._decoder = LastRows(step, step.inputs[LENGTHS], library)
-        last = recorded_head(head, hidden.shape[1:], adapted=adapted)
+        last = summarised(recorded_head(head, hidden.shape[1:], adapted=adapted))
         logits = [OutputMemory(symbol) for symbol in last.outputs]
         self._head = Program(last, library, logits)
         whole = _recorded_step(decoder, adapted, num_positions)
         [hidden] = whole.outputs
         recorded(head, whole, hidden, tuple(whole.inputs[LENGTHS + 1 :]))
-        self._whole = Program(whole, library, [OutputMemory(hidden), *logits])
+        self._whole = Program(summarised(whole), library, [OutputMemory(hidden), *logits])
 
     @property
     def has_head(self) -> bool:
@@ -87,17 +88,16 @@ class StepPrograms:
             [hidden] = self._decoder.run(step)
         return hidden
 
-    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> FloatArray:
-        """Logits [S, vocabulary] of hidden states [S, hidden_size] and, if any, the slots [S] of adapters."""
+    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
+        """Logits of hidden states [S, hidden_size] and, if any, the slots [S] of adapters."""
         assert self._head is not None
-        [logits] = self._head.run([hidden] if adapters is None else [hidden, adapters])
-        return logits
+        return Logits(*self._head.run([hidden] if adapters is None else [hidden, adapters]))
 
-    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, FloatArray]:
+    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]:
         """Hidden states of all tokens of a step and their logits, as the two apart give them but at once."""
         assert self._head is not None
-        hidden, logits = self._whole.run(step)
-        return hidden, logits
+        hidden, *logits = self._whole.run(step)
+        return hidden, Logits(*logits)
 
 
 def _recorded_step(decoder: Operation, adapted: bool, num_positions: int) -> Recording:

@@ -91,9 +91,7 @@ class AnswerConfig:
     cluster_column: str | None = option(
         None, "column of what rows belong together by, such as the text that several questions are about"
     )
-    metrics: Any = option(
-        ("exact_match",), f"of {', '.join(METRIC_NAMES)}", accepts="list of names of metrics"
-    )
+    metrics: Any = option(("exact_match",), f"of {', '.join(METRIC_NAMES)}", accepts="name or list of names")
 
 
 @dataclass
@@ -125,7 +123,9 @@ class EvaluateConfig(ModelTaskConfig):
         "further models to evaluate beside `model`, by names for the columns",
         accepts="mapping of names to folders, or null",
     )
-    metrics: Any = option(None, "metrics in place of those of the task", accepts="list of names, or null")
+    metrics: Any = option(
+        None, "metrics in place of those of the task", accepts="name, list of names, or null"
+    )
     baseline: str | None = option(None, "column that the others are compared with; null: the first")
     output: EvaluateOutputConfig = section(EvaluateOutputConfig)
     report: str | None = option(None, "file for the page of the report (HTML)", is_path=True)
@@ -179,7 +179,7 @@ class EvaluateConfig(ModelTaskConfig):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """The metrics, each once."""
-        return tuple(dict.fromkeys(self.task.metrics if self.metrics is None else self.metrics))
+        return tuple(dict.fromkeys(_listed(self.task.metrics if self.metrics is None else self.metrics)))
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from super().run_faults(keys)
@@ -210,7 +210,7 @@ class EvaluateConfig(ModelTaskConfig):
 
     def _own_task_faults(self) -> Iterator[str]:
         where = "task.metrics" if self.metrics is None else "metrics"
-        yield from _metric_faults(where, self.task.metrics if self.metrics is None else self.metrics)
+        yield from _metric_faults(where, _listed(self.task.metrics if self.metrics is None else self.metrics))
         yield from _answer_faults(self.task)
         if self.data.format == "openai":
             yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
@@ -234,6 +234,11 @@ def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
             yield f"checkpoints: {shown(name)}: {NAME_RULE}"
         if not isinstance(folder, str) or not folder:
             yield f"checkpoints.{name}={shown(folder)}: must be the folder of a model"
+
+
+def _listed(value: Any) -> Any:
+    """A single name as the list of it."""
+    return [value] if isinstance(value, str) else value
 
 
 def _metric_faults(where: str, metrics: Any) -> Iterator[str]:

@@ -49,7 +49,7 @@ def _of_this_server(config: RankTableConfig) -> Assembled:
         raise RankTableError(
             [
                 *addresses.faults,
-                "so the addresses of this machine's NPUs are not known; give them, or those of other "
+                "the addresses of this machine's NPUs are not known; give them, or those of other "
                 "servers: servers='[{...}]' (see --help)",
             ]
         )

@@ -8,6 +8,7 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.evaluate.columns import adapters_of, columns_of, run_config
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 from .conftest import Configured
 
@@ -25,6 +26,14 @@ def test_names_have_what_differs_and_folders_all(configured: Configured) -> None
     assert all("/" not in column.folder for column in columns)
     config.checkpoints = {"sft": "elsewhere"}
     assert [column.name for column in columns_of(config)][-1] == "sft+a/b+sampling"
+
+
+def test_one_metric_needs_no_list() -> None:
+    keys = schema_keys(EvaluateConfig)
+    config = EvaluateConfig(metrics="f1")
+    assert config.metric_names == ("f1",)
+    config.metrics = "f2"
+    assert any("metrics: f2: no such metric" in fault for fault in config.run_faults(keys))
 
 
 def test_a_run_has_its_columns_adapter_alone(configured: Configured, tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""A command whose standard streams are closed or full, or whose folder is gone, says so or goes on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MINDBATCH = f"{sys.executable} -m mindbatch"
+TABLE = Path(__file__).parents[2] / "examples/rank_table.json"
+
+
+def run(command: str, folder: Path) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_lead_nowhere(closed: str, tmp_path: Path) -> None:
+    code, out, err = run(f"{MINDBATCH} rank-table check {TABLE} {closed}", tmp_path)
+    assert (code, err) == (0, "")
+    assert ("2 ranks on 1 server" in out) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_prompts_of_a_closed_input_are_none(tmp_path: Path) -> None:
+    code, _, err = run(f"{MINDBATCH} generate model=tiny_gpt2 prompts_file=- <&-", tmp_path)
+    assert (code, err) == (
+        2,
+        "mindbatch: prompts_file=-: standard input is empty; a prompt a line is needed\n",
+    )
+
+
+def test_a_full_output_is_told(tmp_path: Path) -> None:
+    code, _, err = run(f"{MINDBATCH} rank-table check {TABLE} > /dev/full", tmp_path)
+    assert (code, err) == (1, "mindbatch: standard output: cannot be written (No space left on device)\n")
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code, _, err = run(f"rmdir {gone}; {MINDBATCH} rank-table check {TABLE}", gone)
+    assert (code, err) == (2, "mindbatch: the current folder has been removed; change to another one\n")
