@@ -3,6 +3,7 @@
 The words are read one by one, as JSON or in Hydra's grammar, so that every fault is found.
 """
 
+import os
 import pickle
 import re
 import shlex
@@ -269,7 +270,7 @@ def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
     whole, key = " ".join([before, *words]), _key_of(before)
     if (key == "prompts" or reader.takes_text(key)) and _is_plain(before) and len(whole) <= LONGEST_ECHO:
         return f"{fault}; a text with spaces is quoted: {shlex.quote(whole)}"
-    is_model = len(words) == 1 and reader.knows(MODEL_FOLDER) and Path(words[0], "config.json").is_file()
+    is_model = len(words) == 1 and reader.knows(MODEL_FOLDER) and os.path.isfile(f"{words[0]}/config.json")
     return f"{fault}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else fault
 
 

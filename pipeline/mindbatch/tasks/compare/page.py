@@ -25,9 +25,8 @@ def compare_page(comparison: Comparison, limit: int) -> str:
     more = len(comparison.prompts) - limit
     if more > 0:
         blocks.append(f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all")
-    return "\n\n".join(
-        [*blocks, drawn_in_parts(MEASURES, partial(_measures, comparison)), "\n".join(_notes(comparison))]
-    )
+    table = drawn_in_parts(MEASURES, partial(_measures, comparison))
+    return "\n\n".join([*blocks, table, "\n".join(_notes(comparison))])
 
 
 def _prompt(prompt: PromptReport) -> str:

@@ -81,11 +81,8 @@ def difference_text(metric: Metric[Any], found: Difference) -> str:
 def _notes(evaluation: Evaluation) -> Iterator[str]:
     for each in evaluation.scores:
         if each.unscored:
-            where = (
-                ""
-                if len(each.unscored) == len(evaluation.columns)
-                else f" of {', '.join(map(printable, each.unscored))}"
-            )
+            names = ", ".join(map(printable, each.unscored))
+            where = f" of {names}" if len(each.unscored) < len(evaluation.columns) else ""
             yield f"{each.metric.name}: nothing{where} was scored, for no question could be run"
         left_out = len(evaluation.questions) - len(each.rows)
         if left_out and each.rows:
