@@ -27,6 +27,7 @@ RULES: list[dict[str, Any]] = [
     {"top_p": 0.99},
     {"top_p": 0.5, "temperature": 1.7},
     {"top_p": 1e-3},
+    {"top_p": 1e-9},  # as float32, 1 - top_p is 1
     {"top_k": 1},
     {"top_k": 50},
     {"top_k": 3000},

@@ -319,7 +319,8 @@ inline double weigh(const Drawable& d, NucleusSpace& space, Bracket& bracket) {
 inline KeptKeys nucleus_of(const Drawable& d, float tail, NucleusSpace& space, double* sums) {
   Bracket bracket = guess(d, tail, space.list);
   const double all = weigh(d, space, bracket);
-  const auto is_enough = [&](double kept) { return static_cast<float>((all - kept) / all) <= tail; };
+  // The largest key is kept even where `tail` is all.
+  const auto is_enough = [&](double kept) { return kept > 0 && static_cast<float>((all - kept) / all) <= tail; };
   const bool is_above = is_enough(bracket.above), is_below = !is_enough(bracket.above + weight_of(space.list));
   if (is_above) bracket = {bracket.high, __builtin_nextafterf(d.top, __builtin_inff()), 0};
   else if (is_below) bracket = {d.top - 88 * d.temperature, bracket.low, 0};
