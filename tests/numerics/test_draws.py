@@ -72,8 +72,8 @@ def kept(scores: NDArray[np.float32], params: DecodingParams) -> tuple[NDArray[n
     if params.top_p < 1:
         mask &= plain_filters.top_p(left, params.top_p)
         order = np.argsort(left, kind="stable")
-        sums = np.cumsum(plain_filters.probabilities(left)[order])
-        doubt = float(np.abs(sums - (1 - params.top_p)).min())
+        sums = np.cumsum(plain_filters.probabilities(left)[order])[:-1]  # the largest always stays
+        doubt = float(np.abs(sums - (1 - params.top_p)).min(initial=1.0))
     shares = plain_filters.probabilities(np.where(mask, scores, np.float32(-np.inf)))
     return mask & (shares >= params.min_p * shares.max()), doubt
 
