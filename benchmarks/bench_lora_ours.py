@@ -63,7 +63,7 @@ def main() -> None:
 
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
-    from mindbatch.kernels.interface import CacheGeometry
+    from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.native_model import load_native
     from mindbatch.parallel.context import initialise
 

@@ -22,7 +22,8 @@ from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models.adapter_weights import fit_adapters
 from mindbatch.models.native_model import load_native
 from mindbatch.models.registry import describe, tensor_specs

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from mindbatch.cache.paged import allocate
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.kernels.choice import compiled
-from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer_cells import as_cell
 from mindbatch.kernels.native_cells import GraphCell, PlainGraphCell
+from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.builder import Layers
 from mindbatch.models.architecture import Architecture

@@ -30,9 +30,10 @@ from mindbatch.kernels.ascend import step as ascend_step
 from mindbatch.kernels.ascend.graphs import AscendGraph
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, FLOAT32
 from mindbatch.kernels.reference import ReferenceKernels
+from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models.loader import load_weights
 from mindbatch.models.native_model import load_native
 from mindbatch.models.registry import describe

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.alibi import Alibi, alibi_slopes
 from mindbatch.kernels.choice import compiled
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.reference import ReferenceKernels
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 
 Arrays = list[NDArray[np.float32]]
 TOLERANCE = 1e-5

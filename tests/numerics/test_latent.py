@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.kernels.interface import HeadProductsShape, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import Recording, recorded
+from mindbatch.kernels.shapes import HeadProductsShape
 
 Floats = NDArray[np.float32]
 SHAPES = [

@@ -16,8 +16,9 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.native_library import find_library
+from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models.native_model import load_native
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise

@@ -18,7 +18,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.kernels import native_library
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.choice import choose_kernels, compiled
-from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Layer
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_functions import FLOAT
@@ -26,6 +26,7 @@ from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.program.recording import Call, Recording, Symbol, recorded
+from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models.native_model import load_native
 from mindbatch.models.registry import describe
 

@@ -13,7 +13,7 @@ from mindbatch.backends.simulation.forks import as_rank
 from mindbatch.engine.sample_steps import DECODE, sample_steps
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.interface import CacheGeometry
+from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models.config_reader import NONE_IGNORED
 from mindbatch.parallel.topology import TensorSlice, Topology
 

@@ -12,9 +12,9 @@ from mindbatch.ascend_check import twins
 from mindbatch.ascend_check.models import FloatArray
 from mindbatch.ascend_check.runs import GEOMETRY, PROMPTS, STEPS, TABLES, step_of
 from mindbatch.engine.batch import flatten
-from mindbatch.kernels.interface import AttentionShape, ExpertsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import AttentionShape, ExpertsShape
 from mindbatch.kernels.step import StepShape
 
 ROUTING = Routing(experts=4, chosen=2)

@@ -27,7 +27,8 @@ from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.choice import compiled
-from mindbatch.kernels.interface import CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step import Span
 from mindbatch.models.native_model import load_native
 from mindbatch.models.runnable import RunnableModel

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mindbatch.kernels.arrays import Array, aligned_zeros
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 
 if TYPE_CHECKING:  # MindSpore
     from mindspore import Parameter

@@ -104,7 +104,7 @@ def load_runners(
     with interruptible():
         from mindbatch.engine.model_runner import ModelRunner
         from mindbatch.kernels.choice import choose_kernels
-        from mindbatch.kernels.interface import CacheGeometry
+        from mindbatch.kernels.shapes import CacheGeometry
 
         kernels = choose_kernels(
             runtime.kernels,

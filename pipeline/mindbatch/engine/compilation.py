@@ -64,7 +64,7 @@ def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
 def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Iterator[dict[str, Any]]:
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
-    from mindbatch.kernels.interface import CacheGeometry
+    from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.parallel.context import initialise, join_group
 
     initialise("Ascend")

@@ -27,7 +27,8 @@ from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, ModelPart, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
-    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel
 
 

@@ -48,7 +48,7 @@ def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
     """As first_logits, where MindSpore is set up; also of one rank in a model-parallel group of processes."""
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
-    from mindbatch.kernels.interface import CacheGeometry
+    from mindbatch.kernels.shapes import CacheGeometry
 
     kernels = choose_kernels("auto", "CPU")
     kernels.set_up()

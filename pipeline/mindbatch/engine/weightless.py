@@ -18,7 +18,8 @@ from mindbatch.parallel.topology import ModelPart, Stage
 
 if TYPE_CHECKING:  # in the simulating process alone
     from mindbatch.backends.mindformers.weight_bytes import WeightBytes
-    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel
 
 NATIVE, MINDFORMERS, LEGACY = "native", "mindformers", "legacy"

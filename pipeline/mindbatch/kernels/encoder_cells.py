@@ -8,7 +8,7 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.gathered_attention import NEVER, GatheredAttention, by_head
-from mindbatch.kernels.interface import AttentionShape
+from mindbatch.kernels.shapes import AttentionShape
 
 
 class StepAttention(nn.Cell):

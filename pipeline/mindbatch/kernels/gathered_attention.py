@@ -7,8 +7,8 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.alibi import Alibi
-from mindbatch.kernels.interface import AttentionShape
 from mindbatch.kernels.plain_cells import capped
+from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.tensors import constant
 
 NEVER = -3.0e38  # a score that exp turns into 0

@@ -1,84 +1,25 @@
-"""What a set of kernels must offer to the layers, and the shapes that both sides agree on."""
+"""What a set of kernels must offer to the layers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindbatch.kernels.adapters import AdapterStore
-from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.layer import Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, Span, StepShape
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 if TYPE_CHECKING:
     from mindspore import Parameter, Tensor
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """The slice of attention that one rank computes.
-
-    window: number of latest positions a token sees, its own included; 0 for all.
-    scale: the factor on query-key products.
-    softcap: scores become softcap * tanh(score / softcap); with 0 they stay.
-    alibi: what is added to the products then, of the heads of this rank.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    window: int = 0
-    alibi: Alibi | None = None
-    softcap: float = 0.0
-
-    @property
-    def qkv_width(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * self.head_dim
-
-
-@dataclass(frozen=True)
-class ExpertsShape:
-    """The slice of a layer of experts that one rank computes.
-
-    inner: width of each expert on this rank, between its two products. activation: of the gate.
-    """
-
-    routing: Routing
-    inner: int
-    activation: str
-
-
-@dataclass(frozen=True)
-class HeadProductsShape:
-    """Products of each head's numbers with a matrix of its own.
-
-    Head h reads `inputs` numbers of a row from h * stride + first on.
-    """
-
-    heads: int
-    stride: int
-    first: int
-    inputs: int
-    outputs: int
-
-
-@dataclass(frozen=True)
-class CacheGeometry:
-    """Size of the paged cache. One block more than num_blocks is allocated: padding is written there."""
-
-    num_blocks: int
-    block_size: int
 
 
 class Kernels(ABC):

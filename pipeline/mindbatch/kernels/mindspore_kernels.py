@@ -13,7 +13,7 @@ from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.plain_cells import (
     Capped,
@@ -26,6 +26,7 @@ from mindbatch.kernels.plain_cells import (
     Sum,
     TableRows,
 )
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.kernels.tensors import constant, shared_parameter
 from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.context import initialise

@@ -10,13 +10,7 @@ import numpy as np
 
 from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.interface import (
-    AttentionShape,
-    CacheGeometry,
-    ExpertsShape,
-    HeadProductsShape,
-    Kernels,
-)
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Identity, Operation
 from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.meetings import Meetings
@@ -26,6 +20,7 @@ from mindbatch.kernels.native_functions import Infer, MakeCell, first_type, floa
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, Int8Weights, native_weights
 from mindbatch.kernels.program.recording import RecordedCell
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3, "quick_gelu": 4}

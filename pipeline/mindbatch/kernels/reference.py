@@ -14,10 +14,10 @@ from mindbatch.kernels.encoder_cells import (
     StepAttention,
 )
 from mindbatch.kernels.gathered_attention import GatheredAttention
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.reference_experts import Experts
 from mindbatch.kernels.reference_latent import Columns, HeadProducts, LatentHeads
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.tensors import constant
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.interface import ExpertsShape
 from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import ExpertsShape
 
 _LEAST = 1e-20  # is added to a sum that is divided by
 

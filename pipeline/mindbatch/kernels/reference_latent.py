@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mindspore import Tensor, mint, nn, ops
 
-from mindbatch.kernels.interface import HeadProductsShape
+from mindbatch.kernels.shapes import HeadProductsShape
 
 
 class Columns(nn.Cell):

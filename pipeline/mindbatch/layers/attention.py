@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Layer, Operation
+from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.weights import Weights
 from mindbatch.models.architecture import Architecture

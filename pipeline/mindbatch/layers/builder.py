@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindbatch.kernels.distances import distance_bias
-from mindbatch.kernels.interface import ExpertsShape, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Layer, Operation
 from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import ExpertsShape
 from mindbatch.layers.attention import PositionQueries, SelfAttention, attention_shape
 from mindbatch.layers.decoder import (
     Angles,

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Layer, Operation
+from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.layers.decoder import Decoder, Network, Tensors
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.weights import Weights

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mindbatch.kernels.interface import ExpertsShape, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Layer, Operation
+from mindbatch.kernels.shapes import ExpertsShape
 from mindbatch.layers.weights import Weights
 from mindbatch.parallel.topology import TensorSlice
 

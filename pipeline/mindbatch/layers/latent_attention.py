@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindbatch.kernels.interface import HeadProductsShape, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.layer import Layer, Operation
+from mindbatch.kernels.shapes import HeadProductsShape
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.norm import Norm

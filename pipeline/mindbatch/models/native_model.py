@@ -31,8 +31,9 @@ from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
-    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.program.step import Programs
+    from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.layers.decoder import Network
     from mindbatch.models.runnable import RunnableModel
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindbatch.cache.paged import PagedCache
-from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.program.step import Programs
+from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.layers.decoder import Network
 from mindbatch.models.adapter_bank import AdapterBank
 

@@ -31,7 +31,8 @@ from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
-    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel
 
 

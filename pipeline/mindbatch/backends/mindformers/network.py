@@ -20,7 +20,8 @@ from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, 
 from mindbatch.cache.paged import PagedCache, allocate
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.layers.decoder import Network, Tensors
 from mindbatch.models.adapter_bank import AdapterBank
 from mindbatch.models.runnable import RunnableModel

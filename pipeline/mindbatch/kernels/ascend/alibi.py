@@ -16,7 +16,7 @@ from mindspore import dtype as mstype
 
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS
-from mindbatch.kernels.interface import AttentionShape
+from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.tensors import constant
 
 _WHOLE = 256

@@ -7,7 +7,7 @@ from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
 from mindbatch.kernels.ascend.limits import needs_gathering
 from mindbatch.kernels.gathered_attention import GatheredAttention
-from mindbatch.kernels.interface import AttentionShape
+from mindbatch.kernels.shapes import AttentionShape
 
 HIDDEN = -10000.0
 """What MindFormers adds to the score of a position that a query must not see; exp makes it 0."""

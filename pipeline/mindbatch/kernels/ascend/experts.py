@@ -8,8 +8,8 @@ from __future__ import annotations
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.interface import ExpertsShape
 from mindbatch.kernels.reference_experts import Router
+from mindbatch.kernels.shapes import ExpertsShape
 
 _COUNTS = 2
 """MoeInitRoutingV2 gives how many rows each expert has, not where they end."""

@@ -37,10 +37,10 @@ from mindbatch.kernels.ascend.step import (
     rounded_sequences,
     shape_of,
 )
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.reference_latent import HeadProducts
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.interface import AttentionShape
+from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.tensors import constant
 
 HALF_ROTATION = 2

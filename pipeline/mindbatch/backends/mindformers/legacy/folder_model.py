@@ -40,7 +40,8 @@ from mindbatch.parallel.topology import WHOLE, TensorSlice
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindspore import nn
 
-    from mindbatch.kernels.interface import CacheGeometry, Kernels
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel
 
 NAMES = "mindformers"

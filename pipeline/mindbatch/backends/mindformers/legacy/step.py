@@ -9,7 +9,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindbatch.backends.mindformers.legacy.network import CACHES, parts_of
 from mindbatch.cache.block_copies import BlockCopies
 from mindbatch.cache.paged import PagedCache
-from mindbatch.kernels.interface import AttentionShape, CacheGeometry, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.layers.decoder import Network, Tensors
 from mindbatch.models.runnable import RunnableModel
 

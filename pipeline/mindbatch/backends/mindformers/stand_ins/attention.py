@@ -6,7 +6,8 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import AttentionShape
 
 
 class Attention(nn.Cell):

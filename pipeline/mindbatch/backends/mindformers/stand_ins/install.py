@@ -18,7 +18,8 @@ from mindbatch.backends.mindformers.stand_ins import (
     router,
     token_dispatcher,
 )
-from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import AttentionShape
 
 Caches = Sequence[tuple[Parameter, ...]]
 

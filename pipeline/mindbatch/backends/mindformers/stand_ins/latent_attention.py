@@ -7,7 +7,8 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.stand_ins.attention import Attention
-from mindbatch.kernels.interface import AttentionShape, Kernels
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.shapes import AttentionShape
 
 
 class LatentTensors(nn.Cell):
