@@ -71,16 +71,18 @@ def run_shapes(shapes: str, folder: Path, options: argparse.Namespace, machine: 
         ]
         for count in sorted(options.rows)
     }
-    bench = Bench(source, rows, options.threads, options.environments, options.seconds)
+    bench = Bench(source, rows, options.contexts, options.threads, options.environments, options.seconds)
     names = [name for name in SIDES if any(part in name for part in options.peers)]
     sides = measure(bench, names, options.rounds, options.budget)
     sizes = sizes_of(config, (source / "model.safetensors").stat().st_size)
     floors = {
-        f"bound, {kind}": bounds(sizes, machine, {count: some[0] for count, some in rows.items()}, kind)
+        f"bound, {kind}": bounds(
+            sizes, machine, {count: some[0] for count, some in rows.items()}, options.contexts, kind
+        )
         for kind in BYTES
     }
     rivals = {name: side.rival for name, side in SIDES.items() if side.rival is not None}
-    lines = page(cases_of(list(rows)), sides, floors, rivals)
+    lines = page(cases_of(list(rows), options.contexts), sides, floors, rivals)
     return "\n".join([f"{shapes}: {options.rounds} rounds, {describe_rows(rows[min(rows)][0])}", "", *lines])
 
 
@@ -128,6 +130,13 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--rows", nargs="+", type=int, default=[64], help="counts; 64 256 for the whole table"
+    )
+    parser.add_argument(
+        "--contexts",
+        nargs="*",
+        type=int,
+        default=[],
+        help="tokens: one sequence decodes behind so many, and a prompt has so many; 8192 for qwen2.5",
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--environments", type=Path, default=Path("peers"), help="what make_peers.sh made")

@@ -20,6 +20,7 @@ from bench_peers_table import (
     MEMORY,
     PREFILL,
     Figures,
+    context_case,
     decode_case,
     prefill_case,
     rows_case,
@@ -86,11 +87,13 @@ class Bench:
     """One model's shapes, and how they are run.
 
     folder: of Hugging Face; converted ones are written beside it.
-    rows: by count, those of each variant. seconds: after which a turn is ended.
+    rows: by count, those of each variant. contexts: tokens of long ones.
+    seconds: after which a turn is ended.
     """
 
     folder: Path
     rows: dict[int, list[Rows]]
+    contexts: Sequence[int]
     threads: int
     environments: Path
     seconds: float
@@ -136,7 +139,10 @@ class Bench:
         for batch in DECODE:
             found = worker.ask(case="decode", batch=batch, context=CONTEXT, steps=STEPS[batch])
             figures.note(decode_case(batch), statistics.median(found) * 1e3)
-        for tokens in PREFILL:
+        for tokens in self.contexts:
+            found = worker.ask(case="decode", batch=1, context=tokens, steps=STEPS[1])
+            figures.note(context_case(tokens), statistics.median(found) * 1e3)
+        for tokens in (*PREFILL, *self.contexts):
             found = worker.ask(case="prefill", tokens=tokens, times=2)
             figures.note(prefill_case(tokens), min(found) * 1e3)
 

@@ -103,16 +103,25 @@ def prefill_case(tokens: int) -> str:
     return f"prefill {tokens} ms"
 
 
-def cases_of(counts: Sequence[int]) -> list[str]:
-    """The columns; counts: of rows, the fewest first."""
+def context_case(tokens: int) -> str:
+    """The name of a column of one sequence that has so many tokens before it."""
+    return f"decode 1 at {tokens} ms"
+
+
+def cases_of(counts: Sequence[int], contexts: Sequence[int]) -> list[str]:
+    """The columns; counts: of rows, the fewest first. contexts: tokens of long contexts."""
     rows = [rows_case(counts[0], "fresh"), *(rows_case(count, "warm") for count in counts)]
-    return [FIRST, *rows, *map(decode_case, DECODE), *map(prefill_case, PREFILL), MEMORY]
+    steps = [*map(decode_case, DECODE), *map(context_case, contexts)]
+    return [FIRST, *rows, *steps, *map(prefill_case, (*PREFILL, *contexts)), MEMORY]
 
 
-def bounds(sizes: Sizes, machine: Machine, rows: Mapping[int, Rows], kind: str) -> Figures:
-    """The least time of each case: matrices read once a step at the measured bandwidth, and for float32 the
-    operations of the products at the measured rate (attention and all else left out). The least memory is
-    that of the weights and of what is kept of the rows that are together, at their ends."""
+def bounds(
+    sizes: Sizes, machine: Machine, rows: Mapping[int, Rows], contexts: Sequence[int], kind: str
+) -> Figures:
+    """The least time of each case: matrices, and keys and values of long contexts, read once a step at the
+    measured bandwidth, and for float32 the operations of the products at the measured rate (attention's and
+    all else left out). The least memory is that of the weights and of what is kept of the rows that are
+    together, at their ends."""
     found = Figures()
     found.note(MEMORY, _least_bytes(sizes, [*rows.values()], kind) / 1e6)
     read = (sizes.matrices + sizes.head) * BYTES[kind] / machine.bandwidth
@@ -120,9 +129,12 @@ def bounds(sizes: Sizes, machine: Machine, rows: Mapping[int, Rows], kind: str) 
     for batch in DECODE:
         computed = 2 * batch * (sizes.matrices + sizes.head) / rate
         found.note(decode_case(batch), max(read, computed) * 1e3)
+    for tokens in contexts:
+        kept = tokens * sizes.cached * CACHE_BYTES.get(kind, 2.0)
+        found.note(context_case(tokens), read * 1e3 + kept / machine.bandwidth * 1e3)
     if kind != "float32":
         return found
-    for tokens in PREFILL:
+    for tokens in (*PREFILL, *contexts):
         found.note(prefill_case(tokens), 2 * (tokens * sizes.matrices + sizes.head) / rate * 1e3)
     for count, some in rows.items():
         answers = sum(row["answer_tokens"] for row in some)

@@ -22,9 +22,13 @@ def test_bounds_are_the_bytes_and_the_operations_of_the_matrices() -> None:
     config = {"vocab_size": 10, "n_embd": 4, "n_positions": 5, "n_layer": 3, "n_head": 2}
     sizes = sizes_of(config, 4 * (10 * 4 + 5 * 4 + 100))
     machine = Machine(bandwidth=1000, flops=1e9)
-    whole, half = (bounds(sizes, machine, {3: ROWS}, kind) for kind in ("float32", "bfloat16"))
+    whole, half = (bounds(sizes, machine, {3: ROWS}, [50], kind) for kind in ("float32", "bfloat16"))
     assert whole.median("decode 1 ms") == pytest.approx(1e3 * 140 * 4 / 1000)
     assert half.median("decode 1 ms") == pytest.approx(1e3 * 140 * 2 / 1000)
+    # 50 tokens with 3 layers' keys and values of 4 numbers
+    assert whole.median("decode 1 at 50 ms") == pytest.approx(1e3 * (140 + 50 * 24) * 4 / 1000)
+    assert half.median("decode 1 at 50 ms") == pytest.approx(1e3 * (140 + 50 * 24) * 2 / 1000)
+    assert whole.median("prefill 50 ms") == pytest.approx(1e3 * 2 * (50 * 100 + 40) / 1e9)
     # 6 prompt tokens and 7 answers, of which the last three are not computed on; 7 rows of logits
     assert whole.median("3 rows, warm s") == pytest.approx(2 * (10 * 100 + 7 * 40) / 1e9)
     assert half.median("3 rows, warm s") is None
@@ -55,7 +59,7 @@ def test_padded_batches_are_sorted_and_each_row_gets_what_it_wanted() -> None:
 
 
 def test_a_side_without_its_environment_is_told(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "huggingface", {3: [ROWS]}, 1, tmp_path, 10)
+    bench = Bench(tmp_path / "huggingface", {3: [ROWS]}, [], 1, tmp_path, 10)
     found = Figures()
     bench.turn(Side("bench_peers_openvino.py", "int8", "openvino"), found, 0)
     assert found.reason == f"no environment {tmp_path}/openvino (see make_peers.sh)"
@@ -65,7 +69,7 @@ def test_a_side_without_its_environment_is_told(tmp_path: Path) -> None:
 def test_every_peer_is_compared_with_a_side_of_ours() -> None:
     rivals = {side.rival for side in SIDES.values() if side.rival is not None}
     assert rivals <= {name for name, side in SIDES.items() if side.rival is None}
-    assert cases_of([64, 256])[1:4] == ["64 rows, fresh s", "64 rows, warm s", "256 rows, warm s"]
+    assert cases_of([64, 256], [])[1:4] == ["64 rows, fresh s", "64 rows, warm s", "256 rows, warm s"]
 
 
 @pytest.mark.slow
@@ -76,9 +80,9 @@ def test_ours_runs_through_every_case(tmp_path: Path) -> None:
     write, shape = SHAPES["tiny"]
     (tmp_path / "huggingface").mkdir()
     write(tmp_path / "huggingface", shape)
-    bench = Bench(tmp_path / "huggingface", {3: [ROWS, ROWS]}, 1, tmp_path, 60)
+    bench = Bench(tmp_path / "huggingface", {3: [ROWS, ROWS]}, [400], 1, tmp_path, 60)
     found = Figures()
     bench.turn(SIDES["ours int8"], found, 0)
     assert found.reason is None
-    assert set(found.rounds) == set(cases_of([3]))
+    assert set(found.rounds) == set(cases_of([3], [400]))
     assert [len(answer) for answer in found.answers] == [2, 4, 1]
