@@ -11,10 +11,10 @@
 
 constexpr int64_t kGroupsAtOnce = 128;
 constexpr int64_t kRowBytes = kPanel * 4;
-// How far ahead a tile takes x and the panel from the second-level cache to the first: both are streams of memory.
+// How far ahead a tile takes x and the panel from the second-level cache to the first.
 constexpr int64_t kWordsAhead = 192, kGroupsAhead = 4;
 // How many bytes ahead a panel comes from memory that one tile passes over. Measured: at 2048 and 4096 it came slower.
-constexpr int64_t kStreamAhead = 3584;
+constexpr int64_t kPanelAhead = 3584;
 
 // What a tile prefetches at each group: the line at `bytes` and the one `second` bytes behind it; then `step` further.
 struct Ahead {
@@ -23,8 +23,10 @@ struct Ahead {
 };
 
 // acc[r][c] += sum over g of x[g][r] * panel[g][c]; x: [groups, Kind::kWords, Rows], panel: [groups, kPanel].
+// IsStream: the panel comes from memory. The processor itself takes it on to the first-level cache; a fetch for that too
+// holds up those from memory.
 // (Loops over sums are unrolled early: later, the compiler has already put the sums in memory before and behind.)
-template <class Kind, int Rows>
+template <class Kind, int Rows, bool IsStream>
 inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups, float* acc, Ahead ahead) {
   typedef typename Kind::Sum Sum;
   Sum sum[Rows][kVecs];
@@ -38,8 +40,10 @@ inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups
     ahead.bytes += ahead.step;
     const typename Kind::Word* words = x + g * Rows * Kind::kWords;
     __builtin_prefetch(words + kWordsAhead);
-    __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes);
-    __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes + kRowBytes / 2);
+    if (!IsStream) {
+      __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes);
+      __builtin_prefetch(panel + (g + kGroupsAhead) * kRowBytes + kRowBytes / 2);
+    }
     Kind::template add<Rows>(words, panel + g * kRowBytes, sum);
   }
 #pragma GCC unroll 16
@@ -51,10 +55,10 @@ inline void tile(const typename Kind::Word* x, const char* panel, int64_t groups
 template <class Kind>
 using TileFn = void (*)(const typename Kind::Word*, const char*, int64_t, float*, Ahead);
 
-template <class Kind, int Rows>
+template <class Kind, int Rows, bool IsStream>
 inline TileFn<Kind> pick_tile(int64_t rows) {
   if constexpr (Rows == 0) return nullptr;
-  else return rows == Rows ? &tile<Kind, Rows> : pick_tile<Kind, Rows - 1>(rows);
+  else return rows == Rows ? &tile<Kind, Rows, IsStream> : pick_tile<Kind, Rows - 1, IsStream>(rows);
 }
 
 // Rows are cut into tiles of nearly equal height, so that no small tile is left over.
@@ -133,8 +137,7 @@ inline TiledRows<Kind> tile_rows(const LinearArgs& a, const Tiling& tiling) {
   return {reinterpret_cast<const Word*>(tiled), scales};
 }
 
-// Adds the bias, where there is one, to values [rows, kPanel] of a panel, and writes them to its columns of y and what is
-// asked for of them to the summary.
+// Adds the bias, where there is one, to values [rows, kPanel] of a panel, and writes them to its columns of y.
 // value: (row, offset in the panel) -> Vec.
 template <class Value>
 inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
@@ -147,7 +150,13 @@ inline void store_rows(const LinearArgs& a, int64_t first_column, Value value) {
       store_part(y + i, found, lanes);
     });
   }
-  if (a.summary) summarise_panel(a.y, a.rows, a.columns, first_column / kPanel, columns, a.summary);
+}
+
+// What is known of the rows of a panel, if it is asked for.
+inline void summarise(const LinearArgs& a, int64_t p) {
+  if (!a.summary) return;
+  const int64_t left = a.columns - p * kPanel;
+  summarise_panel(a.y, a.rows, a.columns, p, left < kPanel ? left : kPanel, a.summary);
 }
 
 // Fetches the lines of y that a tile's sums go to, and those of the bias, so that what is behind its last slice does not
@@ -171,22 +180,26 @@ inline void linear_panel(const LinearArgs& a, const Tiling& tiling, const TiledR
   __builtin_memset(acc, 0, static_cast<size_t>(a.rows * kPanel) * 4);
   const int64_t all = padded_depth(a.depth, Kind::kKind) / Kind::kGroup;
   const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
-  const int64_t most = tiling.tiles == 1 ? all : kGroupsAtOnce;  // one tile reads the panel once: no use in slices
+  const bool is_stream = tiling.tiles == 1;
+  const int64_t most = is_stream ? all : kGroupsAtOnce;  // one tile reads the panel once: no use in slices
   for (int64_t g = 0; g < all; g += most) {
     const int64_t groups = all - g < most ? all - g : most;
     const char* slice = panel + g * kRowBytes;
-    Ahead ahead = {slice + (tiling.tiles == 1 ? kStreamAhead : groups * kRowBytes), kRowBytes / tiling.tiles,
-                   tiling.tiles == 1 ? kRowBytes / 2 : 0};
+    Ahead ahead = {slice + (is_stream ? kPanelAhead : groups * kRowBytes), kRowBytes / tiling.tiles,
+                   is_stream ? kRowBytes / 2 : 0};
     const bool is_last = g + groups == all;
     for (int64_t t = 0; t < tiling.tiles; t++) {
       const int64_t first = tiling.begin(t), height = tiling.height(t);
       if (is_last) own_lines(a, first, height, p * kPanel);
       const typename Kind::Word* words = x.words + (g * a.rows + first * groups) * Kind::kWords;
-      pick_tile<Kind, Kind::kTileRows>(height)(words, slice, groups, acc + first * kPanel, ahead);
+      const auto multiply = is_stream ? pick_tile<Kind, Kind::kTileRows, true>(height)
+                                      : pick_tile<Kind, Kind::kTileRows, false>(height);
+      multiply(words, slice, groups, acc + first * kPanel, ahead);
       ahead.bytes += ahead.step * groups;
     }
   }
   Kind::store(a, x, acc, panel + all * kRowBytes, p * kPanel);
+  summarise(a, p);
 }
 
 // Calls body(panel, thread) for every panel.
@@ -195,10 +208,18 @@ inline void each_panel(const LinearArgs& a, Body body, const AroundTasks* around
   parallel_for(num_panels(a.columns), body, around);
 }
 
+// Of few rows, at most `Rows`: linear_stream.h.
+constexpr int64_t kFewRows = 4;
+constexpr bool kHasStreams = kLanes == 16;  // fewer registers do not hold the sums of two panels
+template <class Kind, int Rows>
+void linear_stream(const LinearArgs& a);
+
 // x: [rows, depth], packed weights, bias: [columns] or null, y: [rows, columns].
 template <class Kind>
 void linear(const LinearArgs& a) {
   if (a.rows == 0) return;  // no tile, whose share of a panel could be fetched
+  if constexpr (kHasStreams)
+    if (a.rows <= kFewRows) return linear_stream<Kind, kFewRows>(a);
   const Tiling tiling(a.rows, Kind::kTileRows);
   const TiledRows<Kind> x = tile_rows<Kind>(a, tiling);
   each_panel(a, [&](int64_t p, int thread) {

@@ -167,6 +167,7 @@ void linear_amx(const LinearArgs& a) {
       const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, Kind::kKind);
       multiply_panel<Kind>(part, p * kPanel, x, panel, acc);
       Kind::store(part, Kind::rows(scales + first), acc, panel + tiles * kPairBytes, p * kPanel);
+      summarise(part, p);
     }, &kWithTiles);
   }
 }

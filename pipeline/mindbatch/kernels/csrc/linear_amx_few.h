@@ -3,8 +3,6 @@
 // numbers of depth the first ones and the second ones of all pairs are added up apart, then to one another, then to the
 // sum. (Products of two bfloat16 are exact in float32.) Sums of int8 are exact in any order: see `linear`.
 
-constexpr int64_t kFewRows = 4;
-
 // Pairs of bfloat16, widened.
 struct VecPair {
   Vec first, second;
@@ -25,53 +23,72 @@ struct WidenedRows : Bfloat16 {
   }
 };
 
-// acc[r][c] = x[r] . panel[c]; x: [groups, 2, Rows], panel: [groups, kPanel] pairs, groups: whole tiles of kTileSide.
-template <int Rows>
-inline void multiply_few(const float* x, const char* panel, int64_t groups, float* acc) {
-  Vec sum[Rows][kVecs] = {};
+// acc[p][r][c] = x[r] . panel p[c]; x: [groups, 2, Rows]; panels [groups, kPanel] of pairs, `bytes` from one to the next;
+// groups: whole tiles of kTileSide.
+template <int Rows, int Panels>
+inline void multiply_few(const float* x, const char* panel, int64_t bytes, int64_t groups, float* acc) {
+  Vec sum[Panels][Rows][kVecs] = {};
   for (int64_t g = 0; g < groups; g += kTileSide) {
-    Vec first[Rows][kVecs] = {}, second[Rows][kVecs] = {};
+    Vec first[Panels][Rows][kVecs] = {}, second[Panels][Rows][kVecs] = {};
 #pragma GCC unroll 4
     for (int64_t i = g; i < g + kTileSide; i++) {
-      const char* row = panel + i * kRowBytes;
-      __builtin_prefetch(row + kStreamAhead, 0, 2);
-      __builtin_prefetch(row + kStreamAhead + kRowBytes / 2, 0, 2);
       const float* words = x + i * 2 * Rows;
+#pragma GCC unroll 2
+      for (int p = 0; p < Panels; p++) {
+        const char* row = panel + p * bytes + i * kRowBytes;
+        fetch_ahead<Panels>(row);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; v++) {
-        const VecPair weights = widen(load_ints(row + v * kLanes * 4));
+        for (int v = 0; v < kVecs; v++) {
+          const VecPair weights = widen(load_ints(row + v * kLanes * 4));
 #pragma GCC unroll 4
-        for (int r = 0; r < Rows; r++) {
-          first[r][v] = splat(words[r]) * weights.first + first[r][v];
-          second[r][v] = splat(words[Rows + r]) * weights.second + second[r][v];
+          for (int r = 0; r < Rows; r++) {
+            first[p][r][v] = splat(words[r]) * weights.first + first[p][r][v];
+            second[p][r][v] = splat(words[Rows + r]) * weights.second + second[p][r][v];
+          }
         }
       }
     }
+#pragma GCC unroll 2
+    for (int p = 0; p < Panels; p++)
+#pragma GCC unroll 4
+      for (int r = 0; r < Rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVecs; v++) sum[p][r][v] = sum[p][r][v] + (first[p][r][v] + second[p][r][v]);
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < Panels; p++)
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; r++)
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; v++) sum[r][v] = sum[r][v] + (first[r][v] + second[r][v]);
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < Rows; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVecs; v++) store(acc + r * kPanel + v * kLanes, sum[r][v]);
+      for (int v = 0; v < kVecs; v++) store(acc + (p * Rows + r) * kPanel + v * kLanes, sum[p][r][v]);
 }
+
+template <int Rows>
+struct FewProduct {
+  const LinearArgs& a;
+  TiledRows<WidenedRows> x;
+
+  template <int Panels>
+  void multiply(int64_t first) const {
+    if constexpr (Panels > 1 && Rows > 3) {  // more sums than registers
+      for (int64_t p = 0; p < Panels; p++) multiply<1>(first + p);
+      return;
+    }
+    alignas(64) float acc[Panels * Rows * kPanel];
+    const int64_t groups = padded_depth(a.depth, kBfloat16) / Bfloat16::kGroup, bytes = panel_bytes(a.depth, kBfloat16);
+    for (int64_t p = 0; p < Panels; p++) own_lines(a, 0, Rows, (first + p) * kPanel);
+    const unsigned mode = MB_FLUSH_SUBNORMALS();
+    multiply_few<Rows, Panels>(x.words, static_cast<const char*>(a.weights) + first * bytes, bytes, groups, acc);
+    MB_RESTORE_MODE(mode);
+    for (int64_t p = 0; p < Panels; p++)
+      Bfloat16::store(a, {nullptr, nullptr}, acc + p * Rows * kPanel, nullptr, (first + p) * kPanel);
+  }
+};
 
 template <int Rows>
 inline void linear_few(const LinearArgs& a) {
   if constexpr (Rows > 0) {
     if (a.rows != Rows) return linear_few<Rows - 1>(a);
-    const TiledRows<WidenedRows> x = tile_rows<WidenedRows>(a, Tiling(Rows, Rows));
-    const int64_t groups = padded_depth(a.depth, kBfloat16) / Bfloat16::kGroup;
-    each_panel(a, [&](int64_t p, int) {
-      alignas(64) float acc[Rows * kPanel];
-      const char* panel = static_cast<const char*>(a.weights) + p * panel_bytes(a.depth, kBfloat16);
-      own_lines(a, 0, Rows, p * kPanel);
-      const unsigned mode = MB_FLUSH_SUBNORMALS();
-      multiply_few<Rows>(x.words, panel, groups, acc);
-      MB_RESTORE_MODE(mode);
-      Bfloat16::store(a, {nullptr, nullptr}, acc, nullptr, p * kPanel);
-    });
+    each_stream(a, FewProduct<Rows>{a, tile_rows<WidenedRows>(a, Tiling(Rows, Rows))});
   }
 }

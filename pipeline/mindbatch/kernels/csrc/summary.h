@@ -90,15 +90,20 @@ inline void summarise_panel(const float* y, int64_t rows, int64_t columns, int64
   }
 }
 
-// Of all panels of one row.
-inline void summarise_row(const float* scores, int64_t columns, float* summary) {
-  const int64_t panels = num_panels(columns), whole = columns / kPanel;
+// Of panels [first, end) of one row; summary: the row's.
+inline void summarise_panels(const float* scores, int64_t columns, int64_t first, int64_t end, float* summary) {
+  const int64_t panels = num_panels(columns), whole = columns / kPanel < end ? columns / kPanel : end;
   const auto panel_at = [&](int64_t p) { return scores + p * kPanel; };
-  for (int64_t p = 0; p < whole; p += kLanes) {
+  for (int64_t p = first; p < whole; p += kLanes) {
     const int some = static_cast<int>(whole - p < kLanes ? whole - p : kLanes);
     const Parts parts = parts_of(some, kPanel, [&](int64_t i) { return panel_at(p + i); });
     store_part(summary + p, parts.largest, some);
     store_part(summary + panels + p, parts.sums, some);
   }
-  if (whole < panels) summarise_panel(scores, 1, columns, whole, columns - whole * kPanel, summary);
+  if (whole < end) summarise_panel(scores, 1, columns, whole, columns - whole * kPanel, summary);
+}
+
+// Of all panels of one row.
+inline void summarise_row(const float* scores, int64_t columns, float* summary) {
+  summarise_panels(scores, columns, 0, num_panels(columns), summary);
 }

@@ -19,6 +19,7 @@ namespace {
 #include "rows.h"
 #include "summary.h"
 #include "linear.h"
+#include "linear_stream.h"
 #include "linear_float32.h"
 #include "linear_bfloat16.h"
 #include "linear_int8.h"

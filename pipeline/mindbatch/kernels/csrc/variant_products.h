@@ -18,3 +18,4 @@ namespace {
 #include "rows.h"
 #include "summary.h"
 #include "linear.h"
+#include "linear_stream.h"
