@@ -61,7 +61,7 @@ def as_panels(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=str)
-@pytest.mark.parametrize("vocabulary", [1, 31, 32, 1000, 5003])
+@pytest.mark.parametrize("vocabulary", [1, 31, 32, 1000, 5003, 40017])
 @pytest.mark.parametrize("rows", [1, 3, 33])
 def test_a_summary_has_the_largest_and_the_sums_of_panels(
     kind: NumberType, vocabulary: int, rows: int
