@@ -65,6 +65,8 @@ def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None], summa
     tokens: list[list[int]] = [[] for _ in draws]
     if library is None or not any(draws):
         likeliest, normalisers = likeliest_and_normalisers(logits, summary)
+        if not any(draws):
+            return Drawn(likeliest, normalisers, [*tokens])
     else:
         likeliest, normalisers, tokens = _by_kernels(library, np.ascontiguousarray(logits), draws, summary)
     found: list[list[int] | Exception] = []

@@ -129,6 +129,8 @@ def _grow(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> lis
 def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[Sequence]:
     """A sequence for each branch, without its new tokens; sequences that no branch continues are dropped."""
     parents, branches = group.sequences, decision.branches
+    if len(parents) == len(branches) == 1:
+        return parents
     first_branch = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
     group.sequences = [*parents]
     grown = []

@@ -180,7 +180,7 @@ class Scheduler:
 
     def _schedule_running(self, group: SequenceGroup, step: Step, most: int) -> None:
         wanted = self._wanted(group, most - step.num_tokens)
-        while self._blocks_for(wanted) > self.blocks.num_free:
+        while not self._fits(wanted):
             victim = self._last_unscheduled(step)
             self._preempt(victim)
             if victim is group:
@@ -188,6 +188,8 @@ class Scheduler:
         self._take(wanted, step)
 
     def _admit(self, step: Step, most: int) -> None:
+        if not self.waiting:
+            return
         num_sequences = sum(group.max_num_sequences for group in self.running)
         while self.waiting and step.num_tokens < most:
             group = self._next_waiting()
@@ -200,6 +202,11 @@ class Scheduler:
             prefixes = self.prefixes.find(group)
             if self._blocks_to_catch_up(group, prefixes) > self.blocks.num_free:
                 return
+            room = most - step.num_tokens
+            if self._is_found(group, prefixes):  # pre-empted, it goes on as those that are decoding
+                room = self.settings.max_batched_tokens - step.num_tokens
+                if sum(1 + sequence.num_draft_tokens for sequence in group.sequences) > room:
+                    return
             # What this step computes can be shared from the next one on. Nobody waits longer than that: a
             # prompt that goes on in the next step has taken all that was left of this one.
             if self.prefixes.is_coming(group, prefixes, step.filled):
@@ -208,7 +215,13 @@ class Scheduler:
             self._begin(group, prefixes)
             self._load_adapter(group, step)
             num_sequences += group.max_num_sequences
-            self._take(self._wanted(group, most - step.num_tokens), step)
+            self._take(self._wanted(group, room), step)
+
+    def _is_found(self, group: SequenceGroup, prefixes: list[list[int]]) -> bool:
+        """Whether these blocks hold all of a request that has to be there before its next tokens."""
+        size = self.settings.block_size
+        pairs = zip(group.sequences, prefixes, strict=True)
+        return all(len(sequence) - 1 == len(prefix) * size for sequence, prefix in pairs)
 
     def _next_waiting(self) -> SequenceGroup | None:
         """The first request that waits, of those whose adapters have a slot or get one."""
@@ -266,9 +279,7 @@ class Scheduler:
             if earlier + last > budget:
                 last = 0
             count = min(earlier, budget) + last
-            if count < sequence.num_indivisible_tokens:
-                continue
-            if count == 0:
+            if count == 0 or count < sequence.num_indivisible_tokens:
                 continue
             budget -= count
             start = sequence.num_computed_tokens
@@ -284,8 +295,12 @@ class Scheduler:
             step.num_tokens += stop - start
             step.scheduled.append(tokens)
 
-    def _blocks_for(self, wanted: list[ScheduledTokens]) -> int:
-        return self.blocks.blocks_needed(
+    def _fits(self, wanted: list[ScheduledTokens]) -> bool:
+        """Whether there are blocks for what is to be written."""
+        size, most = self.settings.block_size, 0
+        for tokens in wanted:  # they are in so many blocks at most: mostly no more has to be known
+            most += (tokens.stop - tokens.start) // size + 2
+        return most <= self.blocks.num_free or self.blocks.num_free >= self.blocks.blocks_needed(
             (tokens.sequence.block_table, tokens.start, tokens.stop) for tokens in wanted
         )
 

@@ -74,10 +74,13 @@ class Sequence:
     num_accepted_tokens: int = 0
     finish_reason: FinishReason | None = None
     context: PromptContext | None = None
+    _num_given: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._num_given = len(self.row.encoder_token_ids) + len(self.row.prompt_token_ids)
 
     def __len__(self) -> int:
-        row = self.row
-        return len(row.encoder_token_ids) + len(row.prompt_token_ids) + len(row.output_token_ids)
+        return self._num_given + len(self.row.output_token_ids)
 
     @property
     def num_encoder_tokens(self) -> int:
@@ -231,7 +234,10 @@ class SequenceGroup:
     @property
     def is_decoding(self) -> bool:
         """Whether every sequence has just its last token, and a draft, to compute."""
-        return all(sequence.num_earlier_tokens == 0 for sequence in self.sequences)
+        for sequence in self.sequences:  # noqa: SIM110 - asked of every request in every step; all() takes twice as long
+            if sequence.num_earlier_tokens != 0:
+                return False
+        return True
 
     @property
     def first_unscored(self) -> int:

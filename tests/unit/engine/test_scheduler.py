@@ -261,6 +261,16 @@ def test_the_last_come_is_preempted_and_comes_back(prefix_caching: bool) -> None
     assert shown(complete(scheduler)) == [("b", begins, 5, True)]
 
 
+def test_the_preempted_whose_tokens_are_found_verifies_its_draft_where_prompts_have_less_room() -> None:
+    load = Load()
+    load.begin(2, block_size=1, num_blocks=4, budget=3, prompts=1, use_past=True, prefix_caching=True)
+    load.add(prompt=2, new=2, samples=1, token=1, drafted=0)
+    load.add(prompt=1, new=3, samples=1, token=1, drafted=1)
+    while load.scheduler.has_work:
+        load.step()
+    assert load.scheduler.num_preemptions == 1
+
+
 def test_samples_that_just_fit_are_not_preempted() -> None:
     """Three samples of a two-token prompt in three blocks: the last one writes the shared block in place."""
     scheduler = Scheduler(limits_of(block_size=4, num_blocks=3))
