@@ -31,7 +31,7 @@ class DoctorConfig(TaskConfig):
 
 
 def run(config: DoctorConfig) -> int:
-    """Prints the findings; fails when MindSpore cannot be imported, for then no model can run."""
+    """Prints the findings; fails where MindSpore, which belongs to an installation, cannot be imported."""
     mindspore, fault = _import_mindspore()
     findings = collect(mindspore, fault)
     if config.format == "json":
