@@ -3,10 +3,6 @@
 # PYTHON: the Python of an environment that has MindSpore and MindBatch; else the checkout's .venv is made ready.
 set -euo pipefail
 
-if [[ -z ${PYTHON:-} ]]; then
-    # shellcheck source=scripts/venv.sh
-    source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
-    prepare_venv runtime
-    PYTHON=$venv_python
-fi
-exec "$PYTHON" -m mindbatch.ascend_check "$@"
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+run_isolated mindbatch.ascend_check "$@"

@@ -8,7 +8,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
 
 # Without a compiler the tests would be skipped, and nothing compiled.
 make_stub_libraries() {
-    "$venv_python" - <<'PYTHON'
+    "$venv_python" -I - <<'PYTHON'
 import sys
 
 from mindbatch.backends.failure import BackendError

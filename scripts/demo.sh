@@ -9,4 +9,4 @@ prepare_venv runtime
 prompt='prompts=["An increasing sequence: one,"]'
 options=(stream=true decoding.max_new_tokens=200)
 say ".venv/bin/mindbatch generate model=tiny_gpt2 '$prompt' ${options[*]}"
-exec "$venv/bin/mindbatch" generate model=tiny_gpt2 "$prompt" "${options[@]}"
+exec "$venv_python" -I -m mindbatch generate model=tiny_gpt2 "$prompt" "${options[@]}"

@@ -18,7 +18,7 @@ done
 
 check() {
     say "$*"
-    "$venv_python" -m "$@"
+    "$venv_python" -I -m "$@"
 }
 
 prepare_tests

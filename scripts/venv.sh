@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # The project's virtual environment: made when it is missing, installed into only when something changed. Sourced.
+# Scripts run in folders of data: no Python imports from there (-I), and each is named by its absolute path.
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." >/dev/null && pwd)
+root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 venv=$root/.venv
 venv_python=$venv/bin/python
 
@@ -22,7 +23,7 @@ prepare_venv() {
     if is_installed "$what" "$stamp"; then
         return
     fi
-    "$venv_python" -m pip --version >/dev/null 2>&1 || recreate_venv "its pip does not run"
+    isolated "$venv_python" -m pip --version >/dev/null 2>&1 || recreate_venv "its pip does not run"
     install_project "$what"
     # Written last: an installation that was interrupted is done again.
     echo "$stamp" >"$(stamp_file "$what")"
@@ -31,29 +32,53 @@ prepare_venv() {
 # Makes .venv ready for the tests, which run in the checkout's root.
 prepare_tests() {
     # Hundreds of processes import the package, and pytest rewrites its tests: the bytecode of both is kept.
-    unset PYTHONDONTWRITEBYTECODE
+    unset PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSTARTUP
     prepare_venv test
-    cd "$root"
+    cd -- "$root" || exit
 }
 
 # Runs tests of one of CI's later steps: its arguments are pytest's.
 run_step() {
-    "$venv_python" -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
+    "$venv_python" -I -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
 }
 
-# Becomes a module of ours, isolated from the current folder: run by $PYTHON, else by .venv, which is made ready.
+# Becomes a module of ours: run by $PYTHON, else by .venv, which is made ready.
 run_isolated() {
+    local python=$venv_python
     if [[ -z ${PYTHON:-} ]]; then
         prepare_venv runtime
-        PYTHON=$venv_python
+    else
+        python=$(path_of "$PYTHON") || fail "PYTHON=$PYTHON: no such program"
     fi
-    exec "$PYTHON" -I -m "$@"
+    exec "$python" -I -m "$@"
+}
+
+# Runs a Python for the checkout: nothing that is set for the user's own programs reaches it, or what it starts.
+isolated() (
+    local python=$1
+    shift
+    unset "${!PYTHON@}"
+    exec "$python" -I "$@"
+)
+
+# The absolute path of a program. Folders of PATH that are relative are the current folder, or in it.
+path_of() {
+    local found
+    if [[ $1 == */* ]]; then
+        [[ -f $1 && -x $1 ]] || return 1
+        [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"
+        return
+    fi
+    while read -r found; do
+        [[ $found != /* ]] || { echo "$found"; return; }
+    done < <(type -aP -- "$1")
+    return 1
 }
 
 make_venv() {
     if [[ ! -e $venv_python ]]; then
         recreate_venv
-    elif [[ -n ${PYTHON:-} && $(version_of "$PYTHON") != "$(version_of "$venv_python")" ]]; then
+    elif [[ -n ${PYTHON:-} && $(version_of "$(find_python)") != "$(version_of "$venv_python")" ]]; then
         recreate_venv "PYTHON=$PYTHON is another version"
     elif ! is_usable "$venv_python"; then
         recreate_venv "its Python does not run"
@@ -65,22 +90,18 @@ recreate_venv() {
     local python
     python=$(find_python)
     say "Creating .venv with $python ($(version_of "$python"))${1:+; the old one goes: $1}"
-    "$python" -m venv --clear "$venv"
+    isolated "$python" -m venv --clear "$venv"
 }
 
 # $PYTHON if it is set, else the newest Python on the path that fits.
 find_python() {
-    local candidate
-    if [[ -n ${PYTHON:-} ]]; then
-        is_usable "$PYTHON" || fail "PYTHON=$PYTHON: must be Python 3.10, 3.11 or 3.12 with the venv module"
-        echo "$PYTHON"
-        return
-    fi
-    for candidate in python3.12 python3.11 python3.10 python3 python; do
-        if is_usable "$candidate"; then
-            echo "$candidate"
+    local candidate python
+    for candidate in ${PYTHON:+"$PYTHON"} python3.12 python3.11 python3.10 python3 python; do
+        if python=$(path_of "$candidate") && is_usable "$python"; then
+            echo "$python"
             return
         fi
+        [[ -z ${PYTHON:-} ]] || fail "PYTHON=$PYTHON: must be Python 3.10, 3.11 or 3.12 with the venv module"
     done
     fail "no Python 3.10, 3.11 or 3.12 with the venv module was found; install one" \
         "(on Debian and Ubuntu: apt install python3 python3-venv) or name it: PYTHON=/path/to/python3"
@@ -88,11 +109,12 @@ find_python() {
 
 # A command of that name may be there and still not run, or come without its venv module.
 is_usable() {
-    "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' >/dev/null 2>&1
+    isolated "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
+        >/dev/null 2>&1
 }
 
 version_of() {
-    "$1" -c 'import platform; print(platform.python_version())' 2>/dev/null || echo "none"
+    isolated "$1" -c 'import platform; print(platform.python_version())' 2>/dev/null || echo "none"
 }
 
 # Changes with whatever the installation depends on: its files, the C++ sources, Python, the compiler, the folder.
@@ -125,10 +147,11 @@ is_installed() {
 install_project() {
     local extra="" install
     [[ $1 == runtime ]] || extra="[$1]"
-    install=("$venv_python" -m pip install --quiet --disable-pip-version-check --constraint "$root/constraints.txt")
+    install=(isolated "$venv_python" -m pip install --disable-pip-version-check --constraint "$root/constraints.txt")
+    [[ -t 2 ]] || install+=(--quiet)
     say "Installing MindBatch and its dependencies into .venv (minutes, and about 3.5 GB of disk, the first time)"
-    "${install[@]}" setuptools
-    "${install[@]}" --use-pep517 --no-build-isolation --editable "$root$extra"
+    "${install[@]}" setuptools >&2
+    "${install[@]}" --use-pep517 --no-build-isolation --editable "$root$extra" >&2
     # So that commands are quick at once, and where PYTHONDONTWRITEBYTECODE is set.
-    "$venv_python" -m compileall -q -j 0 "$root/pipeline"
+    isolated "$venv_python" -m compileall -q -j 0 "$root/pipeline"
 }

@@ -20,7 +20,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import checkout  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
+
 from mindbatch.config.paths import configs_folder
 from mindbatch.errors import EXIT_USAGE, ConfigError
 from mindbatch.fault_lines import shown

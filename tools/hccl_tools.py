@@ -14,7 +14,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import checkout  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
+
 from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
 from mindbatch.launch.hccn import (

@@ -10,7 +10,8 @@ that could not work, are refused. It needs Python alone.
 import sys
 from pathlib import Path
 
-import checkout  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
+
 from mindbatch.errors import EXIT_DONE, MindBatchError
 from mindbatch.launch.rank_table import table_rows
 from mindbatch.launch.rank_table_faults import size_faults

@@ -16,7 +16,8 @@ import os
 import sys
 from pathlib import Path
 
-import checkout  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
+
 from mindbatch.config.path_faults import output_file_fault
 from mindbatch.config.predict_yaml.config_file import config_text, migrated
 from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError

@@ -21,7 +21,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import checkout  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
+
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress

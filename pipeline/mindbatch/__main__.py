@@ -2,7 +2,7 @@
 
 import sys
 
-if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
     del sys.path[0]  # the current folder, which Python has put there: nothing of it is executed
 
 import gc

@@ -11,14 +11,18 @@ _OTHERS = (
 )
 
 
-def lay_traps(folder: Path, *, besides: tuple[str, ...] = ()) -> None:
+def lay_traps(folder: Path, *, besides: tuple[str, ...] = (), empty: bool = False) -> None:
     """Lays them; what is executed of them writes its name to the file `executed` beside them.
 
-    besides: names that get none.
+    besides: names that get none. empty: they do nothing, and lack what is expected of them.
     """
     trap = (
-        f"open({str(folder / LAID)!r}, 'a').write(__name__ + '\\n')\n"
-        "raise SystemExit('executed from the current folder')\n"
+        ""
+        if empty
+        else (
+            f"open({str(folder / LAID)!r}, 'a').write(__name__ + '\\n')\n"
+            "raise SystemExit('executed from the current folder')\n"
+        )
     )
     for name in {*sys.stdlib_module_names, *_OTHERS} - {*besides}:
         (folder / f"{name}.py").write_text(trap)

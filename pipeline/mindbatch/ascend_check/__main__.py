@@ -11,13 +11,17 @@ devices with recorded ones.
 from __future__ import annotations
 
 import sys
+
+if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+    del sys.path[0]  # the current folder, as in mindbatch/__main__.py
+
 from collections.abc import Iterator
 from pathlib import Path
 
 from mindbatch.ascend_check.commands import CommandError, said_by
 from mindbatch.ascend_check.models import NAMES
 from mindbatch.ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
-from mindbatch.config.environment import prepare_environment
+from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.kernels.memory import DTYPES
 from mindbatch.screen_text import printable, say, show
@@ -32,6 +36,7 @@ _SHIPPED = ("model=tiny_gpt2", 'prompts=["An increasing sequence: one,"]', "deco
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page; the exit code is 1 when a check failed or could not be run."""
+    own_the_process()
     options = parser().parse_args(arguments)
     done: list[Result] = []
     try:

@@ -30,7 +30,7 @@ def said_by(
     Raises:
         CommandError: it has another exit code, or has not ended after so many seconds.
     """
-    command = [sys.executable, "-m", "mindbatch", *words]
+    command = [sys.executable, "-I", "-m", "mindbatch", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -54,7 +54,17 @@ def own_the_process() -> None:
     go to one of them while the main thread has put it off (see `interrupts.py`).
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if sys.flags.isolated:
+        sys.path[:0] = _named_folders()
     _speak_utf8()
+
+
+def _named_folders() -> list[str]:
+    """The folders of PYTHONPATH, by which CANN's packages are found, but for the current one: its scripts
+    leave an empty entry, which stands for that."""
+    folders = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    here = os.path.realpath(os.curdir)
+    return [folder for folder in folders if os.path.realpath(folder) != here]
 
 
 def _speak_utf8() -> None:

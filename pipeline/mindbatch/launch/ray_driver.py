@@ -33,6 +33,7 @@ def drive(connection: Connection, given: str) -> None:
     `world_size`; `room`: see `Room`.
     """
     job = json.loads(given)
+    os.chdir(os.sep)  # its processes import from the folder that their driver is in
     with ExitStack() as stack:
         try:
             host, room = _connected(job, stack)

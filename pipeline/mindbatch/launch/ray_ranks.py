@@ -61,7 +61,7 @@ class RayRanks:
         room = {
             "num_ranks": topology.replica_size,
             "resources": dict(resources),
-            "logs": None if logs is None else str(logs),
+            "logs": None if logs is None else str(logs.absolute()),
             "program": (program.__module__, program.__name__),
         }
         job = {"address": address, "world_size": topology.world_size, "room": room}

@@ -1,5 +1,6 @@
 """The process environment: what is set, what of the user's is kept, and that the libraries are quiet."""
 
+import json
 import os
 import subprocess
 import sys
@@ -131,3 +132,14 @@ def test_where_the_locale_is_ascii_prompts_and_names_of_files_are_not(tmp_path: 
     assert done.stderr == b""
     assert "prompts: \u00e9\u6f22\n" in done.stdout.decode()
     assert b"system: vu\n" in done.stdout
+
+
+def test_an_isolated_program_finds_what_pythonpath_names_but_not_the_current_folder(tmp_path: Path) -> None:
+    code = "import json, sys; from mindbatch.config import environment; environment.own_the_process()\n"
+    code += "print(json.dumps(sys.path))"
+    path = os.pathsep.join(["/named", str(tmp_path), "relative", ""])
+    command = [sys.executable, "-I", "-c", code]
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith('["/named", "')
+    assert not {str(tmp_path), "relative", ""} & set(json.loads(done.stdout))

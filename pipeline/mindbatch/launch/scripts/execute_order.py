@@ -64,7 +64,7 @@ def read_order(text: str, faults: list[str]) -> Order:
 def _recognised(words: Sequence[str]) -> Order:
     first, *rest = words
     if first == "mindbatch":
-        return Order((sys.executable, "-m", "mindbatch"), tuple(rest), "mindbatch")
+        return Order((sys.executable, "-I", "-m", "mindbatch"), tuple(rest), "mindbatch")
     if Path(first).name == "mindbatch":
         return Order((first,), tuple(rest), "mindbatch")
     if first.endswith(".py"):
@@ -72,7 +72,7 @@ def _recognised(words: Sequence[str]) -> Order:
     if rest[:2] == ["-m", "mindbatch"]:
         return Order((first, *rest[:2]), tuple(rest[2:]), "mindbatch")
     if rest and _is_generate_custom(rest[0]):
-        return Order((sys.executable, rest[0]), tuple(rest[1:]), "generate_custom")
+        return Order((sys.executable, "-I", rest[0]), tuple(rest[1:]), "generate_custom")
     return Order((first,), tuple(rest))
 
 

@@ -8,7 +8,7 @@ import pytest
 from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
 
 TOOL = Path(__file__).parents[4] / "tools/generate_custom.py"
-OWN = (sys.executable, "-m", "mindbatch")
+OWN = (sys.executable, "-I", "-m", "mindbatch")
 
 
 def order_of(text: str) -> Order:
@@ -65,7 +65,7 @@ def test_what_is_no_command_is_refused(text: str, fault: str) -> None:
     [
         ("mindbatch generate a=b", OWN, "mindbatch"),
         (f"{sys.executable} -m mindbatch generate a=b", (sys.executable, "-m", "mindbatch"), "mindbatch"),
-        (f"{sys.executable} {TOOL} generate a=b", (sys.executable, str(TOOL)), "generate_custom"),
+        (f"{sys.executable} {TOOL} generate a=b", (sys.executable, "-I", str(TOOL)), "generate_custom"),
         ("env generate a=b", ("env",), "other"),
     ],
 )
