@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,18 @@ def test_help_of_a_task_shows_every_key(name: str, capsys: pytest.CaptureFixture
     takes_list = TASKS[name].schema.listed_group == "decoding"
     assert ("decoding=NAME chooses values for the group: beam4, " in shown) == (has_groups and not takes_list)
     assert ("decoding='[NAME,...]' lists some of these: beam4, " in shown) == takes_list
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_no_default_of_help_is_blank(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A space could not be seen, and a line break would be lost."""
+    assert cli.main([name, "--help"]) == 0
+    assert not re.search(r"=\s", capsys.readouterr().out)
+
+
+def test_white_space_in_a_default_is_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["evaluate", "--help"]) == 0
+    assert r'task.few_shot_separator="\n\n"  (text)' in capsys.readouterr().out
 
 
 def test_the_many_keys_of_decoding_have_topics() -> None:

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 from mindbatch.errors import PromptError
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.continued import Encoded
 from mindbatch.prompts.control_text import ControlText, absent_characters, control_spans, strings_in
 from mindbatch.prompts.fewest_tokens import characters_per_token, fewest_tokens
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
@@ -115,14 +116,16 @@ class Tokenizer:
             PromptError: the text holds a lone surrogate, or is so long that it has more than `most_tokens`.
         """
         self._refuse_longer(text, most_tokens)
-        if fault := unicode_fault(text):
-            raise PromptError(f"the text {fault}")
-        encoding = self._encoding(text, plain=not allow_special)
-        if allow_special or self._commanding.isdisjoint(encoding.ids):
-            return list(self._backend.post_process(encoding, None, add_special_tokens).ids)
-        gap, slot = absent_characters([text], 2)
-        broken = self._control.broken(text, gap)
-        return self._plain_encoder(gap, slot).encode(broken, add_special_tokens=add_special_tokens)
+        return self._encode_text(text, add_special_tokens, allow_special).ids
+
+    def encode_continued(self, text: str, continuation: str) -> tuple[list[int], int]:
+        """Token ids of a text with its continuation, encoded as one, and how many of them, the last ones,
+        reach beyond the text. What the model expects behind a text is left out.
+
+        Raises:
+            PromptError: as from `encode`.
+        """
+        return self._encode_text(text + continuation).split(len(continuation))
 
     def encode_chat(
         self,
@@ -141,18 +144,21 @@ class Tokenizer:
             PromptError: no template, malformed messages, the template failed or refused them, or its text is
                 so long that it has more than `most_tokens`.
         """
-        conversation = checked_conversation(messages)
-        given = {**(variables or {})}
-        data = [[{**message, "role": ""} for message in conversation], given]
-        if not self._control.endangers(data):
-            text = self._rendered(conversation, given, add_generation_prompt)
-            self._refuse_longer(text, most_tokens)
-            return list(self._encoding(text, plain=False).ids)
-        gap, slot = absent_characters(strings_in(data), 2)
-        marked = [{**self._control.broken(message, gap), "role": message["role"]} for message in conversation]
-        text = self._rendered(marked, self._control.broken(given, gap), add_generation_prompt)
-        self._refuse_longer(text.replace(gap, ""), most_tokens)
-        return self._encode_marked(text, gap, slot)
+        return self._encode_messages(messages, variables, add_generation_prompt, most_tokens=most_tokens).ids
+
+    def encode_chat_continued(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        continuation: str,
+        variables: Mapping[str, Any] | None = None,
+    ) -> tuple[list[int], int]:
+        """As `encode_continued`, of a conversation with the generation prompt and a text behind it.
+
+        Raises:
+            PromptError: as from `encode_chat`.
+        """
+        encoded = self._encode_messages(messages, variables, True, continuation)
+        return encoded.split(len(continuation))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of the tokens, exactly as encoded: spaces are never "cleaned up", whatever
@@ -179,13 +185,49 @@ class Tokenizer:
     def _characters_per_token(self) -> int | None:
         return None if self._words else characters_per_token(self._backend)
 
+    def _encode_text(
+        self, text: str, add_special_tokens: bool = True, allow_special: bool = False
+    ) -> Encoded:
+        if fault := unicode_fault(text):
+            raise PromptError(f"the text {fault}")
+        encoding = self._encoding(text, plain=not allow_special)
+        if allow_special or self._commanding.isdisjoint(encoding.ids):
+            encoding = self._backend.post_process(encoding, None, add_special_tokens)
+            return Encoded(list(encoding.ids), encoding, text)
+        gap, slot = absent_characters([text], 2)
+        broken = self._control.broken(text, gap)
+        return self._plain_encoder(gap, slot).encode(broken, add_special_tokens=add_special_tokens)
+
+    def _encode_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] | None,
+        add_generation_prompt: bool,
+        continuation: str = "",
+        most_tokens: int | None = None,
+    ) -> Encoded:
+        conversation = checked_conversation(messages)
+        given = {**(variables or {})}
+        data = [[{**message, "role": ""} for message in conversation], given, continuation]
+        if not self._control.endangers(data):
+            text = self._rendered(conversation, given, add_generation_prompt) + continuation
+            self._refuse_longer(text, most_tokens)
+            encoding = self._encoding(text, plain=False)
+            return Encoded(list(encoding.ids), encoding, text)
+        gap, slot = absent_characters(strings_in(data), 2)
+        marked = [{**self._control.broken(message, gap), "role": message["role"]} for message in conversation]
+        text = self._rendered(marked, self._control.broken(given, gap), add_generation_prompt)
+        text += self._control.broken(continuation, gap)
+        self._refuse_longer(text.replace(gap, ""), most_tokens)
+        return self._encode_marked(text, gap, slot)
+
     def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool) -> str:
         text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables)
         if fault := unicode_fault(text):
             raise PromptError(f"chat template: its output {fault}")
         return text
 
-    def _encode_marked(self, text: str, gap: str, slot: str) -> list[int]:
+    def _encode_marked(self, text: str, gap: str, slot: str) -> Encoded:
         """Encodes rendered text in which `gap` keeps control texts of the data from matching: what still
         matches is the template's own. A slot takes its place, so the text beside it is encoded as before."""
         spans = control_spans(self._encoding(text, plain=False), text, self._special)
@@ -197,9 +239,9 @@ class Tokenizer:
         ]
         encoder = self._plain_encoder(gap, slot)
         fill = [token_id for _, _, token_id in spans]
-        ids = encoder.encode(slot.join(pieces), add_special_tokens=False, fill=fill)
-        if sum(i in self._commanding for i in ids) == sum(i in self._commanding for i in fill):
-            return ids
+        encoded = encoder.encode(slot.join(pieces), add_special_tokens=False, fill=fill)
+        if sum(i in self._commanding for i in encoded.ids) == sum(i in self._commanding for i in fill):
+            return encoded
         broken = [self._control.broken(piece, gap) for piece in pieces]
         return encoder.encode(slot.join(broken), add_special_tokens=False, fill=fill)
 
@@ -227,15 +269,16 @@ class _PlainEncoder:
         self._backend.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in (gap, slot)])
         self._gap_id, self._slot_id = (self._backend.token_to_id(mark) for mark in (gap, slot))
 
-    def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> list[int]:
-        """Token ids of the text without its gaps and with its slots filled, in order, from `fill`."""
+    def encode(self, text: str, *, add_special_tokens: bool, fill: Iterable[int] = ()) -> Encoded:
+        """The text without its gaps and with its slots filled, in order, from `fill`."""
         encoding = _encoded(self._backend, text, add_special_tokens=add_special_tokens)
         filling = iter(fill)
-        return [
+        ids = [
             next(filling) if token_id == self._slot_id else token_id
             for token_id in encoding.ids
             if token_id != self._gap_id
         ]
+        return Encoded(ids, encoding, text, self.gap)
 
 
 def _dividing(backend: Backend, words: PreTokenizer | None) -> Backend:

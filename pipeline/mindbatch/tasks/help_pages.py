@@ -1,5 +1,6 @@
 """The help pages: the tasks with examples, and the keys of one task as its schema documents them."""
 
+import json
 from collections.abc import Mapping
 
 from mindbatch.config.options import OptionFiles
@@ -56,7 +57,13 @@ def _key_lines(key: Key) -> list[str]:
     """What to write and what it means, below the topic where one begins."""
     heading = ["", f"  {key.topic}"] if key.topic else []
     kind = " | ".join((*map(str, key.choices), *["null"] * key.optional)) if key.choices else key.expected
-    return [*heading, f"  {key.name}={as_typed(key.default)}  ({kind})", f"      {key.meaning}"]
+    return [*heading, f"  {key.name}={_default(key.default)}  ({kind})", f"      {key.meaning}"]
+
+
+def _default(value: object) -> str:
+    """A default as it is typed; a text whose white space would not be seen is in quotes."""
+    text = as_typed(value)
+    return text if not isinstance(value, str) or text == value != "" else json.dumps(value)
 
 
 def _flag_block(flags: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,7 @@ from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.run.moving_bar import MovingBar
 from mindbatch.storage import make_folder
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
+from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.lent_model import LentModel
 from mindbatch.tasks.evaluate.questions import Question, needed
 from mindbatch.tasks.evaluate.requests import (
@@ -42,19 +43,21 @@ KINDS = (GENERATION, CHOICES, LIKELIHOOD)
 
 @dataclass(frozen=True)
 class ColumnRuns:
-    """The finished runs of a column, by what they measure."""
+    """The finished runs of a column, by what they measure; continuations: None where nothing was scored."""
 
     column: Column
+    continuations: Continuations | None = None
     folders: dict[str, RunFolder] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Requests:
-    """A file of requests for a model: what it measures, and its rows."""
+    """A file of requests for a model: what it measures, its rows, and what continues their prompts."""
 
     kind: str
     path: Path
     count: int
+    continuations: Continuations | None
 
 
 def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Question]) -> list[ColumnRuns]:
@@ -82,7 +85,7 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
 def _run_column(
     config: EvaluateConfig, column: Column, requests: list[_Requests], home: Path, model: _SharedModel
 ) -> ColumnRuns:
-    runs = ColumnRuns(column)
+    runs = ColumnRuns(column, requests[0].continuations)
     for each in requests:
         is_scored = each.kind != GENERATION
         folder = home / ("scored" if is_scored else "columns")
@@ -106,20 +109,22 @@ def _requests(
     folder, needs = home / "requests" / column.checkpoint, needed(config.metric_names)
     model = model_of(config, column)
     rows: dict[str, Iterable[dict[str, object]]] = {GENERATION: generation_rows(questions)}
+    continuations = None
     if needs & {CHOICES, LIKELIHOOD}:
         place = Path(model.tokenizer or model.checkpoint_name_or_path or "")
         tokenizer = Tokenizer.load(place)
         if tokenizer is None:
             raise CheckpointError(f"{place}: {NO_TOKENIZER}")
-        rows[CHOICES] = choice_rows(questions, tokenizer)
-        rows[LIKELIHOOD] = answer_rows(questions, config.task.target_prefix, tokenizer)
+        continuations = Continuations(config.task.target_prefix, tokenizer)
+        rows[CHOICES] = choice_rows(questions, continuations)
+        rows[LIKELIHOOD] = answer_rows(questions, continuations)
         if config.task.text_column is not None:
             window = (model.seq_length or open_model(model).facts.max_positions) - 1
             rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
     for kind in KINDS:
         if kind in needs:
             path = folder / f"{kind}.jsonl"
-            yield _Requests(kind, path, write_requests(path, rows[kind]))
+            yield _Requests(kind, path, write_requests(path, rows[kind]), continuations)
 
 
 class _Progress:

@@ -12,6 +12,7 @@ import orjson
 from mindbatch.evaluation.scoring.extraction import EXTRACTIONS, Extraction, pattern_extraction
 from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, TextLikelihood
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.matrix_run import CHOICES, GENERATION, LIKELIHOOD, ColumnRuns
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.schema import AnswerConfig
@@ -29,7 +30,8 @@ class Scored:
 class MeasuredColumn:
     """What each metric is measured of, by the number of the question; errors by the same.
 
-    texts: the outputs as they came. num_tokens: generated.
+    texts: the outputs as they came. num_tokens: generated. continuations: of the prompts, where they were
+    scored.
     """
 
     generation: dict[int, Answer] = field(default_factory=dict)
@@ -38,11 +40,19 @@ class MeasuredColumn:
     texts: dict[int, str] = field(default_factory=dict)
     num_tokens: int = 0
     errors: dict[int, str] = field(default_factory=dict)
+    continuations: Continuations | None = None
 
     def of(self, needs: str) -> Mapping[int, Any]:
         """What a metric that needs it measures."""
         found: Mapping[int, Any] = getattr(self, needs)
         return found
+
+    def scored_text(self, question: Question, answer: str = "") -> str:
+        """The text that was scored: an answer with what stands before it, or the question's text."""
+        if question.text is not None:
+            return question.text
+        assert self.continuations is not None
+        return self.continuations.text(question.content, answer)
 
 
 def extraction_of(task: AnswerConfig) -> Extraction:
@@ -57,14 +67,14 @@ def measured(runs: ColumnRuns, task: AnswerConfig, questions: Sequence[Question]
 
     A row that could not be run is an error, and its answer a wrong one where any row could be run.
     """
-    column = MeasuredColumn()
+    column = MeasuredColumn(continuations=runs.continuations)
     if GENERATION in runs.folders:
         _read_generation(runs.folders[GENERATION], extraction_of(task), questions, column)
     for kind in (CHOICES, LIKELIHOOD):
         if kind in runs.folders:
             found = _read_scored(runs.folders[kind], column)
             for number, parts in found.items():
-                _take(kind, column, questions[number], number, parts, task)
+                _take(kind, column, questions[number], number, parts)
     return column
 
 
@@ -106,14 +116,13 @@ def _take(
     question: Question,
     number: int,
     parts: Mapping[int, Scored],
-    task: AnswerConfig,
 ) -> None:
     if kind == CHOICES:
         logprobs = tuple(parts[place].logprob for place in range(len(question.choices)))
-        lengths = tuple(len(text.encode()) for text in question.choices)
+        lengths = tuple(len(column.scored_text(question, text).encode()) for text in question.choices)
         column.choices[number] = ChoiceScores(logprobs, lengths, question.correct)
         return
-    text = question.text if question.text is not None else task.target_prefix + question.references[0]
+    text = column.scored_text(question, *question.references[:1])
     column.likelihood[number] = TextLikelihood(
         logprob=sum(part.logprob for part in parts.values()),
         num_tokens=sum(part.num_tokens for part in parts.values()),

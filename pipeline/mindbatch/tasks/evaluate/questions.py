@@ -23,6 +23,7 @@ from mindbatch.run.index import RowIndex
 from mindbatch.run.input import selection_of
 from mindbatch.run.outputs.rows import columns_of
 from mindbatch.run.survey import survey
+from mindbatch.tasks.evaluate.continuation import text_joint
 from mindbatch.tasks.evaluate.few_shot import Examples
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
@@ -231,9 +232,9 @@ class _QuestionReader:
 
     def target(self, question: Question) -> str:
         """The right answer as it stands after an example's prompt."""
-        if question.choices:
-            return question.choices[question.correct]
-        return self._task.target_prefix + question.references[0]
+        text = question.content.get("text") or ""
+        answer = question.choices[question.correct] if question.choices else question.references[0]
+        return text_joint(self._task.target_prefix, text, answer) + answer
 
     def _references(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
         names = self._names
@@ -254,8 +255,7 @@ class _QuestionReader:
             or not all(isinstance(e, str) for e in found)
         ):
             raise ValueError(f"{given}={shown(found)}: must be a list of two texts or more")
-        prefix = self._task.target_prefix if isinstance(given, str) else ""
-        return tuple(prefix + each for each in found)
+        return tuple(found)
 
 
 def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:

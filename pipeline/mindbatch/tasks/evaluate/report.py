@@ -17,6 +17,7 @@ from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches
+from mindbatch.fault_lines import as_written
 from mindbatch.tasks.evaluate.own_files import GENERATOR
 from mindbatch.tasks.evaluate.results import Evaluation
 from mindbatch.tasks.evaluate.table import difference_text, interval_text, score_text
@@ -154,6 +155,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         "else by the paired bootstrap. p is of no difference, after Holm's correction for the number of "
         "columns; a difference with p of 0.05 or more is called noise."
     )
+    yield from _what_was_scored(evaluation)
     for scores in evaluation.scores:
         name, metric = scores.metric.title, scores.metric
         values = ", ".join(
@@ -162,6 +164,27 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
             for column, each in scores.estimates.items()
         )
         yield f"{name}, over {counted(len(scores.rows), 'question')}: {values}."
+
+
+def _what_was_scored(evaluation: Evaluation) -> Iterator[str]:
+    """The text that likelihoods are those of."""
+    needs = {scores.metric.needs for scores in evaluation.scores}
+    continuations = evaluation.measured[evaluation.baseline].continuations
+    if any(question.text is not None for question in evaluation.questions):
+        yield "Scored: every token of a text, long texts in windows; the first one only behind a begin token."
+    elif continuations is not None:
+        answers = {"likelihood": "the first right answer", "choices": "each choice"}
+        named = " and ".join(name for need, name in answers.items() if need in needs)
+        joint = (
+            "after one space, unless the prompt ends or the answer begins with white space; in a chat after "
+            "what the chat template writes there"
+            if continuations.given is None
+            else f"after task.target_prefix={as_written(continuations.given)}"
+        )
+        yield (
+            f"Scored: {named}, {joint}. Prompt and answer are encoded as one text; its tokens that reach "
+            "beyond the prompt's last character count."
+        )
 
 
 class _QuestionView:
@@ -233,6 +256,12 @@ class _QuestionView:
             texts = evaluation.questions[number].choices
             best = max(range(len(texts)), key=lambda place: chosen.logprobs[place])
             yield f"likeliest: {_cut(texts[best].strip())} ({chosen.logprobs[best]:.2f})"
+        scored = measured.likelihood.get(number)
+        if scored is not None and evaluation.questions[number].text is None:
+            text = measured.scored_text(
+                evaluation.questions[number], evaluation.questions[number].references[0]
+            )
+            yield f"scored: {counted(scored.num_tokens, 'token')} of {as_written(_cut(text))}"
         answer = measured.generation.get(number)
         if answer is not None and answer.text != measured.texts.get(number, "").strip():
             yield f"answer: {_cut(answer.text) if answer.text is not None else 'none found'}"

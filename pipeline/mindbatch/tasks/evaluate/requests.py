@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.errors import ConfigError
-from mindbatch.prompts.prompts import Prompt, token_ids_of
+from mindbatch.errors import ConfigError, PromptError
+from mindbatch.fault_lines import shown
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.storage import make_folder, write_whole
+from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.questions import Question
 
 DECODING = "decoding"
@@ -30,18 +31,17 @@ def generation_rows(questions: Iterable[Question]) -> Iterator[Row]:
         yield {"key": str(number), name: value}
 
 
-def choice_rows(questions: Iterable[Question], tokenizer: Tokenizer) -> Iterator[Row]:
+def choice_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
     """Each prompt with each of its choices after it; the key is QUESTION.CHOICE."""
     for number, question in enumerate(questions):
         for choice, text in enumerate(question.choices):
-            yield _scored(f"{number}.{choice}", *continued(question, text, tokenizer))
+            yield _scored(f"{number}.{choice}", *_continued(question, text, continuations))
 
 
-def answer_rows(questions: Iterable[Question], prefix: str, tokenizer: Tokenizer) -> Iterator[Row]:
+def answer_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:
     """Each prompt with its first right answer after it; the key is QUESTION.0."""
     for number, question in enumerate(questions):
-        text = prefix + question.references[0]
-        yield _scored(f"{number}.0", *continued(question, text, tokenizer))
+        yield _scored(f"{number}.0", *_continued(question, question.references[0], continuations))
 
 
 def text_rows(
@@ -77,25 +77,17 @@ def _ends(length: int, window: int, step: int) -> Iterator[int]:
     yield end
 
 
-def continued(question: Question, text: str, tokenizer: Tokenizer) -> tuple[list[int], int]:
-    """The tokens of a prompt with a continuation, and how many of them are the continuation's.
-
-    A prompt of text and its continuation are encoded as one text, as they were when a model was trained on
-    such texts; white space at the end of the prompt belongs to the continuation. A continuation of a chat, or
-    behind what an output follows, is encoded by itself. Before one without a prompt stands the token that
-    begins a text, if there is one.
-    """
-    prompt = question.content.get("text")
-    if prompt is None or tokenizer.output_start:
-        context = list(token_ids_of(Prompt(key="", source="", **question.content), tokenizer))
-        added = tokenizer.encode(text, add_special_tokens=False)
-        return context + added, len(added)
-    bare = prompt.rstrip()
-    context = tokenizer.encode(bare) if bare else []
-    whole = tokenizer.encode(prompt + text)
-    if not context and tokenizer.bos_token_id is not None and whole[:1] != [tokenizer.bos_token_id]:
-        context, whole = [tokenizer.bos_token_id], [tokenizer.bos_token_id, *whole]
-    return whole, max(1, len(whole) - len(context))
+def _continued(question: Question, answer: str, continuations: Continuations) -> tuple[list[int], int]:
+    """See `Continuations.tokens`. Raises ConfigError where there is no token to score."""
+    try:
+        tokens, count = continuations.tokens(question.content, answer)
+    except PromptError as error:
+        raise PromptError([f"{question.place}: {fault}" for fault in error.faults]) from error
+    if not count:
+        raise ConfigError(
+            f"{question.place}: the answer {shown(answer)} has no token whose likelihood counts"
+        )
+    return tokens, count
 
 
 def _scored(key: str, tokens: Sequence[int], count: int) -> Row:

@@ -159,7 +159,7 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
             "doc_id": number,
             "doc": {"key": question.key, "source": question.place},
             "target": target,
-            "arguments": {"gen_args_0": {"arg_0": prompt}},
+            "arguments": _arguments(measured, question, prompt),
             "resps": [[measured.texts[number]]]
             if number in measured.texts
             else [[*(chosen.logprobs if chosen else ())]],
@@ -171,6 +171,15 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
             "prompt_hash": _hash(prompt),
             "target_hash": _hash(str(target)),
         } | scores
+
+
+def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dict[str, dict[str, str]]:
+    """The prompt of each request, and the text whose likelihood was measured behind it."""
+    answers = question.choices or question.references[:1]
+    if measured.continuations is None or question.text is not None:
+        return {"gen_args_0": {"arg_0": prompt}}
+    texts = [measured.scored_text(question, answer) for answer in answers]
+    return {f"gen_args_{place}": {"arg_0": prompt, "arg_1": text} for place, text in enumerate(texts)}
 
 
 def _hash(text: str) -> str:

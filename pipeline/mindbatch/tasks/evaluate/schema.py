@@ -62,7 +62,11 @@ class AnswerConfig:
     arguments_column: str | None = option(
         None, "column of the arguments of these instructions, a list of mappings"
     )
-    target_prefix: str = option(" ", "what stands between a prompt and its right answer, where that is given")
+    target_prefix: str | None = option(
+        None,
+        "what stands between a prompt and an answer or choice whose likelihood is measured; null: one space, "
+        "unless the prompt ends or the answer begins with white space",
+    )
     choices: Any = option(
         None,
         "the continuations of which one is right",

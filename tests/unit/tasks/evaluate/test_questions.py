@@ -16,8 +16,8 @@ def test_prompts_references_choices_and_clusters(configured: Configured) -> None
     config = configured(("exact_match", "acc"), choices="options", cluster_column="group")
     first, *_, last = read_questions(config)
     assert (first.content, first.references) == ({"text": "0 and 0 is"}, ("0",))
-    assert (first.choices, first.correct, first.cluster) == ((" 0", " 99"), 0, "0")
-    assert (last.choices, last.correct, last.cluster) == ((" 99", " 10"), 1, "2")
+    assert (first.choices, first.correct, first.cluster) == (("0", "99"), 0, "0")
+    assert (last.choices, last.correct, last.cluster) == (("99", "10"), 1, "2")
     assert last.place.endswith("sums.jsonl:6")
 
 

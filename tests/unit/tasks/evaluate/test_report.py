@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import orjson
@@ -75,3 +76,44 @@ def test_a_page_of_bounded_size_has_the_questions_that_differ(
     assert page.count('class="question') == 3
     assert "3 of 6 questions" in page
     assert "… (13 characters)" in page
+
+
+@pytest.mark.usefixtures("shadow")
+@pytest.mark.parametrize(
+    ("metrics", "task", "said", "scored", "arguments"),
+    [
+        ("perplexity", {}, "the first right answer, after one space", "&#x27; 7&#x27;", [" 7"]),
+        (
+            "perplexity",
+            {"target_prefix": " "},
+            "the first right answer, after task.target_prefix=&#x27; &#x27;",
+            "&#x27;  7&#x27;",
+            ["  7"],
+        ),
+        ("acc", {"choices": "options"}, "each choice, after one space", None, [" 7", " 8"]),
+        ("perplexity", {"text_column": "prompt"}, "every token of a text", None, [None]),
+        ("exact_match", {}, None, None, [None]),
+    ],
+)
+def test_page_and_samples_say_what_was_scored(
+    configured: Configured,
+    tmp_path: Path,
+    metrics: str,
+    task: dict[str, Any],
+    said: str | None,
+    scored: str | None,
+    arguments: list[str | None],
+) -> None:
+    path = tmp_path / "asked.jsonl"
+    row = {"prompt": "3 and 4 is", "reference": " 7", "options": ["7", "8"], "answer": 0}
+    path.write_bytes(orjson.dumps(row))
+    config = configured((metrics,), data={"path": str(path)}, **task)
+    config.report = str(tmp_path / "report.html")
+    with mock.patch("mindbatch.tasks.evaluate.task.save_config"):
+        assert run(config) == 0
+    page = Path(config.report).read_text(encoding="utf-8")
+    assert (f"Scored: {said}" in page) == ("Scored: " in page) == (said is not None)
+    assert (f"of {scored}" in page) == ("scored: " in page) == (scored is not None)
+    [sample] = (tmp_path / "evaluation/columns/model+greedy").glob("samples_*.jsonl")
+    asked = orjson.loads(sample.read_bytes())["arguments"].values()
+    assert [each.get("arg_1") for each in asked] == arguments

@@ -5,10 +5,11 @@ import pytest
 from ice_tokenizers import loaded, model_file, write
 from mindbatch.errors import ConfigError
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import (
+    answer_rows,
     choice_rows,
-    continued,
     generation_rows,
     text_rows,
     write_requests,
@@ -18,38 +19,6 @@ from stub_job import shared_tokenizer
 
 def question(**parts: object) -> Question:
     return Question(**{"key": "k", "place": "data:1", "content": {"text": "two and two is"}, **parts})  # type: ignore[arg-type]
-
-
-def test_a_continuation_is_encoded_with_its_prompt() -> None:
-    tokenizer = shared_tokenizer()
-    tokens, scored = continued(question(), " four", tokenizer)
-    assert tokens == tokenizer.encode("two and two is four")
-    assert (
-        tokens[-scored:] == tokenizer.encode("two and two is four")[len(tokenizer.encode("two and two is")) :]
-    )
-
-
-def test_white_space_at_the_end_of_a_prompt_is_the_continuations() -> None:
-    tokenizer = shared_tokenizer()
-    apart, together = question(content={"text": "one, "}), question(content={"text": "one,"})
-    assert continued(apart, "two", tokenizer) == continued(together, " two", tokenizer)
-
-
-def test_nothing_before_a_continuation_is_the_beginning_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first token has no probability otherwise."""
-    tokenizer = shared_tokenizer()
-    monkeypatch.setattr(tokenizer, "bos_token_id", 3)
-    tokens, scored = continued(question(content={"text": " "}), "four", tokenizer)
-    alone = tokenizer.encode(" four")
-    assert (tokens, scored) == ([3, *alone], len(alone))
-
-
-def test_a_chat_ends_in_its_continuation() -> None:
-    tokenizer = shared_tokenizer()
-    messages = [{"role": "user", "content": "hi"}]
-    tokens, scored = continued(question(content={"messages": messages}), "hello", tokenizer)
-    assert tokens[:-scored] == tokenizer.encode_chat(messages)
-    assert tokens[-scored:] == tokenizer.encode("hello", add_special_tokens=False)
 
 
 @pytest.mark.parametrize("stride", [None, 1, 3, 100])
@@ -72,13 +41,6 @@ def chatglm_6b(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return loaded(write(tmp_path_factory.mktemp("ice"), model_file(), num_image_tokens=0))
 
 
-def test_continuations_stand_behind_what_an_output_follows(chatglm_6b: Tokenizer) -> None:
-    for content in ({"text": "two and two is"}, {"messages": [{"role": "user", "content": "hi"}]}):
-        tokens, scored = continued(question(content=content), "four", chatglm_6b)
-        assert tokens[-scored:] == chatglm_6b.encode("four", add_special_tokens=False)
-        assert tuple(tokens[-scored - 2 : -scored]) == chatglm_6b.output_start
-
-
 @pytest.mark.parametrize("length", [1, 2, 8, 31])
 def test_windows_stand_behind_what_an_output_follows(chatglm_6b: Tokenizer, length: int) -> None:
     whole = chatglm_6b.encode("xy" * length, add_special_tokens=False)
@@ -93,11 +55,23 @@ def test_windows_stand_behind_what_an_output_follows(chatglm_6b: Tokenizer, leng
 
 def test_keys_say_which_question_and_which_part() -> None:
     asked = [question(choices=(" a", " b")), question(choices=(" c", " d"), content={"text": "e"})]
-    assert [row["key"] for row in choice_rows(asked, shared_tokenizer())] == ["0.0", "0.1", "1.0", "1.1"]
+    assert [row["key"] for row in choice_rows(asked, Continuations(None, shared_tokenizer()))] == [
+        "0.0",
+        "0.1",
+        "1.0",
+        "1.1",
+    ]
     assert [*generation_rows(asked)] == [
         {"key": "0", "prompt": "two and two is"},
         {"key": "1", "prompt": "e"},
     ]
+
+
+@pytest.mark.parametrize(("prompt", "answer", "prefix"), [("a ", "", None), ("a", "", "")])
+def test_an_answer_without_a_token_has_no_likelihood(prompt: str, answer: str, prefix: str | None) -> None:
+    asked = [question(references=(answer,), content={"text": prompt})]
+    with pytest.raises(ConfigError, match=r"data:1: the answer '' has no token whose likelihood counts"):
+        [*answer_rows(asked, Continuations(prefix, shared_tokenizer()))]
 
 
 def test_a_file_without_requests_is_refused(tmp_path: object) -> None:
