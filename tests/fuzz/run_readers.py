@@ -11,6 +11,8 @@ from random import Random
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 from small_tokenizers import CHATML, byte_level, sentencepiece_like, unigram
 from small_tokenizers import write_folder as write_tokenizer
@@ -60,6 +62,21 @@ def _file(name: str, content: bytes) -> Callable[[Path], list[Path]]:
         return [folder / name]
 
     return make
+
+
+def _parquet(folder: Path) -> list[Path]:
+    """Texts, structs and times: plain, by dictionary and packed, where a checksum may hide what is inside."""
+    rows = [dict(row, prompt=json.dumps(row.get("prompt"))) for row in ROWS] * 50
+    when = pa.array(range(len(rows)), pa.timestamp("us", "Europe/Berlin"))
+    table = pa.Table.from_pylist(rows).append_column("when", when)
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {"use_dictionary": False, "compression": "none"},
+        "dictionary": {"compression": "none", "row_group_size": 40},
+        "packed": {"compression": "zstd", "data_page_version": "2.0"},
+    }
+    for kind, options in kinds.items():
+        pq.write_table(table, folder / f"{kind}.parquet", **options)
+    return [folder / f"{kind}.parquet" for kind in kinds]
 
 
 def _dataset(**data: Any) -> Callable[[Path], None]:
@@ -231,6 +248,7 @@ READERS = [
     Reader("csv", _file("a.csv", TABLE), _dataset(decoding_column="decoding"), of_bytes),
     Reader("tsv", _file("a.tsv", TABLE.replace(b",", b"\t")), _dataset(), of_bytes),
     Reader("gzip", _file("a.csv.gz", gzip.compress(TABLE, mtime=0)), _dataset(), of_bytes),
+    Reader("parquet", _parquet, _dataset(decoding_column="decoding"), of_bytes, share=50),
     Reader("text", _file("a.txt", TEXT_LINES), _dataset(), of_bytes),
     Reader("prompts", _file("prompts.txt", TEXT_LINES), _read_prompts, of_bytes),
     Reader(

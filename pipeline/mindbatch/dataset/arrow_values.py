@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 if TYPE_CHECKING:
     import pyarrow
 
+_BINARY = "holds binary data; must be text"
 _REFUSED = {
-    bytes: "holds binary data; must be text",
+    bytes: _BINARY,
     datetime.timedelta: "holds a duration; must be a number or text",
 }
-_CONVERSION_FAULTS = (ValueError, KeyError, OverflowError)  # bad UTF-8, an unknown zone, a year past 9999
+_CONVERSION_FAULTS = (ValueError, KeyError, OverflowError, OSError)
+"""Bad UTF-8, an unknown zone, a year past 9999, a zone that is a folder of zones."""
 
 
 class Unusable(NamedTuple):
     """Stands for a value that JSON does not know."""
 
     reason: str
+
+
+BINARY = Unusable(_BINARY)
 
 
 class _NotJson(ValueError):
@@ -33,6 +38,8 @@ def column_values(column: pyarrow.Array) -> list[Any]:
     """The value of each cell as JSON has it, or an `Unusable`."""
     import pyarrow
 
+    if _is_binary(column.type):
+        return [None if is_null else BINARY for is_null in column.is_null().to_pylist()]
     try:
         values = column.to_pylist()
     except _CONVERSION_FAULTS:
@@ -40,6 +47,15 @@ def column_values(column: pyarrow.Array) -> list[Any]:
     if pyarrow.types.is_string(column.type) or pyarrow.types.is_integer(column.type):
         return cast(list[Any], values)
     return [usable(value) for value in values]
+
+
+def holds_binary(kind: pyarrow.DataType) -> bool:
+    """Whether values of the type hold bytes that are no text, at any depth."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(kind):
+        return holds_binary(kind.value_type)
+    return _is_binary(kind) or any(holds_binary(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def usable(value: Any) -> Any:
@@ -59,12 +75,20 @@ def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     return {column: value for column, value in row.items() if column not in unusable}, unusable
 
 
+def _is_binary(kind: pyarrow.DataType) -> bool:
+    from pyarrow import types
+
+    checks = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
+    return any(check(kind) for check in checks) and not types.is_decimal(kind)
+
+
 def _converted(cell: pyarrow.Scalar) -> Any:
     """The Python value of one cell; not UTF-8, an unknown time zone and the like make it unusable."""
     try:
         return cell.as_py()
     except _CONVERSION_FAULTS as error:
-        return Unusable(f"cannot be read ({error})")
+        reason = error.strerror if isinstance(error, OSError) else error
+        return Unusable(f"cannot be read as {cell.type} ({reason})")
 
 
 def _json_value(value: Any) -> Any:

@@ -78,6 +78,9 @@ class _Disk(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._file.seek(offset, whence)
+
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         try:
             return self._file.readinto(buffer) or 0

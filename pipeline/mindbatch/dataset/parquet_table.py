@@ -8,44 +8,59 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
-from mindbatch.dataset.arrow_values import column_values, split
+from mindbatch import amounts
+from mindbatch.dataset.arrow_sizes import cell_sizes, portions
+from mindbatch.dataset.arrow_values import BINARY, column_values, holds_binary, split
 from mindbatch.dataset.byte_streams import DamagedData
 from mindbatch.dataset.data_files import DataFile
+from mindbatch.dataset.parquet_footer import RowGroup, read_footer
 from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.errors import MindBatchError
+from mindbatch.prompts.json_rows import MAX_DEPTH
 from mindbatch.prompts.prompt_lines import too_long_fault
+from mindbatch.screen_text import printable
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-_BATCH_BYTES = 1 << 22
 _MOST_ROWS = 1024
+_BATCH_BYTES = 64 << 20
+"""Of the rows that Arrow holds."""
+_PORTION_BYTES = 4 << 20
+"""Of those that are values."""
 _READ_BYTES = 1 << 18
+_BYTES_PER_JSON_BYTE = 4  # a 0 and its comma, as a number of 8 bytes
+_SPARE_BYTES = 64 << 20
+"""That a row group may take beyond what its rows may."""
 
 
 def parquet_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
     """A row from each row, numbered from 1. A row group that is damaged is one fault; the others go on."""
+    groups = read_footer(file).groups
     with _faults(file.path), _parquet(file) as table:
         past = 1
-        for group in range(table.num_row_groups):
-            number, past = past, past + table.metadata.row_group(group).num_rows
+        for place, group in enumerate(groups):
+            number, past = past, past + group.num_rows
             try:
                 with _faults(file.path):
-                    for row in _group_rows(table, group):
+                    for row in _group_rows(table, place, group, max_row_bytes):
                         yield _record(file.name, number, row, max_row_bytes)
                         number += 1
             except DamagedData as damage:
-                yield Record(
-                    file.name, number, None, f"rows {number} to {past - 1} cannot be read ({damage})"
-                )
+                which = f"row {number}" if number >= past - 1 else f"rows {number} to {past - 1}"
+                yield Record(file.name, number, None, f"{which} cannot be read ({damage})")
 
 
 def parquet_fault(file: DataFile) -> str | None:
     """Why the file as a whole cannot be read, or None."""
     try:
+        depth = read_footer(file).depth
+        if depth > MAX_DEPTH:
+            return f"has a column nested {depth:,} levels deep; at most {MAX_DEPTH} are read"
         with _faults(file.path), _parquet(file) as table:
             names = table.schema_arrow.names
     except DamagedData as damage:
@@ -60,32 +75,77 @@ def _faults(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise MindBatchError(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
-        raise DamagedData(str(error).partition("\n")[0]) from error
+        raise DamagedData(printable(str(error).partition("\n")[0])) from error
 
 
 def _parquet(file: DataFile) -> pyarrow.parquet.ParquetFile:
-    """The file, to be read in small pieces."""
+    """The file, to be read in small pieces; a text that several cells share stays one in memory."""
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False)
+    options = {"buffer_size": _READ_BYTES, "pre_buffer": False}
+    with pyarrow.parquet.ParquetFile(file.path, **options) as table:
+        about = table.metadata
+    leaves = [about.schema.column(number) for number in range(about.num_columns)]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    return pyarrow.parquet.ParquetFile(file.path, metadata=about, read_dictionary=texts, **options)
 
 
-def _group_rows(table: pyarrow.parquet.ParquetFile, group: int) -> Iterator[dict[str, Any]]:
-    """The rows of one row group; a value that is none of JSON is an `Unusable`."""
-    about = table.metadata.row_group(group)
-    row_bytes = about.total_byte_size // max(1, about.num_rows) + 1
-    batch_rows = min(_MOST_ROWS, max(1, _BATCH_BYTES // row_bytes))
-    for batch in table.iter_batches(batch_rows, row_groups=[group], use_threads=False):
-        names = batch.schema.names
-        for values in zip(*map(column_values, batch.columns), strict=True):
+def _group_rows(
+    table: pyarrow.parquet.ParquetFile, place: int, group: RowGroup, max_row_bytes: int
+) -> Iterator[dict[str, Any] | None]:
+    """The rows of a row group, None for one that is too long; what JSON does not know is an `Unusable`."""
+    batch_rows = _batch_rows(group, max_row_bytes)
+    for batch in table.iter_batches(batch_rows, row_groups=[place], use_threads=False):
+        yield from _batch_values(batch, max_row_bytes)
+
+
+def _batch_rows(group: RowGroup, max_row_bytes: int) -> int:
+    """How many rows at a time are unpacked.
+
+    Raises:
+        DamagedData: so much in so few rows that it is not unpacked at all.
+    """
+    rows, unpacked = group.num_rows, group.unpacked_bytes
+    if unpacked > rows * _BYTES_PER_JSON_BYTE * max_row_bytes + _SPARE_BYTES:
+        raise DamagedData(
+            f"{amounts.size(unpacked)} in {amounts.counted(rows, 'row')}; data.max_line_bytes allows "
+            f"{max_row_bytes} bytes a row"
+        )
+    return min(_MOST_ROWS, max(1, _BATCH_BYTES * rows // max(1, unpacked)))
+
+
+def _batch_values(batch: pyarrow.RecordBatch, max_row_bytes: int) -> Iterator[dict[str, Any] | None]:
+    """As `_group_rows`: no value is made that is too large, nor many at once."""
+    names, columns = batch.schema.names, batch.columns
+    sizes = [cell_sizes(column) for column in columns]
+    # What is binary becomes no value, so that it makes no row too long.
+    of_text = [0 if holds_binary(column.type) else 1 for column in columns]
+    row_sizes = np.dot(of_text, sizes)
+    for rows in portions(np.sum(sizes, axis=0), _PORTION_BYTES):
+        is_alone = rows.stop - rows.start == 1
+        if is_alone and row_sizes[rows.start] > max_row_bytes:
+            yield None
+            continue
+        cells = [
+            [BINARY] if is_alone and size[rows.start] > max_row_bytes else column_values(_dense(column[rows]))
+            for column, size in zip(columns, sizes, strict=True)
+        ]
+        for values in zip(*cells, strict=True):
             yield dict(zip(names, values, strict=True))
 
 
-def _record(name: str, number: int, row: dict[str, Any], max_row_bytes: int) -> Record:
-    columns, unusable = split(row)
-    if len(orjson.dumps(columns)) > max_row_bytes:
+def _dense(column: pyarrow.Array) -> pyarrow.Array:
+    """The cells with a value of their own each."""
+    import pyarrow
+
+    return column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+
+
+def _record(name: str, number: int, row: dict[str, Any] | None, max_row_bytes: int) -> Record:
+    columns, unusable = split(row or {})
+    if row is None or len(orjson.dumps(columns)) > max_row_bytes:
         return Record(name, number, None, too_long_fault("row", max_row_bytes))
     return Record(name, number, columns, unusable=unusable)

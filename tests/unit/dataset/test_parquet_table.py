@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mindbatch.dataset import parquet_table
+from mindbatch.dataset.arrow_values import column_values
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
 from mindbatch.errors import ConfigError, MindBatchError
@@ -75,7 +77,7 @@ def test_repeated_texts_are_read_as_texts(tmp_path: Path) -> None:
         (None, datetime.timedelta(1), "holds a duration; must be a number or text"),
         (None, math.nan, "nan is no number of JSON"),
         (None, [-math.inf], "-inf is no number of JSON"),
-        (pa.timestamp("s"), 253402300800, "cannot be read (date value out of range)"),
+        (pa.timestamp("s"), 253402300800, "cannot be read as timestamp[ms] (date value out of range)"),
     ],
 )
 def test_a_value_that_json_does_not_know_spoils_only_its_cell(
@@ -87,10 +89,14 @@ def test_a_value_that_json_does_not_know_spoils_only_its_cell(
     assert (second.columns, second.unusable) == ({"prompt": "b", "x": None}, {})
 
 
-def test_a_time_in_an_unknown_zone_spoils_only_its_cell(tmp_path: Path) -> None:
-    (reason,) = read_back(tmp_path, [1], pa.timestamp("us", "Mars/Olympus"))
-    assert reason.startswith("cannot be read (")
-    assert "Mars/Olympus" in reason
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "America", "../../etc/passwd", "x" * 300, "\0", "zone.tab"])
+def test_a_time_in_an_impossible_zone_spoils_only_its_cell(tmp_path: Path, zone: str) -> None:
+    kind = pa.timestamp("us", zone)
+    for values, of_column in (([1, None], kind), ([[1], None], pa.list_(kind))):
+        reason, null = read_back(tmp_path, values, of_column)
+        assert reason.startswith("cannot be read as ")
+        assert f"timestamp[us, tz={zone}]" in reason
+        assert null is None
 
 
 def test_text_that_is_not_utf8_spoils_only_its_cell(tmp_path: Path) -> None:
@@ -105,6 +111,71 @@ def test_text_that_is_not_utf8_spoils_only_its_cell(tmp_path: Path) -> None:
 def test_a_row_that_is_too_long_is_a_fault(tmp_path: Path) -> None:
     found = records(tmp_path, pa.table({"a": ["x" * 900, "x" * 1001, "y"]}))
     assert [record.fault for record in found] == [None, "the row is longer than 1000 bytes", None]
+
+
+LONG = "x" * 5000
+LARGE_CELLS = {
+    "text": pa.array([LONG, "a"]),
+    "large text": pa.array([LONG, "a"], pa.large_string()),
+    "shared": pa.array([LONG, "a"]).dictionary_encode(),
+    "list": pa.array([["a", LONG], ["a"]]),
+    "shared in a list": pa.array([["x" * 500] * 20, ["a"]], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+    "struct": pa.array([{"a": [{"b": LONG}]}, None]),
+    "map": pa.array([[("k", LONG)], None], pa.map_(pa.string(), pa.string())),
+    "fixed list": pa.array([[LONG, "a"], ["b", "c"]], pa.list_(pa.string(), 2)),
+    "numbers": pa.array([[0] * 5000, [0]]),
+    "empty lists": pa.array([[[]] * 5000, [[]]]),
+}
+
+
+def small_values(column: pa.Array) -> list[Any]:
+    values = column_values(column)
+    assert len(str(values)) < 1000, "a cell that is too large became a value"
+    return values
+
+
+@pytest.mark.parametrize("cells", LARGE_CELLS.values(), ids=LARGE_CELLS)
+def test_a_cell_that_is_too_large_never_becomes_a_value(
+    tmp_path: Path, cells: pa.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_table, "_PORTION_BYTES", 1000)
+    monkeypatch.setattr(parquet_table, "column_values", small_values)
+    found = records(tmp_path, pa.table({"a": cells, "prompt": ["a", "b"]}))
+    assert [record.fault for record in found] == ["the row is longer than 1000 bytes", None]
+    assert found[1].columns == {"a": cells[1].as_py(), "prompt": "b"}
+
+
+@pytest.mark.parametrize("image", [LONG.encode(), [{"bytes": LONG.encode()}]], ids=["bytes", "within"])
+def test_large_binary_data_spoils_only_its_cell_and_never_becomes_a_value(
+    tmp_path: Path, image: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_table, "_PORTION_BYTES", 1000)
+    found = records(tmp_path, pa.table({"prompt": ["a", "b"], "image": [image, None]}))
+    assert found[0].unusable == {"image": "holds binary data; must be text"}
+    assert [record.columns for record in found] == [{"prompt": "a"}, {"prompt": "b", "image": None}]
+
+
+def test_a_row_group_that_only_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
+    offsets = pa.array([0, 10_000_000], pa.int32())
+    zeros = pa.ListArray.from_arrays(offsets, pa.array(np.zeros(10_000_000, np.int8)))
+    found = records(tmp_path, pa.table({"a": zeros}), compression="zstd")
+    assert (tmp_path / "rows.parquet").stat().st_size < 5000
+    assert [record.fault for record in found] == [
+        "row 1 cannot be read (76.3 MiB in 1 row; data.max_line_bytes allows 1000 bytes a row)"
+    ]
+
+
+def test_columns_nested_without_end_are_refused(tmp_path: Path) -> None:
+    column = pa.array([1])
+    for _ in range(100):
+        column = pa.StructArray.from_arrays([column], ["a"])
+    table = pa.table({"a": column})
+    assert len(records(tmp_path, table, store_schema=False)) == 1
+    deeper = pa.table({"a": pa.StructArray.from_arrays([column], ["a"])})
+    with pytest.raises(
+        ConfigError, match=r"rows.parquet: has a column nested 101 levels deep; at most 100 are read$"
+    ):
+        records(tmp_path, deeper, store_schema=False)
 
 
 def damaged(folder: Path) -> Path:
