@@ -129,6 +129,7 @@ def test_a_pipeline_gives_the_results_of_a_batch_run(cluster: Cluster, command: 
 
     assert {each["format"] for each in where} == {"dict"}
     assert len({each["node"] for each in where}) == 2
+    assert len({each["date"] for each in where}) == 1, "all actors agree on the day of the job"
     assert {each["threads"] for each in where} == {"2"}, "as many as Ray gave it CPUs"
     processes = {each["processes"][0]: each["processes"] for each in where}
     assert len(processes) == 2, "each actor has loaded the model once"

@@ -6,6 +6,7 @@ Its argument is JSON: the rows, the arguments of Generate, the batch format.
 import json
 import os
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from mindbatch.ray import Generate
+from mindbatch.ray import Generate, job_date
 
 
 def children_of(process: int) -> list[int]:
@@ -26,7 +27,14 @@ def children_of(process: int) -> list[int]:
 
 
 class Located(Generate):
-    """Says beside each result in which format its batch came, and which node and processes computed it."""
+    """Says beside each result in which format its batch came, and which node and processes computed it.
+
+    Each actor is made on a day of its own.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        job_date.today = lambda: date.fromordinal(700_000 + os.getpid()).isoformat()
+        super().__init__(*arguments, **named)
 
     def __call__(self, batch: Any) -> pa.Table:
         table = super().__call__(batch)
@@ -35,6 +43,7 @@ class Located(Generate):
             "format": type(batch).__name__,
             "node": ray.get_runtime_context().get_node_id(),
             "processes": [os.getpid(), *children],
+            "date": self._date,
             "threads": os.environ.get("OMP_NUM_THREADS"),
         }
         return table.append_column("where", pa.array([json.dumps(where)] * len(table)))

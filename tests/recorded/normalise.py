@@ -38,6 +38,7 @@ def _json(keys: str, value: str = NUMBER) -> str:
 RULES = (
     _rule("TIME", r"(?P<value>\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00|Z))"),
     _rule("TIME", r"(?P<value>\b20\d\d-\d\d-\d\d \d\d:\d\d(?::\d\d)?) UTC"),
+    _rule("DAY", _json("date", r'"20\d\d-\d\d-\d\d"')),
     _rule("UNIX TIME", _json("time|created", r"1[0-9]{9}(?:\.[0-9]+)?")),
     _rule("SECONDS", rf"\b(?:in|about) (?P<value>{NUMBER}) s\b"),
     _rule("SECONDS", _json("seconds|start_up_seconds|measured_seconds")),

@@ -291,12 +291,20 @@ def _absolute(path: str) -> str:
     return str(Path.cwd() / path)
 
 
-def save_config(config: TaskConfig, path: Path, storage: Storage | None = None) -> None:
+def save_config(
+    config: TaskConfig, path: Path, storage: Storage | None = None, fixed: Mapping[str, Any] | None = None
+) -> None:
     """Writes `config` to `path` as YAML, whole or not at all; ${...} stay as written, so no secret is kept.
+
+    fixed: by key, what has come of values that were left to the moment; None is left as it is.
 
     Raises StorageError when it cannot be written.
     """
-    write_whole(path, config.unresolved_yaml.encode(), storage)
+    tree = OmegaConf.create(config.unresolved_yaml)
+    for name, value in (fixed or {}).items():
+        if value is not None:
+            OmegaConf.update(tree, name, value)
+    write_whole(path, OmegaConf.to_yaml(tree).encode(), storage)
 
 
 def _defaults_for(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mindbatch.calendar_day import DAY_RULE, is_day
 from mindbatch.config.faults import shown
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.path_faults import input_file_fault, rows_fault, settled, settled_tools
@@ -20,7 +21,10 @@ COLUMNS = (
     "chat_template_kwargs_column",
     "adapter_column",
 )
-BESIDE_CHATS = ("system", "tools", "tools_column", "chat_template_kwargs", "chat_template_kwargs_column")
+BESIDE_CHATS = (
+    *("system", "tools", "tools_column", "chat_template_kwargs", "chat_template_kwargs_column"),
+    "date",
+)
 LARGEST_ROW = 1 << 30
 NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
 
@@ -62,6 +66,9 @@ class DataConfig:
     )
     chat_template_kwargs_column: str | None = option(
         None, "column of a row's own variables of the chat template; they go before those of the run"
+    )
+    date: str | None = option(
+        None, "day that the chat template writes, as YYYY-MM-DD; null: that on which the run was begun"
     )
     decoding_column: str | None = option(
         None, "column of a row's own decoding parameters, like {temperature: 0.7}"
@@ -114,9 +121,16 @@ def data_faults(data: DataConfig) -> Iterator[str]:
         yield "data.template, data.template_file: only one of these can be given"
     elif len(_sources(data)) > 1:
         yield f"{', '.join(_sources(data))}: a prompt comes from only one of these"
+    yield from date_faults(data)
     yield from _filter_faults(data.filter_keys)
     yield from _size_faults(data.max_line_bytes)
     yield from _no_effects(data)
+
+
+def date_faults(data: DataConfig) -> Iterator[str]:
+    """What is no date."""
+    if data.date is not None and not is_day(data.date):
+        yield f"data.date={shown(data.date)}: {DAY_RULE}"
 
 
 def _sources(data: DataConfig) -> list[str]:

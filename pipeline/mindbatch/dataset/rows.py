@@ -69,9 +69,10 @@ class DataRow:
         asked = orjson.dumps([self.content, self.overrides, self.adapter], option=orjson.OPT_SORT_KEYS)
         return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
 
-    def prompt(self) -> Prompt:
-        """What the engine is given."""
-        return Prompt(key=self.key, source=f"{self.source}:{self.line}", adapter=self.adapter, **self.content)
+    def prompt(self, date: str | None = None) -> Prompt:
+        """What the engine is given. date: see `Prompt`."""
+        place = f"{self.source}:{self.line}"
+        return Prompt(key=self.key, source=place, adapter=self.adapter, date=date, **self.content)
 
     def params(self, base: DecodingParams) -> DecodingParams:
         """The run's parameters with the row's own in their place."""

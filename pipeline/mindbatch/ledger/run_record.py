@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import xxhash
 
+from mindbatch.calendar_day import day_of, is_day
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.regular_file import read_regular
@@ -27,19 +28,26 @@ class RunRecord:
     """What a run is about.
 
     created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
-    by dotted name. dataset: the digests of its files, by name.
+    by dotted name. dataset: the digests of its files, by name. date: what chat templates are told, as
+    YYYY-MM-DD; None of runs that were begun before it was written down.
     """
 
     created: str
     command: list[str]
     fields: dict[str, Any]
     dataset: dict[str, Any]
+    date: str | None = None
     version: int = VERSION
 
     @property
     def fingerprint(self) -> str:
         """BLAKE2b (128 bit, hex) of the fields: results of runs with different ones are never mixed."""
         return hashlib.blake2b(_canonical(self.fields), digest_size=16).hexdigest()
+
+    @property
+    def chat_date(self) -> str:
+        """The date; the day on which the run was begun, where none was written down."""
+        return self.date or day_of(self.created)
 
     def write(self, folder: RunFolder, storage: Storage | None = None) -> None:
         """Writes it, whole and durable. Raises StorageError."""
@@ -75,8 +83,10 @@ class RunRecord:
                 "fields": dict(),
                 "dataset": dict(),
                 "version": int(),
-            } if all(isinstance(word, str) for word in command):
-                return cls(**{field.name: content[field.name] for field in fields(cls)})
+            } if all(isinstance(word, str) for word in command) and _is_day(content.get("date")):
+                return cls(
+                    **{field.name: content[field.name] for field in fields(cls) if field.name in content}
+                )
         raise ConfigError(f"{path}: damaged: created, command, fields or dataset is not what a run writes")
 
 
@@ -95,6 +105,10 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
             start = _first_difference(before, after)
             lines.append(f"{name} {_excerpt(before, start)} -> {_excerpt(after, start)}")
     return lines
+
+
+def _is_day(value: object) -> bool:
+    return value is None or (isinstance(value, str) and is_day(value))
 
 
 def _check(content: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
+from mindbatch.calendar_day import DAY_RULE, is_day, today
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import ConfigError, PromptError
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 MOST_GENERATED = 256
 """Tokens of an output where the task says nothing, as for the harness's own models."""
 BATCH_SIZE = 32
+CLOCK = "strftime_now"
+"""What a chat template calls to write a date."""
 PEFT = "peft"
 DEVICES = (None, "cpu", "cuda:0")
 """The harness gives the last one where it is not told any."""
@@ -54,6 +57,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         max_length: most tokens that the model sees of a request; None: as many as it can score.
         batch_size: most sequences of a step; "auto", and the 1 that the harness gives where it is not told
             any, are 32.
+        date: what the clock of a chat template says, as YYYY-MM-DD; None: the day on which this was made.
         device, max_batch_size: for torch; `device_target` and `batch_size` stand for them here, and only what
             the harness gives where it is not told any is taken.
         options: the keywords of `LLM`.
@@ -71,6 +75,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         adapter: str | None = None,
         max_length: int | None = None,
         batch_size: int | str = "auto",
+        date: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
         **options: Any,
@@ -89,7 +94,9 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         if llm is None:
             assert pretrained is not None
             llm = LLM(pretrained, batch_size=_batch_size(batch_size), **_with_peft(options, peft))
-        self._llm, self._adapter = llm, adapter
+        if date is not None and not is_day(date):
+            raise ConfigError(f"date={date!r}: {DAY_RULE}")
+        self._llm, self._adapter, self._date = llm, adapter, date or today()
         self._tokenizer = llm.required_tokenizer
         # One more is generated, which a request to score anything needs, and the last of all is not seen.
         most = llm.seq_length - 2
@@ -112,8 +119,10 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def tokenizer_name(self) -> str:
-        """Tells the texts of chats apart in the harness's own cache of requests, by their template."""
-        return sha256((self._tokenizer.chat_template or "").encode()).hexdigest()
+        """Tells the texts of chats apart in the harness's own cache of requests, by template and date."""
+        template = self._tokenizer.chat_template or ""
+        date = self._date if CLOCK in template else ""
+        return sha256(f"{template}{date}".encode()).hexdigest()
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The text of the model's chat template, for the record."""
@@ -123,7 +132,9 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """The text of a chat. Without the generation prompt its last message is to be gone on with."""
-        text = self._tokenizer.chat_text(chat_history, add_generation_prompt=add_generation_prompt)
+        text = self._tokenizer.chat_text(
+            chat_history, add_generation_prompt=add_generation_prompt, date=self._date
+        )
         if add_generation_prompt:
             return text
         last = chat_history[-1]["content"].strip()

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mindbatch.calendar_day import today
 from mindbatch.errors import PromptError
 from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
 from mindbatch.prompts.messages import Message, with_joined_parts
@@ -44,12 +45,14 @@ class ChatTemplates:
         *,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        date: str | None = None,
     ) -> str:
         """The text of one conversation, with the template's control tokens spelt out.
 
         A content in parts reaches a template that knows parts as it is, and others as one text.
 
-        `variables` are further names the template may know: tools, documents, enable_thinking...
+        `variables` are further names the template may know: tools, documents, enable_thinking... `date` is
+        what its clock says, as YYYY-MM-DD; None is today.
 
         Raises:
             PromptError: no template, or one line on why it failed, refused the messages or went over a limit.
@@ -59,7 +62,7 @@ class ChatTemplates:
         if any(isinstance(message.get("content"), list) for message in messages):
             messages = messages if self._takes_parts(template) else [*map(with_joined_parts, messages)]
         given |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
-        return self._process.render(template, {**self._named_tokens, **given})
+        return self._process.render(template, {**self._named_tokens, **given}, date=date or today())
 
     def close(self) -> None:
         """Ends the child process; a later `render` starts it again."""
@@ -71,7 +74,7 @@ class ChatTemplates:
             message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
             given = {"tools": None, "documents": None, "messages": [message], "add_generation_prompt": True}
             try:
-                text = self._process.render(template, {**self._named_tokens, **given})
+                text = self._process.render(template, {**self._named_tokens, **given}, date=today())
             except PromptError:
                 text = ""
             self._take_parts[template] = _PROBE in text and not _AS_LIST.search(text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mindbatch.calendar_day import DAY_RULE, is_day
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.json_rows import parse_json
@@ -33,12 +34,13 @@ class ChatOptions:
     """What a conversation is given besides its messages; checked, and None where there is nothing.
 
     system: the message put before the others. tools: JSON objects, as the template shall write them.
-    chat_template_kwargs: further variables of the template, like enable_thinking.
+    chat_template_kwargs: further variables of the template, like enable_thinking. date: what its clock says.
     """
 
     system: str | None = None
     tools: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    date: str | None = None
 
     def of_row(self, tools: object, kwargs: object, tools_at: str, kwargs_at: str) -> ChatOptions:
         """With what a row says itself: its tools in place of these, its variables before these.
@@ -56,7 +58,7 @@ class ChatOptions:
         """A conversation as `Prompt` takes it, the system message before it."""
         before = [] if self.system is None else [{"role": "system", "content": self.system}]
         content: dict[str, Any] = {"messages": [*before, *messages]}
-        names = ("tools", "chat_template_kwargs")
+        names = ("tools", "chat_template_kwargs", "date")
         return content | {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -67,6 +69,7 @@ def chat_options(
     system: str | None = None,
     tools: object = None,
     chat_template_kwargs: object = None,
+    date: str | None = None,
     *,
     prefix: str = "",
     faults: Sequence[str] = (),
@@ -81,6 +84,8 @@ def chat_options(
     faults = [*faults]
     if system is not None and (fault := unicode_fault(system) if system else "is empty; leave it out"):
         faults.append(f"{prefix}system {fault}")
+    if date is not None and not is_day(date):
+        faults.append(f"{prefix}date={shown(date)}: {DAY_RULE}")
     try:
         given = _file_value(Path(tools)) if isinstance(tools, str | Path) else tools
     except PromptError as error:
@@ -89,7 +94,7 @@ def chat_options(
     own_tools, kwargs, more = _checked(given, chat_template_kwargs, *names)
     if faults := faults + more:
         raise ConfigError(faults)
-    return ChatOptions(system=system, tools=own_tools or None, chat_template_kwargs=kwargs or None)
+    return ChatOptions(system=system, tools=own_tools or None, chat_template_kwargs=kwargs or None, date=date)
 
 
 def _checked(

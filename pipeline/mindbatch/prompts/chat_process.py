@@ -62,10 +62,15 @@ class ChatProcess:
         return AnsweringProcess(chat_worker.main, limits, str(limits.max_characters), kind)
 
     def render(
-        self, template: str, variables: Mapping[str, Any], was_rendered: Callable[[], bool] = lambda: False
+        self,
+        template: str,
+        variables: Mapping[str, Any],
+        was_rendered: Callable[[], bool] = lambda: False,
+        date: str | None = None,
     ) -> str:
         """The template's output.
 
+        date: what its clock says, as YYYY-MM-DD; None: it has no clock.
         was_rendered: whether it is known to be so from an earlier session; asked where a limit is reached.
 
         Raises:
@@ -73,7 +78,7 @@ class ChatProcess:
             PromptError: one line: the template failed, refused the messages or gave too long a text.
             ConfigError: it ran out of time for several rows in a row.
         """
-        question = {"template": template, "variables": dict(variables)}
+        question = {"template": template, "variables": dict(variables), "date": date}
         try:
             text: str = self._ask(self._process, question, "text")
         except TemplateLimit as limit:

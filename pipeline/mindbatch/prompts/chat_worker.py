@@ -1,11 +1,15 @@
 """The child process that renders templates; started by `chat_process`.
 
-A request is {"template": str, "variables": {...}}, answered by {"text": str}, or {"template": str} alone,
-answered by {"names": [...]}, the variables that it looks up. Either may get {"error": str}, or {"needs": str}
-for want of memory.
+A request is {"template": str, "variables": {...}, "date": YYYY-MM-DD or null}, answered by {"text": str}, or
+{"template": str} alone, answered by {"names": [...]}, the variables that it looks up. Either may get
+{"error": str}, or {"needs": str} for want of memory.
+
+The same request has the same answer in every process: the clock stands still on the date, and what is drawn
+at random follows from the variables.
 """
 
 import json
+import random
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache, partial
@@ -49,7 +53,9 @@ def answer_to(
         template = compiled(request["template"])
         if "variables" not in request:
             return {"names": names_in(request["template"], environment)}
-        return {"text": bounded(template, request["variables"], max_characters)}
+        variables = request["variables"]
+        random.seed(json.dumps(variables, sort_keys=True))  # of the filter random, and of lipsum
+        return {"text": bounded(template, {**clock_of(request["date"]), **variables}, max_characters)}
     except MemoryError:
         return {"needs": f"more than {memory_bytes >> 20} MiB of memory"}
     except OutputTooLong:
@@ -105,11 +111,13 @@ def chat_sandbox() -> "jinja2.Environment":
             return nodes.Scope(body).set_lineno(line)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", Generation],
+        finalize=no_address,
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
     return environment
 
 
@@ -145,6 +153,13 @@ def raise_exception(message: object) -> NoReturn:
 def not_null(value: object) -> object:
     if value is None:
         raise_exception("a value is null; write {{ name or '' }} where that may be")
+    return no_address(value)
+
+
+def no_address(value: object) -> object:
+    """Refuses what would be written with its address, which is another one in every process."""
+    if not isinstance(value, str | int | float | list | dict) and " at 0x" in str(value):
+        raise_exception(f"writes a {type(value).__name__} itself; write its result, or {{{{ ... | list }}}}")
     return value
 
 
@@ -161,5 +176,6 @@ def to_json(
     )
 
 
-def strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+def clock_of(date: str | None) -> dict[str, Callable[[str], str]]:
+    """strftime_now, as transformers documents it, at the beginning of a day; nothing without a date."""
+    return {} if date is None else {"strftime_now": datetime.fromisoformat(date).strftime}

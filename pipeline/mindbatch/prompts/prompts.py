@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
 from mindbatch.amounts import counted
+from mindbatch.calendar_day import today
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions, chat_options
@@ -33,7 +34,8 @@ class Prompt:
     """One row to run: exactly one of text, token_ids and messages is given; with messages, tools and
     chat_template_kwargs may be, for the chat template.
 
-    `adapter` is the LoRA adapter that the row names; None is the default.
+    `adapter` is the LoRA adapter that the row names; None is the default. `date` is what the chat template's
+    clock says, as YYYY-MM-DD; None is today.
     `key` is the row's position among all rows, good or bad, from "0": the same prompts give the same keys,
     and so the same random numbers, from the command line as from a file. `source` says where the row stood.
     """
@@ -46,6 +48,7 @@ class Prompt:
     tools: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     adapter: str | None = None
+    date: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,11 @@ class PromptRows:
     prompts: list[Prompt] = field(default_factory=list)
     errors: list[RowError] = field(default_factory=list)
 
+    @property
+    def date(self) -> str | None:
+        """What the chat templates of all are told; None where there are none."""
+        return next((prompt.date for prompt in self.prompts if prompt.date is not None), None)
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -91,6 +99,7 @@ def read_prompts(
     system: str | None = None,
     tools: object = None,
     chat_template_kwargs: object = None,
+    date: str | None = None,
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
     stdin: BinaryIO | None = None,
 ) -> PromptRows:
@@ -100,7 +109,8 @@ def read_prompts(
     prompt a line, or JSON lines where its name says so; "-" is standard input. messages: one conversation (a
     list of messages) or a list of them. `chat` makes each text the one user message of a conversation;
     `system` goes before it, or before given messages. `tools` and `chat_template_kwargs` go to the chat
-    template, as transformers' apply_chat_template has them; tools may be a JSON file's path.
+    template, as transformers' apply_chat_template has them; tools may be a JSON file's path. `date` is what
+    the template's clock says in all of them, as YYYY-MM-DD; None is today.
 
     A bad row becomes a RowError and the others go on.
 
@@ -111,9 +121,10 @@ def read_prompts(
     """
     faults = _source_faults({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
     beside: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
+    beside["date"] = date
     if not (chat or may_hold_chats(prompts, prompts_file, messages)):
         faults += [f"{name}{IDLE}" for name, value in beside.items() if value is not None]
-    options = chat_options(**beside, faults=faults)
+    options = chat_options(**{**beside, "date": date or today()}, faults=faults)
     if prompts_file is not None:
         found = _file_rows(prompts_file, max_line_bytes, stdin)
     elif prompts is not None:
@@ -290,7 +301,9 @@ def _token_ids(prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | N
         raise PromptError(NO_TOKENIZER)
     if prompt.messages is not None:
         variables = {**(prompt.chat_template_kwargs or {}), "tools": prompt.tools}
-        return tokenizer.encode_chat(prompt.messages, variables=variables, most_tokens=most_tokens)
+        return tokenizer.encode_chat(
+            prompt.messages, variables=variables, most_tokens=most_tokens, date=prompt.date
+        )
     return tokenizer.encode(prompt.text or "", most_tokens=most_tokens)
 
 

@@ -91,14 +91,20 @@ class Tokenizer:
         """The text of the template of chats without tools; None where the folder has none."""
         return self._chat.usual
 
-    def chat_text(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        date: str | None = None,
+    ) -> str:
         """One conversation through the model's chat template, its control tokens spelt out: unlike in what
-        `encode_chat` gives they are then no different from the same text in a message.
+        `encode_chat` gives they are then no different from the same text in a message. date: see there.
 
         Raises:
             PromptError: no template, malformed messages, or the template failed or refused them.
         """
-        return self._rendered(checked_conversation(messages), {}, add_generation_prompt)
+        return self._rendered(checked_conversation(messages), {}, add_generation_prompt, date)
 
     def encode(
         self,
@@ -134,30 +140,34 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
         most_tokens: int | None = None,
+        date: str | None = None,
     ) -> list[int]:
         """Token ids of one conversation through the model's chat template, which writes its own BOS.
 
         The template's control tokens are tokens; their text inside messages and `variables` (tools,
-        documents...) stays text.
+        documents...) stays text. date: what the template's clock says, as YYYY-MM-DD; None is today.
 
         Raises:
             PromptError: no template, malformed messages, the template failed or refused them, or its text is
                 so long that it has more than `most_tokens`.
         """
-        return self._encode_messages(messages, variables, add_generation_prompt, most_tokens=most_tokens).ids
+        return self._encode_messages(
+            messages, variables, add_generation_prompt, most_tokens=most_tokens, date=date
+        ).ids
 
     def encode_chat_continued(
         self,
         messages: Sequence[Mapping[str, Any]],
         continuation: str,
         variables: Mapping[str, Any] | None = None,
+        date: str | None = None,
     ) -> tuple[list[int], int]:
         """As `encode_continued`, of a conversation with the generation prompt and a text behind it.
 
         Raises:
             PromptError: as from `encode_chat`.
         """
-        encoded = self._encode_messages(messages, variables, True, continuation)
+        encoded = self._encode_messages(messages, variables, True, continuation, date=date)
         return encoded.split(len(continuation))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -205,24 +215,27 @@ class Tokenizer:
         add_generation_prompt: bool,
         continuation: str = "",
         most_tokens: int | None = None,
+        date: str | None = None,
     ) -> Encoded:
         conversation = checked_conversation(messages)
         given = {**(variables or {})}
         data = [[{**message, "role": ""} for message in conversation], given, continuation]
         if not self._control.endangers(data):
-            text = self._rendered(conversation, given, add_generation_prompt) + continuation
+            text = self._rendered(conversation, given, add_generation_prompt, date) + continuation
             self._refuse_longer(text, most_tokens)
             encoding = self._encoding(text, plain=False)
             return Encoded(list(encoding.ids), encoding, text)
         gap, slot = absent_characters(strings_in(data), 2)
         marked = [{**self._control.broken(message, gap), "role": message["role"]} for message in conversation]
-        text = self._rendered(marked, self._control.broken(given, gap), add_generation_prompt)
+        text = self._rendered(marked, self._control.broken(given, gap), add_generation_prompt, date)
         text += self._control.broken(continuation, gap)
         self._refuse_longer(text.replace(gap, ""), most_tokens)
         return self._encode_marked(text, gap, slot)
 
-    def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool) -> str:
-        text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables)
+    def _rendered(
+        self, messages: list[dict[str, Any]], variables: dict[str, Any], add_prompt: bool, date: str | None
+    ) -> str:
+        text = self._chat.render(messages, add_generation_prompt=add_prompt, variables=variables, date=date)
         if fault := unicode_fault(text):
             raise PromptError(f"chat template: its output {fault}")
         return text

@@ -13,6 +13,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import ConfigError
 from mindbatch.llm import LLM
+from mindbatch.ray.job_date import job_date
 from mindbatch.ray.settings import settings_of
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import outcome_of
@@ -45,7 +46,7 @@ class Generate:
     Args:
         path: as of `LLM`, on each node.
         data: how a row becomes a prompt: the keys of the section `data` but those that choose rows.
-            key_column must be given.
+            key_column must be given. `date`, where it is not, is one for all actors of a job.
         decoding: the decoding parameters; a column of `data` may say more for single rows.
         output: `columns` to stand beside the results, `token_ids`, `prompt`.
         options: the keywords of `LLM`; batch_size, of sequences in a step, is 32 as in `mindbatch batch`.
@@ -76,6 +77,7 @@ class Generate:
         )
         self._data = config.data
         self._maker = RowMaker(config.data, self._params, is_openai=False, lora=config.lora)
+        self._date = config.data.date or job_date()
         self._llm = _loaded(config)
 
     def __call__(self, batch: Any) -> pa.Table:
@@ -118,7 +120,7 @@ class Generate:
         return [finished[place] for place in sorted(finished)]
 
     def _outputs(self, rows: Iterable[DataRow]) -> Iterator[RequestOutput]:
-        asked = ((row.prompt(), row.params(self._params)) for row in rows)
+        asked = ((row.prompt(self._date), row.params(self._params)) for row in rows)
         with closing(self._llm.steps(asked)) as steps:
             for step in steps:
                 yield from step.finished

@@ -132,9 +132,10 @@ def calibrate(
     params: DecodingParams,
     max_batched_tokens: int,
     longest: float = LONGEST,
+    date: str | None = None,
     clock: Clock = time.perf_counter,
 ) -> Calibration:
-    """Runs the rows for at most `longest` seconds, and times each step.
+    """Runs the rows for at most `longest` seconds, and times each step. date: see `Prompt`.
 
     Raises:
         ConfigError: none of the rows could be run.
@@ -146,7 +147,8 @@ def calibrate(
     unfinished: Counter[tuple[str, int]] = Counter()
     begun = before = clock()
     last = generator.statistics
-    with closing(generator.steps((row.prompt(), row.params(params)) for row in rows)) as results:
+    asked = ((row.prompt(date), row.params(params)) for row in rows)
+    with closing(generator.steps(asked)) as results:
         for result in results:
             now, statistics = clock(), generator.statistics
             computed = statistics.computed_tokens - last.computed_tokens

@@ -83,12 +83,13 @@ def opened_ledger(
     accept: Callable[[], None],
     *,
     retry: bool,
+    date: str | None = None,
 ) -> Iterator[tuple[Ledger, RunRecord]]:
     """The ledger of the run and its record: if it is the same run the old one, with the data of today, else
     the new one, written.
 
     accept: called once it is sure that the run goes on here, and before a new one's record is written.
-    retry: rows that failed are to run again.
+    retry: rows that failed are to run again. date: the one that was asked for.
 
     Raises:
         RunMismatch: the folder holds a run with other settings, or results of rows that have changed since.
@@ -96,6 +97,8 @@ def opened_ledger(
     if folder.holds_a_run:
         old = RunRecord.read(folder)
         changed = changes(old.fields, record.fields)
+        if date not in (None, old.chat_date):
+            changed.append(f"data.date {old.chat_date} -> {date}")
         if changed:
             way_out = RETRY_WAY_OUT if retry else WAYS_OUT
             raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {way_out}")
@@ -106,10 +109,23 @@ def opened_ledger(
     with Ledger(folder, record.fingerprint, storage) as ledger:
         standing = index.settle(ledger.recover(), errors_too=not retry)
         _refuse_changed(folder, standing)
+        ledger.notes += _undated(folder, record, index)
         if standing.gone:
             ledger.notes.append(f"{folder.path}: {standing.gone} rows of earlier sessions are not chosen now")
         accept()
         yield ledger, record
+
+
+def _undated(folder: RunFolder, record: RunRecord, index: RowIndex) -> Iterator[str]:
+    """What is to be said of a run whose chats go on, and that was begun before dates were written down."""
+    if record.date is not None:
+        return
+    first = next(index.pending(), None)
+    if first is not None and "messages" in first.content:
+        yield (
+            f"{folder.path}: no date was written down when it was begun; chat templates are told that of its "
+            f"begin, {record.chat_date}"
+        )
 
 
 def refuse_unfinished(folder: RunFolder) -> None:

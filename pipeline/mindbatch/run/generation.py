@@ -62,11 +62,12 @@ def generate(
     ledger: Ledger,
     params: DecodingParams,
     on_step: Callable[[Tally], None],
+    date: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Runs every pending row of the index. However it ends, what was finished until then is in the ledger.
 
-    on_step: called after every step of the engine.
+    on_step: called after every step of the engine. date: what chat templates are told; see `Prompt`.
 
     Raises:
         StorageError: the ledger cannot be written; what was committed before is safe.
@@ -74,7 +75,7 @@ def generate(
     asked: dict[str, _Asked] = {}
     tally = Tally()
     try:
-        with closing(generator.steps(_rows(index, params, asked))) as steps:
+        with closing(generator.steps(_rows(index, params, asked, date))) as steps:
             before = clock()
             for step in steps:
                 with interruptible():
@@ -97,10 +98,10 @@ def _commit(ledger: Ledger) -> None:
 
 
 def _rows(
-    index: RowIndex, params: DecodingParams, asked: dict[str, _Asked]
+    index: RowIndex, params: DecodingParams, asked: dict[str, _Asked], date: str | None
 ) -> Iterator[tuple[Prompt, DecodingParams]]:
     for row in index.pending():
-        prompt = row.prompt()
+        prompt = row.prompt(date)
         asked[row.key] = _Asked(prompt.source, row.digest)
         yield prompt, row.params(params)
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mindbatch.calendar_day import today
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError, RankError
@@ -44,6 +45,7 @@ class BatchJob:
     load: makes the generator for a folder; called only if there is a row to run.
     tokenizer: loads the model's tokenizer, for results in OpenAI's format.
     command: what the user typed, for the run record.
+    date: what chat templates are told in a new run that asks for none; None is today.
     retry: run the rows again that failed; the run is there already.
     """
 
@@ -55,6 +57,7 @@ class BatchJob:
         tokenizer: Callable[[], Tokenizer | None],
         *,
         command: Sequence[str] = (),
+        date: str | None = None,
         retry: bool = False,
         storage: Storage | None = None,
         stdin: BinaryIO | None = None,
@@ -64,6 +67,7 @@ class BatchJob:
         self._load = load
         self._tokenizer = tokenizer
         self._command = list(command)
+        self._date = date
         self._retry = retry
         self._storage = storage or Storage()
         self._input = DataInput(config.data, self._storage, kept=retry, stdin=stdin)
@@ -115,6 +119,7 @@ class BatchJob:
             command=concealed(self._command),
             fields=self._fields,
             dataset=concealed(dataset.digest()),
+            date=self._config.data.date or self._date or today(),
         )
         with ExitStack() as stack:
             ledger, record = self._ledger(folder, record, index, stack)
@@ -130,7 +135,8 @@ class BatchJob:
         if that run came to nothing.
         """
         accept = partial(self._input.accept, folder)
-        open_ledger = partial(opened_ledger, folder, record, index, self._storage, accept)
+        date = self._config.data.date
+        open_ledger = partial(opened_ledger, folder, record, index, self._storage, accept, date=date)
         try:
             return stack.enter_context(open_ledger(retry=self._retry))
         except RunMismatch:
@@ -157,7 +163,7 @@ class BatchJob:
         try:
             if index.count(None):
                 with closing(self._load(folder)) as generator, monitor.watching(generator) as on_step:
-                    generate(generator, index, ledger, self._params, on_step)
+                    generate(generator, index, ledger, self._params, on_step, record.chat_date)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear

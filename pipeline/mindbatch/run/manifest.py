@@ -76,6 +76,7 @@ def write_manifest(
         "status": status,
         "command": record.command,
         "created": record.created,
+        "date": record.chat_date,
         "ended": None if status == "running" else now(),
         "rows": asdict(rows),
         "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},

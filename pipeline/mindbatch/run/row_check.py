@@ -31,20 +31,24 @@ class RowCheck:
     """Puts rows to an engine and takes them back.
 
     engine: has nothing else to do.
-    params: the run's; those of a row go before them.
+    params: the run's; those of a row go before them. date: see `Prompt`.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer | None, params: DecodingParams) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer | None, params: DecodingParams, date: str | None = None
+    ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._params = params
+        self._date = date
 
     def count(self, row: DataRow) -> RowTokens | RowFailure:
         """The row's tokens, or why it cannot be run."""
         params = row.params(self._params)
         request = Request(row.key, (), params, adapter=row.adapter)
         try:
-            token_ids = tuple(token_ids_of(row.prompt(), self._tokenizer, self._engine.settings.seq_length))
+            most_tokens = self._engine.settings.seq_length
+            token_ids = tuple(token_ids_of(row.prompt(self._date), self._tokenizer, most_tokens))
             self._engine.add(replace(request, prompt_token_ids=token_ids))
         except PromptError as error:
             return RowFailure(row.key, row.source, row.line, "prompt", request.reason(error))

@@ -104,6 +104,33 @@ def test_the_date():
     assert text in {f"{before:%Y-%m-%d}", f"{after:%Y-%m-%d}"}
 
 
+@pytest.mark.parametrize("clock", ["%d %b %Y", "%H:%M:%S.%f", "%s", "%Z%z"])
+def test_the_clock_stands_still_on_a_given_date(clock: str):
+    chat = ChatTemplates({"default": f"{{{{ strftime_now('{clock}') }}}}"})
+    given = datetime(2026, 7, 31)
+    assert chat.render(TALK, date="2026-07-31") == given.strftime(clock)
+    chat.close()
+
+
+@pytest.mark.parametrize("chance", ["range(1000) | random", "lipsum()", "[range(99) | random, lipsum(1)]"])
+def test_what_is_drawn_is_the_same_in_every_process(chance: str):
+    template = f"{{{{ {chance} }}}}{{{{ {chance} }}}}"
+    texts = []
+    for _ in range(2):
+        chat = ChatTemplates({"default": template})
+        texts.append([chat.render([{"role": "user", "content": str(i)}]) for i in (1, 2, 1)])
+        chat.close()
+    assert texts[0] == texts[1]
+    assert texts[0][0] == texts[0][2] != texts[0][1]
+
+
+@pytest.mark.parametrize(
+    "value", ["raise_exception", "messages | map('upper')", "cycler(1)", "messages[0].items"]
+)
+def test_what_differs_from_process_to_process_is_not_written(value: str):
+    assert "writes a " in refused(f"{{{{ {value} }}}}")
+
+
 def test_a_template_refuses_messages_in_its_own_words():
     message = refused(SHAPES["mistral"].replace("== 0", "== 1"))
     assert message == "chat template: roles must alternate user and assistant"

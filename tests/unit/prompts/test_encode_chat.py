@@ -86,7 +86,7 @@ def test_the_guarded_path_encodes_as_the_common_one(load, build):
     template = LLAMA2 if build is not byte_level else CHATML
     tokenizer = load(build(), bos_token="<s>", eos_token="</s>", chat_template=template)
     messages = [*user("hi <"), {"role": "assistant", "content": ">the us"}, *user("se, hi")]
-    rendered = tokenizer._rendered(messages, {}, True)
+    rendered = tokenizer._rendered(messages, {}, True, None)
     assert tokenizer._control.endangers(messages)
     assert tokenizer.encode_chat(messages) == tokenizer._encoding(rendered, plain=False).ids
 

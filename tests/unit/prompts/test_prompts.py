@@ -47,7 +47,7 @@ def test_json_lines(tmp_path: Path):
     ]
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(rows) + "\n")
-    found = read_prompts(prompts_file=path, chat_template_kwargs={"x": 0, "y": 2})
+    found = read_prompts(prompts_file=path, chat_template_kwargs={"x": 0, "y": 2}, date="2026-07-31")
     assert [prompt.text or prompt.token_ids for prompt in found.prompts[:4]] == ["Q\nA", [1, 2], "a", "b"]
     chat, turns = found.prompts[4:]
     assert chat == Prompt(
@@ -56,6 +56,7 @@ def test_json_lines(tmp_path: Path):
         messages=[HI],
         tools=[{"name": "f"}],
         chat_template_kwargs={"x": 1, "y": 2},
+        date="2026-07-31",
     )
     assert turns.messages == [HI]
     said = reasons(found)

@@ -15,7 +15,7 @@ from mindbatch import ConfigError
 from mindbatch.llm import LLM
 from mindbatch.ray import Generate
 from mindbatch.run.batch_config import BatchConfig
-from shadow_llm import make_llm
+from shadow_llm import load_tokenizer, make_llm
 from stub_job import job_config, lines_of, make_job, shared_tokenizer
 
 MODEL = "shipped:examples/tiny_gpt2"
@@ -213,3 +213,13 @@ def test_faults_of_values_that_have_the_right_types(given: dict[str, Any], fault
 def test_an_option_that_there_is_not() -> None:
     with pytest.raises(TypeError, match="'bath_size'; did you mean batch_size"):
         Generate(MODEL, data=DATA, bath_size=3)
+
+
+def test_chats_are_told_the_date_that_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dated = load_tokenizer(tmp_path, chat_template="{{ strftime_now('%Y') }} {{ messages[0].content }}")
+    monkeypatch.setattr("mindbatch.ray.generate._loaded", lambda config: make_llm(dated))
+    data = {"key_column": "id", "prompt_column": "question", "chat": True}
+    batch = {"id": np.array([1]), "question": np.array(["why"])}
+    found = [Generate(MODEL, data=data | {"date": f"{year}-07-31"})(batch) for year in (2025, 2026, 2025)]
+    assert found[0].equals(found[2])
+    assert not found[0].equals(found[1])

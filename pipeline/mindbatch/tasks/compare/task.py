@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
@@ -38,7 +39,8 @@ def run(config: CompareConfig) -> int:
     setup = _setup(config, rows)
     runs = run_strategies(llm, strategies, rows, setup.warm_up_prompts, config.timings)
     comparison = compare(setup, runs, has_text=llm.tokenizer is not None)
-    written = [] if config.output.dir is None else _write(comparison, config, Path(config.output.dir))
+    folder = config.output.dir
+    written = [] if folder is None else _write(comparison, config, Path(folder), {"date": rows.date})
     if config.output.format == "json":
         print(comparison.as_json().decode(), file=data_output())
     else:
@@ -58,13 +60,18 @@ def _setup(config: CompareConfig, rows: PromptRows) -> Setup:
     )
 
 
-def _write(comparison: Comparison, config: CompareConfig, folder: Path) -> list[Path]:
-    """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError."""
+def _write(
+    comparison: Comparison, config: CompareConfig, folder: Path, fixed: Mapping[str, Any]
+) -> list[Path]:
+    """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError.
+
+    fixed: see `save_config`.
+    """
     make_folder(folder)
     data, html, saved = (folder / name for name in COMPARISON_FILES)
     write_whole(data, comparison.as_json() + b"\n")
     write_whole(html, page(comparison).encode())
-    save_config(config, saved)
+    save_config(config, saved, fixed=fixed)
     return [data, html]
 
 

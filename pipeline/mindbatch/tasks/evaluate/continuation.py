@@ -55,7 +55,9 @@ class Continuations:
         elif not tokenizer.output_start and "messages" in content:
             tools = {"tools": content.get("tools")}
             variables = {**(content.get("chat_template_kwargs") or {}), **tools}
-            tokens, count = tokenizer.encode_chat_continued(content["messages"], text, variables)
+            tokens, count = tokenizer.encode_chat_continued(
+                content["messages"], text, variables, content.get("date")
+            )
         else:
             added = tokenizer.encode(text, add_special_tokens=False)
             context = token_ids_of(Prompt(key="", source="", **content), tokenizer)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from mindbatch.calendar_day import is_day, today
 from mindbatch.config.composition import save_config
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.hidden_values import concealed
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # an extra
 
 FINGERPRINT = "mindbatch_fingerprint"
 """What a column's results depend on, in its results.json."""
+DATE = "mindbatch_date"
+"""What its chat templates were told, there."""
 
 Scores = dict[str, dict[str, Any]]
 """By task and by metric."""
@@ -50,13 +53,14 @@ def run_harness(config: EvaluateConfig) -> int:
     folder = config.harness.include_path
     tasks = read_tasks(config.harness.tasks, None if folder is None else Path(folder))
     columns, home = columns_of(config), Path(config.output.dir or "")
+    date = config.data.date or _begun_on(home)
     scores: dict[str, Scores] = {}
     digest = cache(file_digest)
     for _, grouped in groupby(columns, key=lambda column: column.checkpoint):
         group = [*grouped]
         with LentModel(config, group[0], home) as model:
             for column in group:
-                scores[column.name] = _scores_of(config, column, tasks, home, model, digest)
+                scores[column.name] = _scores_of(config, column, tasks, home, model, digest, date)
     results = {
         "tasks": [*tasks.names],
         "columns": {
@@ -86,6 +90,7 @@ def _scores_of(
     home: Path,
     model: LentModel,
     digest_file: Callable[[Path], str],
+    date: str,
 ) -> Scores:
     """Of a column: those of an earlier command if all that they depend on is the same, or else new ones."""
     from mindbatch.lm_eval.model import MindBatchLM
@@ -98,26 +103,38 @@ def _scores_of(
     fingerprint = sha256(
         orjson.dumps(depends, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     ).hexdigest()
-    if (finished := _finished(folder / RESULTS, fingerprint)) is not None:
+    if (finished := _finished(folder / RESULTS, fingerprint, date)) is not None:
         return scores_of(finished)
     options = {name: value for name, value in asked.items() if name != "tasks"}
-    found = evaluated(MindBatchLM(llm=model.llm, adapter=column.adapter), tasks, **options)
+    found = evaluated(MindBatchLM(llm=model.llm, adapter=column.adapter, date=date), tasks, **options)
     make_folder(folder)
     for name, samples in found.pop("samples", {}).items():
         write_whole(
             folder / f"samples_{name}.jsonl", b"".join(_json(sample, indent=False) for sample in samples)
         )
-    write_whole(folder / RESULTS, _json({**found, FINGERPRINT: fingerprint}))
+    write_whole(folder / RESULTS, _json({**found, FINGERPRINT: fingerprint, DATE: date}))
     return scores_of(found)
 
 
-def _finished(path: Path, fingerprint: str) -> dict[str, Any] | None:
-    """The results of a column that an earlier command has finished."""
+def _begun_on(home: Path) -> str:
+    """The first date that a column of an earlier command has; today where there is none."""
+    dates = [_read(path).get(DATE) for path in home.glob(f"columns/*/{RESULTS}")]
+    return min((date for date in dates if isinstance(date, str) and is_day(date)), default=today())
+
+
+def _finished(path: Path, fingerprint: str, date: str) -> dict[str, Any] | None:
+    """The results of a column that an earlier command has finished, whatever the date if it has none."""
+    found = _read(path)
+    return found if found.get(FINGERPRINT) == fingerprint and found.get(DATE, date) == date else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The results of a column; nothing where there are none."""
     try:
         found = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        return None
-    return found if isinstance(found, dict) and found.get(FINGERPRINT) == fingerprint else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def harness_page(scores: dict[str, Scores]) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 
+from mindbatch.calendar_day import today
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -69,6 +72,8 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
         StorageError, RankError, KeyboardInterrupt: as `BatchJob.run`; the same command goes on.
     """
     home = Path(config.output.dir or "")
+    date = config.data.date or _begun_on(home)
+    questions = [_dated(question, date) for question in questions]
     by_model = [(name, [*group]) for name, group in groupby(columns, key=lambda column: column.checkpoint)]
     requests = {name: [*_requests(config, group[0], questions, home)] for name, group in by_model}
     total = sum(each.count for name, group in by_model for each in requests[name] for _ in group)
@@ -78,12 +83,32 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
         for name, group in by_model:
             with _SharedModel(config, group[0], home, progress) as model:
                 for column in group:
-                    done.append(_run_column(config, column, requests[name], home, model))
+                    done.append(_run_column(config, column, requests[name], home, model, date))
     return done
 
 
+def _begun_on(home: Path) -> str:
+    """The first date that a run of an earlier command has; today where there is none."""
+    dates = []
+    for path in (*home.glob("columns/*/*/run.json"), *home.glob("scored/*/*/run.json")):
+        with suppress(MindBatchError):  # a column of this command says so itself
+            dates.append(RunRecord.read(RunFolder(path.parent)).chat_date)
+    return min(dates, default=today())
+
+
+def _dated(question: Question, date: str) -> Question:
+    """The question with what a chat template is told, if it is a chat."""
+    is_chat = "messages" in question.content
+    return replace(question, content={**question.content, "date": date}) if is_chat else question
+
+
 def _run_column(
-    config: EvaluateConfig, column: Column, requests: list[_Requests], home: Path, model: _SharedModel
+    config: EvaluateConfig,
+    column: Column,
+    requests: list[_Requests],
+    home: Path,
+    model: _SharedModel,
+    date: str,
 ) -> ColumnRuns:
     runs = ColumnRuns(column, requests[0].continuations)
     for each in requests:
@@ -95,7 +120,7 @@ def _run_column(
             made = run_config(config, column, each.path, folder, is_scored=is_scored)
             make_folder(folder.parent)
             fields = fingerprint_fields(made, model.digest_file)
-            BatchJob(made, fields, model.lend, lambda: None, command=typed_command()).run()
+            BatchJob(made, fields, model.lend, lambda: None, command=typed_command(), date=date).run()
             model.finished.add(folder)
         model.progress.end()
         runs.folders[each.kind] = RunFolder(folder)

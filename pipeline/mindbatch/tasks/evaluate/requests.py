@@ -122,5 +122,6 @@ def requests_data(path: Path, data: DataConfig, *, is_scored: bool) -> DataConfi
         decoding_column=DECODING if is_scored else None,
         tools=data.tools,
         chat_template_kwargs=data.chat_template_kwargs,
+        date=data.date,
         max_line_bytes="1GiB",
     )

@@ -16,7 +16,7 @@ from mindbatch.config.path_faults import (
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, settle_data
+from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
 from mindbatch.fault_lines import did_you_mean
@@ -193,6 +193,7 @@ class EvaluateConfig(ModelTaskConfig):
         yield from harness_faults(self.harness)
         if self.harness.tasks is not None:
             yield from self._idle_with_harness()
+            yield from date_faults(self.data)
             return
         yield from data_faults(self.data)
         yield from self._own_task_faults()
@@ -206,6 +207,8 @@ class EvaluateConfig(ModelTaskConfig):
             idle += [
                 f"{section_name}.{name}" for name, value in found.items() if _differ(value, vars(unset)[name])
             ]
+        if self.harness.apply_chat_template and "data.date" in idle:
+            idle.remove("data.date")
         plain = asdict(DecodingConfig())
         if any(_differ(asdict(each)[name], plain[name]) for each in self.variants.values() for name in plain):
             idle.append("decoding")

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mindbatch.calendar_day import DAY_RULE, is_day
+from mindbatch.config.faults import shown
 from mindbatch.config.lora_schema import idle_faults, lora_faults
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import (
@@ -51,6 +53,7 @@ class PromptTaskConfig(ModelTaskConfig):
         "further variables of the chat template, like {enable_thinking: false}",
         accepts="mapping or null",
     )
+    date: str | None = option(None, "day that the chat template writes, as YYYY-MM-DD; null: today")
 
     def given_inputs(self) -> list[str]:
         """The keys that say where prompts come from, of those that were given."""
@@ -68,6 +71,7 @@ class PromptTaskConfig(ModelTaskConfig):
             system=self.system,
             tools=self.tools,
             chat_template_kwargs=self.chat_template_kwargs,
+            date=self.date,
         )
 
     def settle_paths(self) -> list[str]:
@@ -88,7 +92,9 @@ class PromptTaskConfig(ModelTaskConfig):
             )
         if len(given) > 1:
             yield f"{', '.join(given)}: only one of these can be given"
-        for name in () if self._may_chat() else ("system", "tools", "chat_template_kwargs"):
+        if self.date is not None and not is_day(self.date):
+            yield f"date={shown(self.date)}: {DAY_RULE}"
+        for name in () if self._may_chat() else ("system", "tools", "chat_template_kwargs", "date"):
             if getattr(self, name) is not None:
                 yield f"{name}: has no effect without chat=true or messages; set chat=true or remove it"
         if not [*lora_faults(self.lora)]:

@@ -42,7 +42,7 @@ def run(config: GenerateConfig) -> int:
     """Runs the task; returns the exit code: failed when any prompt could not be run."""
     params = DecodingParams(**dataclasses.asdict(config.decoding))
     if config.interactive:
-        options = chat_options(config.system, config.tools, config.chat_template_kwargs)
+        options = chat_options(config.system, config.tools, config.chat_template_kwargs, config.date)
         with LoadingLine() as line:
             llm = LLM.from_config(config, line)
         return converse(llm, params, chat=config.chat, options=options)
@@ -65,7 +65,7 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
             failures += _write(llm, run, failures, config, destination, labelled, line)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     if config.output.file is not None:
-        save_config(config, Path(f"{config.output.file}{SAVED_BESIDE}"))
+        save_config(config, Path(f"{config.output.file}{SAVED_BESIDE}"), fixed={"date": rows.date})
     return EXIT_FAILED if failures else EXIT_DONE
 
 

@@ -51,7 +51,8 @@ def make_plan(config: PlanConfig, model: ModelOutline, scratch: RunFolder) -> Pl
     params = DecodingParams(**vars(config.decoding))
     with RowIndex(scratch.index) as index:
         _survey(config, params, index, scratch)
-        rows = count_rows(index, RowCheck(model.idle_engine(), model.tokenizer, params))
+        check = RowCheck(model.idle_engine(), model.tokenizer, params, config.data.date)
+        rows = count_rows(index, check)
         time = _time(config, model, params, rows, index)
     plan = Plan(rows, model, time)
     return Plan(rows, model, time, (*_memory_notes(plan), *_run_notes(config)))
@@ -77,7 +78,7 @@ def _time(
         llm = LLM.from_config(replace(config, parallel=ParallelConfig()))
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
         startup = machine.process_age()
-        found = calibrate(llm, sample, params, config.runtime.max_batched_tokens)
+        found = calibrate(llm, sample, params, config.runtime.max_batched_tokens, date=config.data.date)
         return time_after(found, rows, model, startup)
     return None if config.rate is None else time_at(config.rate, rows)
 

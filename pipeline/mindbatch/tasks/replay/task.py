@@ -36,7 +36,7 @@ def run(config: ReplayConfig) -> int:
 def _again(config: ReplayConfig, stored: StoredRow) -> Entry:
     llm = LLM.from_config(_with_one_replica(config))
     row, params = stored.row, DecodingParams(**vars(config.decoding))
-    prompt = row.prompt()
+    prompt = row.prompt(config.data.date or stored.record.chat_date)
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
     return entry_of(finished[0], prompt.source, row.digest)
 

@@ -5,12 +5,14 @@ from pathlib import Path
 import orjson
 import pytest
 
+from mindbatch.calendar_day import today
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
-from mindbatch.tasks.evaluate.harness import FINGERPRINT, _finished, harness_page
+from mindbatch.tasks.evaluate.harness import DATE, FINGERPRINT, _begun_on, _finished, harness_page
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.registry import TASKS
 
+FIRST, SECOND = "2026-07-30", "2026-07-31"
 OURS = ["model=tiny_gpt2", "harness.tasks=[mine]", "harness.include_path=."]
 
 
@@ -20,12 +22,21 @@ def test_its_tasks_need_no_data() -> None:
     assert config.harness.tasks == ["mine"]
 
 
+def test_the_date_of_their_chats_can_be_given() -> None:
+    asked = [*OURS, "harness.apply_chat_template=true", f"data.date={FIRST}"]
+    config = compose_task(TASKS["evaluate"], asked).finish()
+    assert isinstance(config, EvaluateConfig)
+    assert config.data.date == FIRST
+
+
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [
         ([*OURS, "metrics=[bleu]"], "metrics: has no effect with harness.tasks"),
         ([*OURS, "data.path=pyproject.toml"], "data.path: has no effect with harness.tasks"),
         ([*OURS, "report=page.html"], "report: has no effect with harness.tasks"),
+        ([*OURS, f"data.date={FIRST}"], "data.date: has no effect with harness.tasks"),
+        ([*OURS, "harness.apply_chat_template=true", "data.date=0"], "must be a day as YYYY-MM-DD"),
         ([*OURS, "decoding=[greedy,top_p]"], "decoding: has no effect with harness.tasks"),
         ([*OURS, "decoding.max_new_tokens=3"], "decoding: has no effect with harness.tasks"),
         ([*OURS, "task.extract=first_line"], "task.extract: has no effect with harness.tasks"),
@@ -42,12 +53,23 @@ def test_what_has_no_effect_is_refused(overrides: list[str], fault: str) -> None
 
 def test_results_are_those_of_the_same_things_only(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    assert _finished(path, "a") is None
+    assert _finished(path, "a", FIRST) is None
     path.write_bytes(orjson.dumps({"results": {}, FINGERPRINT: "a"}))
-    assert _finished(path, "a") == {"results": {}, FINGERPRINT: "a"}
-    assert _finished(path, "b") is None
+    assert _finished(path, "a", FIRST) == {"results": {}, FINGERPRINT: "a"}
+    assert _finished(path, "b", FIRST) is None
+    path.write_bytes(orjson.dumps({"results": {}, FINGERPRINT: "a", DATE: FIRST}))
+    assert _finished(path, "a", FIRST) is not None
+    assert _finished(path, "a", SECOND) is None
     path.write_bytes(b'{"results": {')
-    assert _finished(path, "a") is None
+    assert _finished(path, "a", FIRST) is None
+
+
+def test_a_column_that_is_added_is_told_the_date_of_the_first(tmp_path: Path) -> None:
+    for name, day in (("b", SECOND), ("a", FIRST), ("c", None)):
+        (tmp_path / "columns" / name).mkdir(parents=True)
+        (tmp_path / "columns" / name / "results.json").write_bytes(orjson.dumps({DATE: day}))
+    assert _begun_on(tmp_path) == FIRST
+    assert _begun_on(tmp_path / "columns") == today()
 
 
 def test_the_table_has_a_row_for_each_metric_and_escapes_names() -> None:

@@ -9,12 +9,15 @@ import orjson
 import pytest
 
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.task import run
-from shadow_llm import logits_after
-from stub_job import shared_tokenizer
+from shadow_llm import load_tokenizer, logits_after, make_llm
+from stub_job import lines_of, shared_tokenizer
 
 from .conftest import Configured
+
+FIRST, SECOND = "2026-07-30", "2026-07-31"
 
 
 def results(config: EvaluateConfig) -> dict[str, Any]:
@@ -131,3 +134,36 @@ def test_an_unknown_baseline_is_refused_before_anything_runs(
     with pytest.raises(ConfigError, match="baseline='gredy': no such column; there are model"):
         run(config)
     assert not Path(config.output.dir or "").exists()
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    template = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+    return load_tokenizer(tmp_path_factory.mktemp("dated"), chat_template=template)
+
+
+def test_chats_of_all_columns_are_told_one_date(
+    dated: Tokenizer,
+    configured: Configured,
+    shadow: mock.Mock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a command on a later day as well, whether the chats are continued or scored."""
+    shadow.side_effect = lambda *_, **__: make_llm(dated, batch_size=3)
+
+    def on(day: str, home: Path, decodings: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+        for module in ("run.job", "prompts.chat", "tasks.evaluate.matrix_run"):
+            monkeypatch.setattr(f"mindbatch.{module}.today", lambda: day)
+        config = configured(("exact_match", "perplexity"), decodings, data={"chat": True})
+        config.output.dir = str(home)
+        with mock.patch("mindbatch.tasks.evaluate.matrix_run.Tokenizer.load", return_value=dated):
+            finish(config)
+        found = [*home.glob("columns/*/*/results.jsonl"), *home.glob("scored/*/*/results.jsonl")]
+        return {str(path.relative_to(home)): lines_of(path) for path in found}
+
+    both = ("greedy", "sampling")
+    whole, other = on(FIRST, tmp_path / "whole", both), on(SECOND, tmp_path / "other", both)
+    assert all(whole[name] != other[name] for name in whole)
+    on(FIRST, tmp_path / "evaluation", both[:1])
+    assert on(SECOND, tmp_path / "evaluation", both) == whole

@@ -137,7 +137,9 @@ def test_calibrating_takes_the_rate_of_the_rows(
 ) -> None:
     seen = []
 
-    def calibrate(llm: str, rows: list[Any], params: Any, max_batched_tokens: int) -> Calibration:
+    def calibrate(
+        llm: str, rows: list[Any], params: Any, max_batched_tokens: int, date: str | None
+    ) -> Calibration:
         seen.extend([llm, *(row.line for row in rows)])
         return Calibration([StepTime(0.5, 4, 4, is_first=False)], [4])
 
