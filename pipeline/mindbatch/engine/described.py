@@ -17,7 +17,7 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.division import check_division
-from mindbatch.models.folder_tensors import check_tensors
+from mindbatch.models.folder_tensors import as_stored, check_tensors
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel
 from mindbatch.models.quantisation import open_whole
@@ -123,7 +123,7 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
         arch = describe(config, model_type, source, ignore=ignore)
         check_division(arch, part.shard.size, part.stages, part.device_map)
     folder = _native_folder(home, part, config or {}, ignore)
-    arch = describe(folder.config, model_type, source, ignore=ignore)
+    arch = as_stored(describe(folder.config, model_type, source, ignore=ignore), folder)
     check_division(arch, part.shard.size, part.stages, part.device_map)
     specs = tensor_specs(arch)
     whole = folder.stages == 1 and part.device_map is None

@@ -9,6 +9,7 @@ from mindbatch.kernels.routing import Routing
 from mindbatch.kernels.shapes import ExpertsShape
 
 _LEAST = 1e-20  # is added to a sum that is divided by
+_WORSE = 1e30  # what experts of other groups score less
 
 
 class Router(nn.Cell):
@@ -36,12 +37,13 @@ class Router(nn.Cell):
         return weights * its.scale, ops.cast(chosen, mstype.int32)
 
     def _of_best_groups(self, candidates: Tensor) -> Tensor:
-        """The same with 0 outside the best groups."""
+        """The same with less than any score outside the best groups."""
         its = self.routing
         grouped = candidates.reshape(candidates.shape[0], its.groups, -1)
         best = ops.topk(grouped, its.group_best)[0].sum(-1)
         _, groups = ops.topk(best, its.chosen_groups)
-        return (grouped * _is_each(groups, its.groups).sum(1).expand_dims(2)).reshape(candidates.shape)
+        is_best = _is_each(groups, its.groups).sum(1).expand_dims(2)
+        return (grouped + (is_best - 1) * _WORSE).reshape(candidates.shape)
 
 
 class Experts(nn.Cell):

@@ -13,7 +13,7 @@ class Routing:
     with its score times `scale`.
 
     is_normalised: the scores of the chosen are divided by their sum.
-    groups, chosen_groups: experts outside the best groups score 0 when they are chosen from.
+    groups, chosen_groups: experts outside the best groups are never chosen.
     group_best: a group scores as much as so many of its best experts together.
     """
 

@@ -11,6 +11,7 @@ from typing import Any
 from mindbatch.checkpoint.faults import MAX_LINES, first_lines, shown
 from mindbatch.errors import CheckpointError
 from mindbatch.fault_lines import did_you_mean
+from mindbatch.models.config_forms import NO_NAMES, older_form
 from mindbatch.models.irrelevant_keys import without_irrelevant
 
 NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
@@ -29,6 +30,11 @@ _LARGEST = {
 }
 _PLAIN = re.compile(r"[\w.-]{1,60}", re.ASCII)
 _MAX_COMPARED = 64  # characters of an unknown key: the search takes time in their square
+# Parts of the names of keys that are about what a network computes: no such key is offered for ignoring.
+_COMPUTED = re.compile(
+    "alibi|attention|attn|bidirectional|causal|expert|gate|group|layer_types|lm_head|mask|moe|norm|position|rope"
+    "|rotary|rout|scal|softcap|sparse|tie|topk|window"
+)
 
 
 def is_positive_float32(value: object) -> bool:
@@ -55,6 +61,7 @@ NONE_IGNORED = IgnoredKeys()
 class ConfigReader:
     """Takes typed values out of a configuration and gathers every fault on the way.
 
+    It is read in one form, whichever release of transformers wrote it (`older_form`; newer_names: see there).
     defaults: what the model's own configuration class takes for a key that is absent. Null means what it
     means there: no for a flag; for a size that cannot be null, a fault; for the rest the default.
     """
@@ -65,13 +72,17 @@ class ConfigReader:
         source: str = "config.json",
         defaults: Mapping[str, Any] = MappingProxyType({}),
         ignore: IgnoredKeys = NONE_IGNORED,
+        newer_names: Mapping[str, str] = NO_NAMES,
     ) -> None:
-        self._config = config
+        form = older_form(config, newer_names)
+        self._config, self._places = form.content, form.places
         self._source = source
         self._defaults = defaults
         self._ignore = ignore
-        self._seen: set[str] = set()
+        self._seen = form.read
         self.faults: list[str] = []
+        for key, problem in form.faults:
+            self.fault(key, problem)
 
     def fault(self, key: str, problem: str) -> None:
         """Records a fault of one key; `problem` says what is allowed."""
@@ -89,7 +100,7 @@ class ConfigReader:
         return inner
 
     def _shown(self, key: str) -> str:
-        return f"{shown(key)[1:-1]}={shown(self._config.get(key))}"
+        return f"{shown(self._places.get(key, key))[1:-1]}={shown(self._config.get(key))}"
 
     def value(self, key: str) -> Any:
         """The raw value; an absent key or null gives the default, None where there is none."""
@@ -167,7 +178,7 @@ class ConfigReader:
         self._check_ignored()
         left_over = sorted(without_irrelevant(self._config.keys() - self._seen - {*self._ignore.names}))
         unknown = [key for key in left_over if self._config[key] not in NEUTRAL]
-        names = ",".join(key for key in unknown[:MAX_LINES] if _PLAIN.fullmatch(key))
+        names = ",".join(key for key in unknown[:MAX_LINES] if _may_be_ignored(key))
         way_out = f"; what certainly does not goes into {self._ignore.setting}=[{names or '...'}]"
         lines = first_lines(unknown, lambda key: self._unknown(key, way_out), noun="unknown keys")
         self.faults += [f"{self._source}: {line}" for line in lines]
@@ -184,5 +195,11 @@ class ConfigReader:
                 self.faults.append(f"{name}: {self._source} has no such key; remove it")
 
     def _unknown(self, key: str, way_out: str) -> str:
-        hint = did_you_mean(key[:_MAX_COMPARED], self._seen, cutoff=0.8) or way_out
-        return f"{self._shown(key)}: unknown key that may change what the model computes{hint}"
+        hint = did_you_mean(key[:_MAX_COMPARED], self._seen, cutoff=0.8)
+        if not hint and _COMPUTED.search(key):
+            return f"{self._shown(key)}: unknown key of what a model computes; not supported"
+        return f"{self._shown(key)}: unknown key that may change what the model computes{hint or way_out}"
+
+
+def _may_be_ignored(key: str) -> bool:
+    return _PLAIN.fullmatch(key) is not None and not _COMPUTED.search(key)

@@ -30,9 +30,7 @@ GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `deepseek_v2` configuration; faults are left in the reader."""
     arch = deepseek_v3.describe_latent(reader, DEFAULTS, is_interleaved=True)
-    if reader.value("auto_map"):
-        # As the code that comes with the published folders has it; transformers' own class leaves it out.
-        arch = deepseek_v3.with_yarn_scale(reader, arch)
+    arch = deepseek_v3.with_yarn_scale(reader, arch)
     reader.needs("mlp_bias", [False])
     reader.ignore(["norm_topk_prob"])  # the class does not read it, and published models have false
     reader.needs("scoring_func", ["softmax"])

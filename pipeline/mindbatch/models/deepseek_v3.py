@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary, scaling_key, yarn_scale
+from mindbatch.models.rope import read_rotary, yarn_scale
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, linear, norm
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
     """The same with scores times what `mscale_all_dim` of the rotary scaling gives, squared."""
-    key = scaling_key(reader)
+    key = "rope_scaling"
     scaling = reader.value(key)
     if not isinstance(scaling, Mapping) or scaling.get("mscale_all_dim") is None:
         return arch

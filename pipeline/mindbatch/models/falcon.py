@@ -129,4 +129,5 @@ MODEL = replace(
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),
+    newer_names={},
 )

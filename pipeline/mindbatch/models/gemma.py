@@ -33,7 +33,9 @@ def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gemma` configuration."""
     reader.ignore(["hidden_activation"])  # transformers computes with hidden_act
     bias = reader.flag("attention_bias")
-    return llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
+    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
+    # Files of the first releases say "gelu" and mean the approximation that the models were trained with.
+    return replace(arch, activation="gelu_tanh") if arch.activation == "gelu" else arch
 
 
 def network(layers: Layers) -> Network:

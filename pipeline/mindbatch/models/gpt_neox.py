@@ -50,8 +50,6 @@ def describe(reader: ConfigReader) -> Architecture:
     head_dim = whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
     base = reader.number("rotary_emb_base")
     width = rotary_width(reader, head_dim, "rotary_pct")
-    reader.needs("rope_theta", [base])  # what transformers saves of the two keys read above
-    reader.needs("partial_rotary_factor", [reader.value("rotary_pct")])
     reader.needs("rope_scaling", [None])
     reader.needs("tie_word_embeddings", [False])
     bias = reader.flag("attention_bias")
@@ -150,4 +148,5 @@ MODEL = ModelType(
     DEFAULTS,
     prefix="gpt_neox.",
     unused_tensors=("*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq"),
+    newer_names={"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"},
 )

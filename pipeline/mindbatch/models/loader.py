@@ -59,7 +59,7 @@ def load_weights(
         CheckpointError: every tensor that is missing, unexpected, mis-shaped or damaged, by name; or the
             tensors were cut for another rank.
     """
-    names = checkpoint_names(arch, folder)
+    names = checkpoint_names(arch, folder.names)
     specs = tensor_specs(arch)
     held = specs if stage is None else stage_specs(specs, stage)
     if folder.stages > 1:

@@ -56,7 +56,7 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
         raise CheckpointError(
             f"{folder.path}: weights stored as {folder.quantised} are not merged with; use lora.mode=live"
         )
-    specs, names = tensor_specs(arch), checkpoint_names(arch, folder)
+    specs, names = tensor_specs(arch), checkpoint_names(arch, folder.names)
     placed = {names(name): each for name, each in placements(specs, folder.shard.size).items()}
     stored = as_placed(placed, folder.shard.size).ranks[folder.shard.rank]
     shapes = {names(name): shape for name, shape in source_shapes(specs).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.models.architecture import Architecture
@@ -25,6 +25,9 @@ class ModelType:
     defaults: what the model's own configuration class takes for a key that is absent.
     prefix: of the checkpoint's names; some checkpoints leave it out.
     unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
+    copies: by the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to.
+    head_as_stored: whether the head is the token embedding shows in the tensors, whatever config.json says.
+    newer_names: by a key of config.json, the name that releases of transformers from 5.0 on write.
     """
 
     describe: Callable[[ConfigReader], Architecture]
@@ -33,3 +36,6 @@ class ModelType:
     defaults: Mapping[str, Any]
     prefix: str
     unused_tensors: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    head_as_stored: bool = False
+    newer_names: Mapping[str, str] = field(default_factory=dict)

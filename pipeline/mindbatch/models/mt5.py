@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mindbatch.models import t5
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
 
 # Of transformers' MT5Config.
 DEFAULTS = {
@@ -17,4 +19,11 @@ DEFAULTS = {
     "tie_word_embeddings": False,
 }
 
-MODEL = replace(t5.MODEL, defaults=DEFAULTS)
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of an `mt5` configuration; all published models have a head of their own."""
+    reader.needs("scale_decoder_outputs", [False])
+    return replace(t5.describe(reader), tied=False, logits_factor=1.0)
+
+
+MODEL = replace(t5.MODEL, describe=describe, defaults=DEFAULTS)

@@ -196,7 +196,7 @@ def load_native(
     bank = None
     if adapters is not None:
         places = rank_places(tensor_specs(arch), adapters, rank, held)
-        bank = AdapterBank(adapters, places, (folder, checkpoint_names(arch, folder)), kernels)
+        bank = AdapterBank(adapters, places, (folder, checkpoint_names(arch, folder.names)), kernels)
         weights = replace(weights, adapted=bank.parameters)
     shapes = [attention_shape(arch, layer, rank) for layer in held.layers]
     cache = allocate(shapes, geometry, kernels)

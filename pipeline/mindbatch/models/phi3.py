@@ -26,7 +26,7 @@ DEFAULTS = llama.DEFAULTS | {
 }
 LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
 LARGEST_FACTOR = 1e6
-_SCALING_KEYS = ("type", "short_factor", "long_factor")
+_FACTORS = ("short_factor", "long_factor")
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -49,15 +49,24 @@ def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rot
     scaling, pairs = reader.value("rope_scaling"), len(frequencies)
     if not scaling:
         return Rotary(tuple(map(float, frequencies)))
-    if not isinstance(scaling, Mapping) or {*scaling} != {*_SCALING_KEYS} or scaling["type"] not in LONG:
-        reader.fault("rope_scaling", f"must be null or {{{', '.join(_SCALING_KEYS)}}} with type {LONG[0]}")
-    elif not all(_are_factors(scaling[key], pairs) for key in _SCALING_KEYS[1:]):
+    original = reader.positive("original_max_position_embeddings")
+    if not _is_long(scaling, original):
+        reader.fault("rope_scaling", f"must be null or {{type, {', '.join(_FACTORS)}}} with type {LONG[0]}")
+    elif not all(_are_factors(scaling[key], pairs) for key in _FACTORS):
         reader.fault("rope_scaling", f"short_factor and long_factor must be {pairs} numbers above 0 each")
     else:
         frequencies = frequencies / np.array(scaling["short_factor"], np.float32)
-        original = reader.positive("original_max_position_embeddings")
         return Rotary(tuple(map(float, frequencies)), _attention_factor(max_positions, original))
     return Rotary(tuple(map(float, frequencies)))
+
+
+def _is_long(scaling: object, original: int) -> bool:
+    """Whether it is longrope's, as transformers 4 wrote it or with the keys that 5 repeats in it."""
+    if not isinstance(scaling, Mapping):
+        return False
+    repeated = {"rope_type": scaling.get("type"), "original_max_position_embeddings": original}
+    rest = {key: value for key, value in scaling.items() if key not in repeated or value != repeated[key]}
+    return {*rest} == {"type", *_FACTORS} and rest["type"] in LONG
 
 
 def _are_factors(values: object, count: int) -> bool:

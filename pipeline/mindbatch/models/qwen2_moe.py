@@ -7,6 +7,7 @@ from dataclasses import replace
 from mindbatch.models import experts, llama, qwen3_moe
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, SLIDING, windows_by_kind
 from mindbatch.models.tensor_spec import TensorSpec
 
 # Of transformers' Qwen2MoeConfig.
@@ -19,6 +20,7 @@ DEFAULTS = llama.DEFAULTS | {
     "num_key_value_heads": 16,
     "max_position_embeddings": 32768,
     "sliding_window": 4096,
+    "max_window_layers": 28,
     "decoder_sparse_step": 1,
     "moe_intermediate_size": 1408,
     "shared_expert_intermediate_size": 5632,
@@ -32,7 +34,10 @@ NAMES = experts.ExpertNames(shared="shared_expert")
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen2_moe` configuration."""
     layers = reader.positive("num_hidden_layers")
-    windows = (qwen3_moe.read_window(reader),) * layers
+    window = qwen3_moe.read_window(reader)
+    last = reader.positive("max_window_layers") if window else 0
+    kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]
+    windows = windows_by_kind(reader, window, kinds)
     arch = llama.describe_family(reader, windows=windows, qkv_bias=reader.flag("qkv_bias"))
     found = qwen3_moe.read_experts(reader, layers)
     shared = reader.positive("shared_expert_intermediate_size")

@@ -39,10 +39,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def read_window(reader: ConfigReader) -> int:
-    """The sliding window of every layer; 0 without use_sliding_window, or with sliding_window null.
-
-    Experts' types of Qwen leave max_window_layers without effect.
-    """
+    """The sliding window of the layers that have one; 0 without use_sliding_window or sliding_window."""
     reader.ignore(["sliding_window", "max_window_layers"])
     used = reader.flag("use_sliding_window") and reader.raw("sliding_window") is not None
     return reader.positive("sliding_window") if used else 0
@@ -65,4 +62,11 @@ def tensors(arch: Architecture) -> list[TensorSpec]:
     return experts.tensors(arch, llama.tensors(arch))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=experts.network, defaults=DEFAULTS)
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tensors=tensors,
+    network=experts.network,
+    defaults=DEFAULTS,
+    newer_names={"num_experts": "num_local_experts"},
+)

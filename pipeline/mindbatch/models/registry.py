@@ -24,6 +24,7 @@ MODEL_TYPES = (
     "minimind", "mistral", "mixtral", "mt5", "olmo2", "opt", "pangu_alpha", "phi3", "qwen2", "qwen2_moe",
     "qwen3", "qwen3_moe", "starcoder2", "t5",
 )  # fmt: skip
+HEAD = "lm_head.weight"
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
 
 
@@ -35,17 +36,24 @@ def declaration(model_type: str) -> ModelType:
 
 def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
     """Patterns of the names that a checkpoint of it may hold though nothing reads them."""
-    declared = declaration(architecture.model_type).unused_tensors
-    return (*declared, "lm_head.weight") if architecture.tied else declared
+    return (*declaration(architecture.model_type).unused_tensors, *copies(architecture))
+
+
+def copies(architecture: Architecture) -> dict[str, str]:
+    """By the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to."""
+    return {**declaration(architecture.model_type).copies, **tied_tensors(architecture)}
 
 
 def tied_tensors(architecture: Architecture) -> dict[str, str]:
     """The tensor of the token embedding by the name of the head's, where a model has them in one."""
-    if not architecture.tied:
-        return {}
+    return {HEAD: embedding_source(architecture)} if architecture.tied else {}
+
+
+def embedding_source(architecture: Architecture) -> str:
+    """The name of the token embedding's tensor."""
     specs = tensor_specs(architecture)
-    [embedding] = (spec.parts[0].source for spec in specs if spec.name == "embedding.weight")
-    return {"lm_head.weight": embedding}
+    [source] = (spec.parts[0].source for spec in specs if spec.name == "embedding.weight")
+    return source
 
 
 def describe(
@@ -69,7 +77,7 @@ def describe(
     chosen = chosen_type(config, model_type, source, to_be_run=to_be_run, ignore=ignore)
     config = text_part(config)
     declared = declaration(chosen)
-    reader = ConfigReader(config, source, declared.defaults, ignore)
+    reader = ConfigReader(config, source, declared.defaults, ignore, declared.newer_names)
     architecture = declared.describe(reader)
     if quantised := to_be_run and _is_read_quantised(config, source, ignore):
         reader.ignore([QUANTIZATION])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import first_lines, shown
 from mindbatch.models.architecture import Rotary
-from mindbatch.models.config_reader import ConfigReader, is_positive_float32
+from mindbatch.models.config_reader import ConfigReader
 
 # float32 like the networks were trained with: at long positions the rounding of a frequency shows.
 Frequencies = npt.NDArray[np.float32]
@@ -25,32 +25,28 @@ RotaryReader = Callable[[ConfigReader, int, int], Rotary]
 
 
 def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-    """The rotary embedding of a configuration (rope_theta with rope_scaling, or rope_parameters).
+    """The rotary embedding of a configuration, of its rope_theta and rope_scaling.
 
     All of each head is rotated: transformers' Llama and most of its relatives cannot do with a part, either.
     Faults go to the reader: an unknown rope_type, or a scaling without its parameters.
     """
     reader.needs("partial_rotary_factor", [1.0])
-    return _read(reader, head_dim, 1.0, max_positions)
+    return _read(reader, head_dim, max_positions)
 
 
 def read_partial_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
     """The same where partial_rotary_factor says how much of each head is rotated."""
-    factor = reader.number("partial_rotary_factor")
-    return _read(reader, rotary_width(reader, head_dim), factor, max_positions)
+    return _read(reader, rotary_width(reader, head_dim), max_positions)
 
 
-def _read(reader: ConfigReader, width: int, factor: float, max_positions: int) -> Rotary:
-    """The rotary embedding of `width` numbers of a head, which are `factor` of it."""
-    key = scaling_key(reader)
+def _read(reader: ConfigReader, width: int, max_positions: int) -> Rotary:
+    """The rotary embedding of `width` numbers of a head."""
+    key, theta = "rope_scaling", reader.number("rope_theta")
     found = reader.value(key) or {}
     if not isinstance(found, Mapping):
         reader.fault(key, "must be null or an object with a rope_type")
         found = {}
     scaling = dict(found)
-    theta = _theta(reader, key, scaling)
-    if scaling.pop("partial_rotary_factor", None) not in (None, factor):
-        reader.fault(key, f"partial_rotary_factor is not supported; allowed: {factor}")
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
     if "factor" in scaling and not {"rope_type", "type"} & found.keys():
@@ -71,13 +67,6 @@ def _read(reader: ConfigReader, width: int, factor: float, max_positions: int) -
     return Rotary(tuple(float(value) for value in scaled), factor)
 
 
-def scaling_key(reader: ConfigReader) -> str:
-    """The key that holds the scaling: rope_parameters, of transformers 5, where rope_scaling is not set."""
-    if reader.value("rope_parameters") and not reader.value("rope_scaling"):
-        return "rope_parameters"
-    return "rope_scaling"
-
-
 def plain_frequencies(theta: float, rotary_dim: int) -> Frequencies:
     """The inverse frequency of each pair among `rotary_dim` numbers of a head."""
     exponents = np.arange(0, rotary_dim, 2, dtype=np.float32)
@@ -91,20 +80,6 @@ def rotary_width(reader: ConfigReader, head_dim: int, key: str = "partial_rotary
         reader.fault(key, f"must leave an even number of a head's {head_dim} numbers")
         return 2
     return width
-
-
-def _theta(reader: ConfigReader, key: str, scaling: dict[str, Any]) -> float:
-    """rope_theta, beside the scaling or (since transformers 5) within it."""
-    beside = reader.number("rope_theta")
-    within = scaling.pop("rope_theta", None)
-    if within is None:
-        return beside
-    if not is_positive_float32(within):
-        reader.fault(key, "rope_theta must be a number above 0, and one of float32")
-        return beside
-    if reader.has("rope_theta") and within != beside:  # releases of transformers read one or the other
-        reader.fault("rope_theta", f"is {within} in {key}; remove one of them")
-    return float(within)
 
 
 def _default(

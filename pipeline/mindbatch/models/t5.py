@@ -54,7 +54,11 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("is_encoder_decoder", [True])
     reader.needs("tie_encoder_decoder", [False])
     reader.ignore(TRAINED)
-    tied = reader.flag("tie_word_embeddings")
+    # transformers 5 says of every model that it is tied; only heads that were trained so are scaled.
+    reader.needs("tie_word_embeddings", [True, False])
+    tied = reader.flag(
+        "scale_decoder_outputs" if reader.has("scale_decoder_outputs") else "tie_word_embeddings"
+    )
     return Architecture(
         model_type="t5",
         vocab_size=reader.positive("vocab_size"),
@@ -180,10 +184,8 @@ MODEL = ModelType(
     network,
     DEFAULTS,
     prefix="",
-    # Copies of the shared embedding, and a table that the first release has and nothing reads.
-    unused_tensors=(
-        "encoder.embed_tokens.weight",
-        "decoder.embed_tokens.weight",
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-    ),
+    # A table that the first release has and nothing reads.
+    unused_tensors=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+    copies=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"),
+    head_as_stored=True,
 )

@@ -16,9 +16,8 @@ from tokenizers import Tokenizer as Backend
 
 from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
-from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy
+from mindbatch.prompts.tokenizer_folder import SETTINGS, TOKENIZER, checked_copy
 
-TOKENIZER = "tokenizer.json"
 _TEMPLATE = "chat_template.jinja"
 _BYTE_PAIRS = ("vocab.json", "merges.txt", TOKENIZER)
 _END = "<|endoftext|>"

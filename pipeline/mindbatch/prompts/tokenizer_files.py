@@ -13,12 +13,14 @@ from mindbatch.prompts.glm_tokenizer import load_glm
 from mindbatch.prompts.ice_tokenizer import load_ice
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.pangu_tokenizer import load_pangu
-from mindbatch.prompts.plain_tokenizer import TOKENIZER, load_plain
+from mindbatch.prompts.plain_tokenizer import load_plain
 from mindbatch.prompts.tokenizer_folder import (
     SETTINGS,
+    TOKENIZER,
     checked_copy,
     one_line,
     read_json_file,
+    read_settings,
     refuse_damaged,
 )
 
@@ -49,7 +51,7 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     present = [name for name in (*_CLASS_OF_FILE, *_OTHER_VOCABULARIES) if has_file(folder, name)]
     if not present and not has_file(folder, SETTINGS):
         return None
-    settings, model = read_json_file(folder, SETTINGS), read_json_file(folder, CONFIG_NAME)
+    settings, model = read_settings(folder), read_json_file(folder, CONFIG_NAME)
     for load in (load_plain, load_glm, load_ice, load_pangu):
         if (loaded := load(folder, settings)) is not None:
             return loaded

@@ -20,6 +20,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.strict_json import parts_fault
 
 SETTINGS = "tokenizer_config.json"
+TOKENIZER = "tokenizer.json"
 _SPECIAL = "special_tokens_map.json"
 _ADDED = "added_tokens.json"
 _TEMPLATE = "chat_template.jinja"
@@ -61,6 +62,20 @@ def read_json_file(folder: Path, name: str) -> dict[str, Any]:
     return _object_in(data, path)
 
 
+def read_settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json in the form of transformers 4, {} when there is none; errors: `read_json_file`.
+
+    Since 5.0 further special tokens are in another key, and what a class does is all in tokenizer.json.
+    """
+    settings = read_json_file(folder, SETTINGS)
+    if isinstance(further := settings.get("extra_special_tokens"), list):
+        del settings["extra_special_tokens"]
+        settings["additional_special_tokens"] = [*(settings.get("additional_special_tokens") or ()), *further]
+    if settings.get("backend") == "tokenizers" and has_file(folder, TOKENIZER):
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return settings
+
+
 def refuse_damaged(folder: Path, name: str) -> None:
     """CheckpointError that names a vocabulary in JSON which is none, or plainly not a whole tokenizer."""
     if not has_file(folder, name):
@@ -100,7 +115,8 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
     for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
         with collecting(faults):
             if has_file(folder, name):
-                found[name] = _encoded(read_json_file(folder, name), known, folder / name)
+                content = read_settings(folder) if name == SETTINGS else read_json_file(folder, name)
+                found[name] = _encoded(content, known, folder / name)
     for name in _template_names(folder):
         with collecting(faults):
             found[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)

@@ -70,8 +70,6 @@ def rotary(reader: ConfigReader, rotated: int, positions: int, *, yarn: bool = T
     rotated: numbers of a head that are rotated. yarn: whether the family can scale by YaRN.
     """
     read_rotary(reader, rotated, positions)
-    if reader.value("rope_parameters"):
-        reader.fault("rope_parameters", f"{NOT_COMPUTED}; allowed: rope_theta and rope_scaling beside it")
     found = reader.value("rope_scaling")
     if not isinstance(found, Mapping) or reader.faults:
         return {}

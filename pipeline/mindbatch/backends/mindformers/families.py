@@ -15,7 +15,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.qwen2 import read_windows
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.models.registry import MODEL_TYPES, declaration
 
 PROVIDER = "model.provider=mindformers"
 NOT_ON_ASCEND = (
@@ -55,7 +55,9 @@ def describe(
             not computed by it.
     """
     family = family_of(config, source, ignore)
-    reader = ConfigReader(config, source, family.defaults, ignore)
+    own = str(config["model_type"])
+    newer = declaration(own).newer_names if own in MODEL_TYPES else {}
+    reader = ConfigReader(config, source, family.defaults, ignore, newer)
     description = family.describe(reader)
     reader.finish()
     return description

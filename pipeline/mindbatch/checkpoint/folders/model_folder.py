@@ -124,7 +124,7 @@ class ModelFolder(Closing):
     @property
     def names(self) -> tuple[str, ...]:
         """All tensor names."""
-        return tuple(self._tensors.tensors)
+        return self._tensors.names
 
     @property
     def weight_paths(self) -> tuple[Path, ...]:
@@ -143,6 +143,10 @@ class ModelFolder(Closing):
     def info(self, name: str) -> StoredTensor:
         """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
         return self._tensors.info(name)
+
+    def are_equal(self, one: str, other: str) -> bool:
+        """Whether both are stored with the same shape and numbers."""
+        return self._tensors.are_equal(one, other)
 
     def has(self, name: str) -> bool:
         """Whether a file holds a tensor of this name."""

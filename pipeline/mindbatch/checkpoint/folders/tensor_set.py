@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import (
     Digests,
@@ -24,6 +26,7 @@ from mindbatch.checkpoint.folders.digests import (
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
 from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, read_float32
 from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
@@ -50,6 +53,11 @@ class TensorSet:
         self.file_of = {name: key for key, file in files.items() for name in file.tensors}
         self.tensors = {name: info for file in files.values() for name, info in file.tensors.items()}
         self.texts = {name: text for file in files.values() for name, text in file.texts.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tensor names."""
+        return tuple(self.tensors)
 
     @property
     def nbytes(self) -> int:
@@ -79,6 +87,21 @@ class TensorSet:
         except KeyError:
             near = did_you_mean(name, self.tensors)
             raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
+
+    def are_equal(self, one: str, other: str) -> bool:
+        """Whether both are there with the same shape and numbers, in whichever types these are stored."""
+        if not {one, other} <= self.tensors.keys():
+            return False
+        first, second = self.file(one), self.file(other)
+        types = {first.info(one).dtype, second.info(other).dtype}
+        if first.info(one).shape != second.info(other).shape or not (
+            len(types) == 1 or types <= {*FLOAT_DTYPES}
+        ):
+            return False
+        if len(types) > 1:
+            return bool(np.array_equal(read_float32(first, one), read_float32(second, other)))
+        chunks = zip(first.chunks(one), second.chunks(other), strict=True)
+        return all(np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8)) for a, b in chunks)
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
         """As StoredFile.read_into."""

@@ -39,7 +39,7 @@ void Router::best_first(std::vector<Scored>& all, int64_t count) {
   std::sort(all.begin(), all.begin() + (count - 1), is_better);
 }
 
-// Experts outside the best groups score 0 (DeepSeek-AI, "DeepSeek-V2", 2024, 2.1.2).
+// Experts outside the best groups are never chosen (DeepSeek-AI, "DeepSeek-V2", 2024, 2.1.2).
 void Router::leave_groups() {
   const size_t size = of_group.size();
   for (size_t g = 0; g < groups.size(); g++) {
@@ -51,7 +51,7 @@ void Router::leave_groups() {
   }
   best_first(groups, routing.chosen_groups);
   for (size_t g = static_cast<size_t>(routing.chosen_groups); g < groups.size(); g++)
-    for (size_t i = 0; i < size; i++) candidates[static_cast<size_t>(groups[g].second) * size + i].first = 0;
+    for (size_t i = 0; i < size; i++) candidates[static_cast<size_t>(groups[g].second) * size + i].first = -INFINITY;
 }
 
 void Router::choose(const float* logits, int32_t* experts, float* weights) {

@@ -26,7 +26,7 @@ from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
+from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import TensorSpec
@@ -79,11 +79,13 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     content, source, ignore = read_config(path), str(path / CONFIG_NAME), ignored_keys(config.model)
     arch = describe(content, config.model.type, source, ignore=ignore)
     weights = open_whole(path, content, source, ignore.names) if weights_in(file_names(path)) else None
+    if weights is not None:
+        arch = as_stored(arch, weights)
     specs = tensor_specs(arch)
     placed = placements(specs, parallel.model_parallel, parallel.pipeline_stage, keys="parallel.")
     if weights is not None:
         check_tensors(arch, specs, weights)
-        placed = _as_named(placed, checkpoint_names(arch, weights))
+        placed = _as_named(placed, checkpoint_names(arch, weights.names))
     dtypes, said = _dtypes(config.model.dtype, content, weights, placed)
     copies = with_replicas(placed, parallel.model_parallel, parallel.data_parallel)
     files = {} if config.layout.dir is None else _files(specs, parallel, copies)

@@ -24,6 +24,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.folder_tensors import as_stored
 from mindbatch.models.registry import declaration, describe, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.models.text_part import has_text_part
@@ -110,7 +111,7 @@ def open_reshard_source(config: ReshardConfig) -> ReshardSource:
 def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
     source.check_sums()
     folder = _model_folder(config, source)
-    model = _model(folder, config.ignore_config_keys) if folder else None
+    model = _model(folder, config.ignore_config_keys, source) if folder else None
     names = {name for rank in source.ranks for name in rank.tensors}
     naming = source_naming(config, model.architecture if model else None, source.path, names)
     is_bare = (
@@ -171,7 +172,7 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
     return beside if has_file(beside, CONFIG_NAME) else None
 
 
-def _model(folder: Path, ignored_keys: Sequence[str]) -> ModelTensors:
+def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelTensors:
     ignore = IgnoredKeys(tuple(ignored_keys), "ignore_config_keys")
     source = str(folder / CONFIG_NAME)
     config = read_config(folder)
@@ -181,6 +182,8 @@ def _model(folder: Path, ignored_keys: Sequence[str]) -> ModelTensors:
             "parallel.model_parallel cuts it as it is loaded"
         )
     architecture = describe(config, source=source, to_be_run=False, ignore=ignore)
+    for rank in stored.ranks:
+        architecture = as_stored(architecture, rank)
     prefix = declaration(architecture.model_type).prefix
     return ModelTensors(tensor_specs(architecture), prefix, unused_tensors(architecture), architecture)
 

@@ -1,0 +1,87 @@
+"""One form of config.json for all releases of transformers: what 5.x writes, as 4.x wrote it.
+
+Since 5.0 everything about rotary positions is in `rope_parameters`, where layers differ once for each type of
+layer, and some keys have other names. What the model types read is the older form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from mindbatch.checkpoint.faults import shown
+
+ROPE, SCALING = "rope_parameters", "rope_scaling"
+THETA, LOCAL_THETA, SHARE = "rope_theta", "rope_local_base_freq", "partial_rotary_factor"
+FULL, SLIDING = "full_attention", "sliding_attention"
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass
+class OlderForm:
+    """A configuration in the form of transformers 4.
+
+    places: of keys that the file has elsewhere, where that is. read: keys of the file that others stand for.
+    faults: (key, what is wrong with it).
+    """
+
+    content: dict[str, Any]
+    places: dict[str, str] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+
+    def put(self, key: str, value: Any, place: str) -> None:
+        """Sets a key that the file has as `place`; a fault where it has both, and they differ."""
+        if self.content.get(key) is None:
+            self.content[key], self.places[key] = value, place
+        elif self.content[key] != value:
+            self.faults.append((key, f"is {shown(value)} in {place}; remove one of them"))
+
+
+def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NAMES) -> OlderForm:
+    """newer_names: by the name that a key had, the name that newer releases write."""
+    found = OlderForm(dict(config))
+    for key in (ROPE, SCALING):
+        if isinstance(settings := config.get(key), Mapping):
+            _spread(found, key, settings)
+    for older, newer in newer_names.items():
+        if newer in found.content:
+            found.read.add(newer)
+            found.put(older, found.content.pop(newer), found.places.get(newer, newer))
+    return found
+
+
+def _spread(found: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
+    """Takes apart what a key says of rotary positions."""
+    del found.content[key]
+    found.read.add(key)
+    whole, place = dict(settings), key
+    if FULL in whole or SLIDING in whole:
+        local, whole, place = whole.pop(SLIDING, None), _one(found, key, whole), f"{key}.{FULL}"
+        _spread_local(found, key, local)
+    for inner in (THETA, SHARE):
+        if whole.get(inner) is not None:
+            found.put(inner, whole.pop(inner), f"{place}.{inner}")
+    if {**whole, "rope_type": whole.get("rope_type") or "default"} != {"rope_type": "default"}:
+        found.put(SCALING, whole, place)
+
+
+def _one(found: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the layers without a window."""
+    full = by_layer_type.get(FULL)
+    if {*by_layer_type} != {FULL} or not isinstance(full, Mapping):
+        found.faults.append((key, f"must have {FULL} and {SLIDING}, settings each, or be the settings"))
+        return {}
+    return dict(full)
+
+
+def _spread_local(found: OlderForm, key: str, local: Any) -> None:
+    """The settings of the layers with a window, which have a base of their own and nothing else."""
+    if not isinstance(local, Mapping) or local.keys() - {"rope_type", THETA}:
+        found.faults.append((key, f"{SLIDING} must have rope_theta, and rope_type default"))
+    elif local.get("rope_type", "default") != "default":
+        found.faults.append((key, f"{SLIDING} must have rope_type default, as Gemma 3 has"))
+    elif THETA in local:
+        found.put(LOCAL_THETA, local[THETA], f"{key}.{SLIDING}.{THETA}")
