@@ -1,9 +1,9 @@
-"""Records anew what the transformers of this Python computes for cases of a fixture, whose folders stay as they are.
+"""Records anew what the transformers of this Python computes for cases of a fixture, of the same folders.
 
     PYTHON makers/record_again.py tests/numerics/fixtures/NAME.npz CASE...
 
-For cases that releases of transformers compute differently: the fixture has what 5.24 computes for qwen2_moe_window
-(windows on every other layer), deepseek_v2_groups and deepseek_v2_odd (scores are multiplied by mscale twice).
+For cases that releases of transformers compute differently: the fixtures have what 5.24 computes for
+qwen2_moe_window (windows on every other layer), deepseek_v2_groups and deepseek_v2_odd (mscale in scores).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from model_folders import descriptions, fixture, write_folder
 
 from make_model_fixtures import references
 from make_saved_folders import loaded
-from model_folders import descriptions, fixture, write_folder
 
 
 @torch.no_grad()

@@ -37,7 +37,8 @@ class Layer:
         generator, count = np.random.default_rng(hidden), routing.experts
         self.routing = routing
         self.router = generator.standard_normal((count, hidden)).astype(np.float32)
-        self.correction = generator.standard_normal(count).astype(np.float32) / 4
+        # Low enough that a score of 0 would be chosen before many.
+        self.correction = generator.standard_normal(count).astype(np.float32) / 4 - 1
         self.up = (generator.standard_normal((count, 2 * inner, hidden)) / hidden**0.5).astype(np.float32)
         self.down = (generator.standard_normal((count, hidden, inner)) / inner**0.5).astype(np.float32)
         kernels = NativeKernels(library, kind)
@@ -74,7 +75,7 @@ class Layer:
         if its.groups > 1:
             groups = candidates.reshape(its.groups, -1)
             best = np.sort(groups)[:, -its.group_best :].sum(-1)
-            groups[np.argsort(-best)[its.chosen_groups :]] = 0
+            groups[np.argsort(-best)[its.chosen_groups :]] = -np.inf
         chosen = np.argsort(-candidates)[: its.chosen]
         weights = scores[chosen] / scores[chosen].sum() if its.is_normalised else scores[chosen]
         return dict(zip(chosen.tolist(), (weights * its.scale).tolist(), strict=True))

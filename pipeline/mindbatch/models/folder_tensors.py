@@ -63,9 +63,10 @@ def copy_faults(copied: Mapping[str, str], folder: ComparableTensors) -> Iterato
     """
     for name, own in copied.items():
         if {name, own} <= {*folder.names} and not folder.are_equal(name, own):
+            or_else = ", or set tie_word_embeddings to false for a head of its own" if HEAD in name else ""
             yield (
                 f"{folder.path}: tensor {shown(name)} differs from {shown(own)}, which is taken in its "
-                "place; remove it, or set tie_word_embeddings to false for a head of its own"
+                f"place; remove it{or_else}"
             )
 
 

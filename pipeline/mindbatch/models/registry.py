@@ -34,6 +34,11 @@ def declaration(model_type: str) -> ModelType:
     return found
 
 
+def newer_names(model_type: object) -> Mapping[str, str]:
+    """By a key of the type's config.json, the name that newer releases of transformers write."""
+    return declaration(str(model_type)).newer_names if model_type in MODEL_TYPES else {}
+
+
 def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
     """Patterns of the names that a checkpoint of it may hold though nothing reads them."""
     return (*declaration(architecture.model_type).unused_tensors, *copies(architecture))

@@ -15,7 +15,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.qwen2 import read_windows
-from mindbatch.models.registry import MODEL_TYPES, declaration
+from mindbatch.models.registry import MODEL_TYPES, newer_names
 
 PROVIDER = "model.provider=mindformers"
 NOT_ON_ASCEND = (
@@ -55,8 +55,7 @@ def describe(
             not computed by it.
     """
     family = family_of(config, source, ignore)
-    own = str(config["model_type"])
-    newer = declaration(own).newer_names if own in MODEL_TYPES else {}
+    newer = newer_names(config["model_type"])
     reader = ConfigReader(config, source, family.defaults, ignore, newer)
     description = family.describe(reader)
     reader.finish()

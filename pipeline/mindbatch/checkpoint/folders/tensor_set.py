@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import numpy as np
-
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import (
     Digests,
@@ -26,7 +24,6 @@ from mindbatch.checkpoint.folders.digests import (
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
 from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, read_float32
 from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
@@ -93,15 +90,16 @@ class TensorSet:
         if not {one, other} <= self.tensors.keys():
             return False
         first, second = self.file(one), self.file(other)
-        types = {first.info(one).dtype, second.info(other).dtype}
-        if first.info(one).shape != second.info(other).shape or not (
-            len(types) == 1 or types <= {*FLOAT_DTYPES}
-        ):
+        if first.info(one).shape != second.info(other).shape:
             return False
-        if len(types) > 1:
-            return bool(np.array_equal(read_float32(first, one), read_float32(second, other)))
-        chunks = zip(first.chunks(one), second.chunks(other), strict=True)
-        return all(np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8)) for a, b in chunks)
+        if first.info(one).dtype == second.info(other).dtype:
+            chunks = zip(first.chunks(one), second.chunks(other), strict=True)
+            return all(part == copy for part, copy in chunks)
+        from mindbatch.checkpoint.formats.floats import (
+            have_equal_floats,
+        )  # NumPy, which `inspect` does not need
+
+        return have_equal_floats((first, one), (second, other))
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
         """As StoredFile.read_into."""

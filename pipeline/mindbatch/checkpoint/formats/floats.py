@@ -104,6 +104,13 @@ def _infinities(values: Array) -> int:
     return int(np.count_nonzero(np.isinf(values)))
 
 
+def have_equal_floats(one: tuple[StoredFile, str], other: tuple[StoredFile, str]) -> bool:
+    """Whether two tensors, each with its file, are of FLOAT_DTYPES and have the same numbers."""
+    if not {file.info(name).dtype for file, name in (one, other)} <= {*FLOAT_DTYPES}:
+        return False
+    return np.array_equal(read_float32(*one), read_float32(*other))
+
+
 def read_float32(
     file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
 ) -> FloatArray:

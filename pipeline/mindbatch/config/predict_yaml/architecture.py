@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import cached_model, resolve_path
 from mindbatch.config.predict_yaml.entries import Agreed, Same, Unfit, WithoutEffect
+from mindbatch.models.config_forms import older_form
+from mindbatch.models.registry import newer_names
 from mindbatch.regular_file import first_bytes
 from mindbatch.strict_json import JsonFault, StrictReader
 
@@ -27,17 +29,9 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
         content = _READER.parse(first_bytes(path / "config.json", LARGEST_CONFIG).decode())
     except (OSError, ValueError, JsonFault):
         return None
-    return _with_rope_keys(content) if isinstance(content, dict) else None
-
-
-def _with_rope_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """A newer configuration, which has rope_parameters, with the two keys that it had in their place."""
-    rope = config.get("rope_parameters")
-    if not isinstance(rope, dict):
-        return config
-    scaling = {} if rope.get("rope_type", "default") == "default" else {"rope_scaling": rope}
-    theta = {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
-    return {**scaling, **theta, **config}
+    if not isinstance(content, dict):
+        return None
+    return older_form(content, newer_names(content.get("model_type"))).content
 
 
 def check_same(entry: Same, value: Any, config: Mapping[str, Any] | None) -> NoReturn:

@@ -1,0 +1,103 @@
+"""config.json is read in one form, whichever release of transformers wrote it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindbatch.backends.mindformers import families
+from mindbatch.errors import CheckpointError
+from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.registry import describe
+
+# Saved by 4.57 (`older`) and, where that differs, by 5.24 (`newer`; keys of `gone` are not there).
+LINES = (Path(__file__).parent / "saved_configs.jsonl").read_text().splitlines()
+SAVED = {case["case"]: case for case in map(json.loads, LINES)}
+LLAMA = SAVED["llama"]["older"]
+GEMMA = SAVED["gemma3"]["older"]
+
+
+def newer(case: str) -> dict[str, Any]:
+    older = {key: value for key, value in SAVED[case]["older"].items() if key not in SAVED[case]["gone"]}
+    return older | SAVED[case]["newer"]
+
+
+def faults_of(config: dict[str, Any]) -> list[str]:
+    with pytest.raises(CheckpointError) as caught:
+        describe(config)
+    return list(caught.value.faults)
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_both_releases_describe_the_same_model(case: str) -> None:
+    assert describe(newer(case)) == describe(SAVED[case]["older"])
+
+
+def test_every_key_that_is_elsewhere_is_named_with_its_place() -> None:
+    config = newer("llama") | {"rope_parameters": {"rope_theta": "x", "partial_rotary_factor": 0.5}}
+    assert faults_of(config) == [
+        "config.json: rope_parameters.partial_rotary_factor=0.5: not supported; allowed: 1.0",
+        "config.json: rope_parameters.rope_theta='x': must be a number above 0, and one of float32",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (LLAMA | {"rope_parameters": {"rope_theta": 5e5}}, "rope_theta=10000.0: is 500000.0 in rope_param"),
+        (LLAMA | {"rope_parameters": {"factor": 2.0}, "rope_scaling": {"type": "yarn"}}, "is {factor: 2.0}"),
+        (SAVED["qwen3_moe"]["older"] | {"num_local_experts": 7}, "num_experts=6: is 7 in num_local_"),
+        (SAVED["gpt_neox"]["older"] | {"rope_theta": 5e5}, "rotary_emb_base=10000: is 500000.0 in rope_"),
+        (LLAMA | {"rope_parameters": {"sliding_attention": {}}}, "must have full_attention and sliding_att"),
+        (GEMMA | {"rope_parameters": {"full_attention": {}, "sliding_attention": {"factor": 2}}}, "sliding_"),
+        (LLAMA | newer("gemma3_local")["rope_parameters"], "full_attention={"),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused(config: dict[str, Any], line: str) -> None:
+    assert any(line in fault for fault in faults_of(config))
+
+
+@pytest.mark.parametrize("key", ["rope_kind", "position_x", "post_norm", "attn_mask", "router_fn", "tie_x"])
+def test_keys_of_what_is_computed_are_never_offered_for_ignoring(key: str) -> None:
+    faults = dict(line.split(": ", 2)[1:] for line in faults_of(LLAMA | {key: "x", "zeal": 1}))
+    assert faults[f"{key}='x'"] == "unknown key of what a model computes; not supported"
+    assert faults["zeal=1"].endswith("goes into model.ignore_config_keys=[zeal]")
+
+
+def test_keys_that_others_stand_for_cannot_be_ignored() -> None:
+    with pytest.raises(
+        CheckpointError, match="rope_parameters: the model uses this key of config.json; remove"
+    ):
+        describe(newer("phi3"), ignore=IgnoredKeys(("rope_parameters",)))
+
+
+def test_gelu_of_the_first_gemma_is_its_approximation() -> None:
+    older = SAVED["gemma"]["older"]
+    assert describe(older | {"hidden_act": "gelu"}) == describe(older)
+
+
+def test_windows_of_qwen2_moe_without_layer_types() -> None:
+    """Every other layer, of the first max_window_layers."""
+    config = SAVED["qwen2_moe_window"]["older"] | {"num_hidden_layers": 6, "max_window_layers": 3}
+    assert describe(config).windows == (7, 0, 7, 0, 0, 0)
+
+
+def test_only_a_head_that_was_trained_tied_is_scaled() -> None:
+    t5, mt5 = SAVED["t5"]["older"], SAVED["mt5"]["older"]
+    assert describe(t5).logits_factor == t5["d_model"] ** -0.5
+    assert describe(t5 | {"scale_decoder_outputs": False}).logits_factor == 1
+    assert describe(mt5 | {"tie_word_embeddings": True}).logits_factor == 1
+
+
+@pytest.mark.parametrize("case", ["qwen2", "qwen3", "qwen3_moe", "glm4", "glm4_moe", "deepseek_v3"])
+def test_mindformers_families_read_both(case: str) -> None:
+    without = {"num_nextn_predict_layers": 0}  # 5.24 writes 1 where nothing was said
+
+    def described(config: dict[str, Any]) -> families.Description | list[str]:
+        try:
+            return families.describe(config | {"use_sliding_window": False, "layer_types": None} | without)
+        except CheckpointError as error:
+            return list(error.faults)
+
+    assert described(newer(case)) == described(SAVED[case]["older"])

@@ -1,0 +1,98 @@
+"""Tensors that a checkpoint holds besides: compared with what the model takes in their place."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_folders import ENCODERS, FIXTURE, descriptions, write_folder
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from mindbatch.cli import main
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.engine.described import open_model
+from mindbatch.errors import CheckpointError
+from mindbatch.models.native_model import NativeModel
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+DIFFERS = f"tensor '{HEAD}' differs from '{EMBEDDING}', which is taken in its place; remove it, or set tie"
+
+
+def folder_of(case: str, path: Path, fixture: Path = FIXTURE) -> Path:
+    """A model in one file of float32."""
+    write_folder(path, descriptions(fixture)[case] | {"dtype": "float32", "shards": 1})
+    return path
+
+
+def with_tensor(folder: Path, name: str, like: str, change: float = 0.0, dtype: type = np.float32) -> None:
+    """Adds a tensor that is another one but for its type and its last number."""
+    tensors: dict[str, NDArray[np.floating]] = dict(load_file(folder / "model.safetensors"))
+    tensors[name] = tensors[like].astype(dtype)
+    tensors[name][-1, -1] += change
+    save_file(tensors, folder / "model.safetensors")
+
+
+def opened(folder: Path, provider: str = "native") -> object:
+    return open_model(ModelConfig(checkpoint_name_or_path=str(folder), provider=provider))
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> Path:
+    return folder_of("qwen3", tmp_path / "tied")
+
+
+@pytest.mark.parametrize("provider", ["native", "mindformers"])
+def test_a_head_that_is_not_the_embedding_of_a_tied_model_is_refused(tied: Path, provider: str) -> None:
+    with_tensor(tied, HEAD, EMBEDDING)
+    opened(tied, provider)
+    with_tensor(tied, HEAD, EMBEDDING, 0.5)
+    with pytest.raises(CheckpointError, match=DIFFERS):
+        opened(tied, provider)
+
+
+def test_copies_may_be_stored_in_another_type(tied: Path) -> None:
+    tensors = load_file(tied / "model.safetensors")
+    tensors[EMBEDDING] = tensors[EMBEDDING].astype(np.float16).astype(np.float32)
+    save_file(tensors, tied / "model.safetensors")
+    with_tensor(tied, HEAD, EMBEDDING, dtype=np.float16)
+    opened(tied)
+    with_tensor(tied, HEAD, EMBEDDING, 0.5, np.float16)
+    with pytest.raises(CheckpointError, match=DIFFERS):
+        opened(tied)
+
+
+def test_nothing_is_resharded_with_a_head_left_out(
+    tied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_tensor(tied, HEAD, EMBEDDING, 0.5)
+    assert main(["reshard", f"source={tied}", f"target.dir={tmp_path / 'cut'}"]) == 1
+    assert DIFFERS in capsys.readouterr().err
+    assert not (tmp_path / "cut").exists()
+
+
+def test_copies_of_the_shared_embedding_of_t5_are_compared(tmp_path: Path) -> None:
+    folder = folder_of("t5", tmp_path / "t5", ENCODERS)
+    with_tensor(folder, "encoder.embed_tokens.weight", "shared.weight")
+    opened(folder)
+    with_tensor(folder, "decoder.embed_tokens.weight", "shared.weight", 0.5)
+    with pytest.raises(CheckpointError, match=r"'decoder.embed_tokens.weight' differs from 'shared.weight'"):
+        opened(folder)
+
+
+@pytest.mark.parametrize("case", ["t5_gated", "mt5"])
+def test_t5_has_the_head_that_is_stored_whatever_its_config_says(case: str, tmp_path: Path) -> None:
+    """transformers 5 writes tie_word_embeddings=true for all of them."""
+    folder = folder_of(case, tmp_path / "own", ENCODERS)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"tie_word_embeddings": True, "scale_decoder_outputs": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    own, cut = opened(folder), tmp_path / "cut"
+    assert main(["reshard", f"source={folder}", f"target.dir={cut}"]) == 0
+    assert HEAD in load_file(cut / "model.safetensors")
+    with_tensor(folder, HEAD, "shared.weight")
+    shared = opened(folder)
+    assert isinstance(own, NativeModel)
+    assert isinstance(shared, NativeModel)
+    assert (own.architecture.tied, shared.architecture.tied) == (False, True)
+    assert own.architecture.logits_factor == shared.architecture.logits_factor == 1
