@@ -15,7 +15,7 @@ from mindbatch.engine.described import DescribedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
 from mindbatch.engine.known_adapters import KnownAdapters
-from mindbatch.engine.memory_check import refuse_beyond_memory
+from mindbatch.engine.memory_check import MemoryDemand, refuse_beyond_memory
 from mindbatch.engine.prepare import PreparedModel, prepare_model
 from mindbatch.engine.runner import Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
@@ -72,9 +72,10 @@ def load_model(
     """
     prepared = prepare_model(model, runtime, lora=lora)
     facts, smaller = prepared.described.facts, prepared.assistant_facts
-    refuse_beyond_memory(
+    demand = MemoryDemand(
         model, runtime, prepared.cache_tokens, facts, smaller, adapters=prepared.adapters.live
     )
+    refuse_beyond_memory(demand)
     say(*prepared.adapters.warnings)
     runners = load_runners(prepared, model, runtime, notice)
     engine = engine_of(prepared, runners.model, runners.assistant)

@@ -3,106 +3,189 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from mindbatch.config.memory import GIB, MachineMemory, memory_here, parse_bytes
+from mindbatch.amounts import size
+from mindbatch.config.memory import MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.prepare import token_bytes_of
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.memory import kernel_dtype, weight_type
+from mindbatch.kernels.memory import (
+    BFLOAT16,
+    FLOAT32,
+    INT8,
+    NumberType,
+    kernel_dtype,
+    weight_type,
+)
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 
 _MIB = 1 << 20
+_SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
+"""Types that matrices may be kept in on a CPU in place of float32, with what asks for them."""
 
 
-def refuse_beyond_memory(
-    model: ModelConfig,
-    runtime: RuntimeConfig,
-    cache_tokens: int,
-    facts: ModelFacts,
-    assistant: ModelFacts | None = None,
-    stages: Sequence[int] = (0,),
-    replicas: int = 1,
-    adapters: FittedAdapters | None = None,
-    machine: MachineMemory | None = None,
-) -> None:
-    """ConfigError when weights, adapters and caches are larger than the memory: a part of that may be in use.
+@dataclass(frozen=True)
+class MemoryDemand:
+    """What the processes of one machine hold of a model, in bytes.
 
-    cache_tokens: of each process. stages: the pipeline stage of each process of the machine, on a CPU, and
-    how many replicas these are. machine: None is this one.
+    cache_tokens: of each process. stages: the pipeline stage of each process. replicas: how many these are.
     """
-    machine = machine or memory_here()
-    if machine is None:
-        return
-    there, free, copies = machine.whole, machine.free / GIB, len(stages)
-    token_bytes = token_bytes_of(model, runtime, facts, assistant)
-    caches = copies * cache_tokens * token_bytes
-    if caches > there:
-        on = "" if machine.name is None else f" on {machine.name}"
-        each = f" for each of {copies} processes" if copies > 1 else ""
-        raise ConfigError(
-            f"runtime.cache_memory={runtime.cache_memory}{each}: more than the {there / GIB:.1f} GiB "
-            f"there are{on}, {free:.1f} GiB of them free; a token takes {token_bytes:,} bytes"
+
+    model: ModelConfig
+    runtime: RuntimeConfig
+    cache_tokens: int
+    facts: ModelFacts
+    assistant: ModelFacts | None = None
+    stages: Sequence[int] = (0,)
+    replicas: int = 1
+    adapters: FittedAdapters | None = None
+
+    @property
+    def processes(self) -> int:
+        return len(self.stages)
+
+    @property
+    def numbers(self) -> int:
+        """Of the weights; the assistant's are on the last stage."""
+        facts, assistant = self.facts, self.assistant
+        numbers = sum(facts.rank_parameters[stage] for stage in self.stages if facts.rank_parameters)
+        if assistant is not None and assistant.rank_parameters:
+            last = len(facts.rank_parameters) - 1
+            numbers += list(self.stages).count(last) * assistant.rank_parameters[0]
+        return numbers
+
+    @property
+    def weight_type(self) -> NumberType:
+        return weight_type(self.model.dtype, self.model.quantization, self.runtime.device_target)
+
+    @property
+    def weights(self) -> int:
+        return self.numbers * self.weight_type.itemsize
+
+    @property
+    def slot(self) -> int:
+        """Of one adapter in the memory of all processes."""
+        if self.adapters is None:
+            return 0
+        numbers = sum(
+            self.adapters.slot_numbers[stage] for stage in self.stages if self.adapters.slot_numbers
         )
-    if runtime.device_target != "CPU":
-        return
-    weights = _weight_bytes(model, runtime, facts, assistant, stages)
-    num_loaded = 0 if adapters is None else adapters.max_loaded
-    slot = _slot_bytes(model, runtime, adapters, stages)
-    loaded = num_loaded * slot
-    experts = copies * facts.expert_bytes(runtime.max_batched_tokens, runtime.device_target)
-    needed = weights + loaded + experts + caches
-    if needed > there:
+        return numbers * kernel_dtype(self.model.dtype, self.runtime.device_target).itemsize
+
+    @property
+    def _num_loaded(self) -> int:
+        return 0 if self.adapters is None else self.adapters.max_loaded
+
+    @property
+    def adapter_slots(self) -> int:
+        """Of the memory for adapters: each slot holds the largest."""
+        return self._num_loaded * self.slot
+
+    @property
+    def experts(self) -> int:
+        """Of the experts' rows in a step."""
+        device = self.runtime.device_target
+        return self.processes * self.facts.expert_bytes(self.runtime.max_batched_tokens, device)
+
+    @property
+    def token_bytes(self) -> int:
+        return token_bytes_of(self.model, self.runtime, self.facts, self.assistant)
+
+    @property
+    def caches(self) -> int:
+        return self.processes * self.cache_tokens * self.token_bytes
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.adapter_slots + self.experts + self.caches
+
+    def parts(self) -> str:
+        """What takes how much, in words."""
+        found = [f"{size(self.weights)} of weights in {self.weight_type.name}"]
+        if self._num_loaded:
+            found.append(f"{size(self.adapter_slots)} of adapters")
+        if self.experts:
+            found.append(f"{size(self.experts)} of experts' rows in a step")
+        return f"{', '.join(found)} and {size(self.caches)} of runtime.cache_memory"
+
+    def fault(self, machine: MachineMemory) -> str | None:
+        """Why a machine does not hold it, of whose memory a part may be in use; None where it does."""
+        there, free = machine.whole, machine.free
+        if self.caches > there:
+            on = "" if machine.name is None else f" on {machine.name}"
+            each = f" for each of {self.processes} processes" if self.processes > 1 else ""
+            return (
+                f"runtime.cache_memory={self.runtime.cache_memory}{each}: more than the {size(there)} "
+                f"there are{on}, {size(free)} of them free; a token takes {self.token_bytes:,} bytes"
+            )
+        if self.runtime.device_target != "CPU" or self.total <= there:
+            return None
         name = machine.name or "this machine"
-        who = f"{copies} processes need" if copies > 1 else "the model needs"
-        beside = f", {loaded / GIB:.1f} of adapters" if num_loaded else ""
-        beside += f", {experts / GIB:.1f} of experts' rows in a step" if experts else ""
-        remedies = [*_fewer_adapters(there - weights - experts - caches, slot, num_loaded)]
-        remedies += _remedies(there - weights - loaded - experts, runtime, copies, replicas)
-        if experts:
-            remedies.append(f"fewer than {runtime.max_batched_tokens} of runtime.max_batched_tokens")
-        raise ConfigError(
-            f"memory: {who} {needed / GIB:.1f} GiB, {weights / GIB:.1f} of weights"
-            f"{beside} and {caches / GIB:.1f} of runtime.cache_memory, and {name} has "
-            f"{there / GIB:.1f}, {free:.1f} of them free; what would do: {', or '.join(remedies)}"
+        who = f"{self.processes} processes need" if self.processes > 1 else "the model needs"
+        return (
+            f"memory: {who} {size(self.total)}, {self.parts()}, and {name} has {size(there)}, "
+            f"{size(free)} of them free; what would do: {', or '.join(self.remedies(there))}"
         )
 
+    def remedies(self, there: int) -> Iterator[str]:
+        """What would make it fit so many bytes, each by itself; what loses least comes first."""
+        left = there - self.weights - self.experts
+        most = self._most_cache(left - self.adapter_slots)
+        smaller = [*self._smaller_types(there, as_is=most > 0)]
+        yield from smaller
+        if self.slot and 1 <= (fitting := (left - self.caches) // self.slot) < self._num_loaded:
+            yield f"lora.max_loaded of at most {fitting}"
+        if most:
+            yield f"runtime.cache_memory of at most {most}MiB"
+        if self.replicas > 1:
+            yield f"fewer than {self.replicas} replicas on one machine (parallel.data_parallel)"
+        fewest = [] if smaller or most else [*self.smaller_types()][-1:]
+        with_fewest = "".join(f", fewest with {each}" for each in fewest)
+        yield f"more of parallel.model_parallel or parallel.pipeline_stage over more machines{with_fewest}"
+        if self.experts:
+            yield f"fewer than {self.runtime.max_batched_tokens} of runtime.max_batched_tokens"
 
-def _weight_bytes(
-    model: ModelConfig,
-    runtime: RuntimeConfig,
-    facts: ModelFacts,
-    assistant: ModelFacts | None,
-    stages: Sequence[int],
-) -> int:
-    """Of the weights of processes; the assistant's are on the last stage."""
-    numbers = sum(facts.rank_parameters[stage] for stage in stages if facts.rank_parameters)
-    if assistant is not None and assistant.rank_parameters:
-        numbers += stages.count(len(facts.rank_parameters) - 1) * assistant.rank_parameters[0]
-    return numbers * weight_type(model.dtype, model.quantization, runtime.device_target).itemsize
+    def exhausted(self, doing: str) -> str:
+        """What to say where memory has run out. doing: what, in words."""
+        smaller = [*self.smaller_types(), f"runtime.cache_memory below {self.runtime.cache_memory}"]
+        if self._num_loaded > 1:
+            smaller.append(f"lora.max_loaded below {self._num_loaded}")
+        smaller.append(f"runtime.max_batched_tokens below {self.runtime.max_batched_tokens}")
+        return (
+            f"out of memory while {doing}: the model takes {size(self.total)}, {self.parts()}; what takes "
+            f"less: {', '.join(smaller)}"
+        )
+
+    def smaller_types(self) -> Iterator[str]:
+        """The settings that keep matrices in fewer bytes, with the size of the weights then."""
+        for kind in self._smaller_kinds():
+            yield f"{_SMALLER[kind]} ({size(self.numbers * kind.itemsize)} of weights)"
+
+    def _smaller_types(self, there: int, *, as_is: bool) -> Iterator[str]:
+        """Those that fit, with the cache as it is, or with a smaller one too."""
+        for kind, text in zip(self._smaller_kinds(), self.smaller_types(), strict=True):
+            left = there - self.numbers * kind.itemsize - self.experts - self.adapter_slots
+            if self.caches <= left:
+                yield text
+            elif (most := self._most_cache(left)) and not as_is:
+                yield f"{text} with runtime.cache_memory of at most {most}MiB"
+
+    def _smaller_kinds(self) -> list[NumberType]:
+        """On a CPU the native kernels alone keep matrices in other types than float32."""
+        may_be_kept = self.model.provider == "native" and self.runtime.kernels != "reference"
+        is_known = self.runtime.device_target == "CPU" and self.numbers > 0
+        return [each for each in _SMALLER if may_be_kept and is_known and self.weight_type == FLOAT32]
+
+    def _most_cache(self, left: int) -> int:
+        """MiB of runtime.cache_memory, where that is less than now; else 0. left: bytes beside all else."""
+        most = max(0, left) // max(1, self.processes) // _MIB
+        return most if most and most * _MIB < parse_bytes(self.runtime.cache_memory) else 0
 
 
-def _slot_bytes(
-    model: ModelConfig, runtime: RuntimeConfig, adapters: FittedAdapters | None, stages: Sequence[int]
-) -> int:
-    """Of one adapter in the memory of all processes."""
-    if adapters is None:
-        return 0
-    numbers = sum(adapters.slot_numbers[stage] for stage in stages if adapters.slot_numbers)
-    return numbers * kernel_dtype(model.dtype, runtime.device_target).itemsize
-
-
-def _fewer_adapters(left: int, slot: int, num_loaded: int) -> Iterator[str]:
-    """left: bytes beside weights and caches."""
-    if slot and 1 <= left // slot < num_loaded:
-        yield f"lora.max_loaded of at most {left // slot}"
-
-
-def _remedies(left: int, runtime: RuntimeConfig, copies: int, replicas: int) -> Iterator[str]:
-    """left: bytes beside weights and adapters."""
-    most = left // copies // _MIB
-    if most > 0 and most * _MIB < parse_bytes(runtime.cache_memory):
-        yield f"runtime.cache_memory of at most {most}MiB"
-    if replicas > 1:
-        yield f"fewer than {replicas} replicas on one machine (parallel.data_parallel)"
-    yield "more of parallel.model_parallel or parallel.pipeline_stage over more machines"
+def refuse_beyond_memory(demand: MemoryDemand, machine: MachineMemory | None = None) -> None:
+    """ConfigError when a machine does not hold what is demanded; None is this one."""
+    machine = machine or memory_here()
+    if machine is not None and (fault := demand.fault(machine)):
+        raise ConfigError(fault)

@@ -11,6 +11,7 @@ from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine
+from mindbatch.engine.memory_check import MemoryDemand
 from mindbatch.engine.prepare import prepare_model, token_bytes_of
 from mindbatch.engine.prepared_adapters import PreparedAdapters
 from mindbatch.engine.runner import StepOutput
@@ -18,7 +19,7 @@ from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.memory import NumberType, kernel_dtype, weight_type
 from mindbatch.models.model_facts import ModelFacts
-from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
+from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart, RankPlace
 from mindbatch.prompts.tokenizer import Tokenizer
 
 
@@ -70,6 +71,14 @@ class ModelOutline:
     def cache_bytes(self) -> int:
         """Of the whole cache; a block more than it holds is for padding."""
         return (self.cache_tokens + self.settings.block_size) * self.cache_bytes_per_token
+
+    def demand(self, model: ModelConfig, runtime: RuntimeConfig, places: Sequence[RankPlace]) -> MemoryDemand:
+        """Of the ranks at these places, which are on one machine; the options are those of the outline."""
+        stages, replicas = [place.stage for place in places], len({place.replica for place in places})
+        live = self.adapters.live
+        return MemoryDemand(
+            model, runtime, self.cache_tokens, self.facts, self.assistant, stages, replicas, live
+        )
 
     def idle_engine(self) -> Engine:
         """An engine that accepts and refuses requests as the real one does, and cannot run them."""

@@ -103,19 +103,8 @@ def _refuse_beyond_memory(
     machine: MachineMemory | None = None,
 ) -> None:
     """ConfigError when ranks take more memory than the machine has on which they are; None is this one."""
-    topology = topology_of(config.parallel)
-    places = [topology.coordinates(rank) for rank in ranks]
-    refuse_beyond_memory(
-        config.model,
-        config.runtime,
-        outlined.cache_tokens,
-        outlined.facts,
-        outlined.assistant,
-        [place.stage for place in places],
-        len({place.replica for place in places}),
-        outlined.adapters.live,
-        machine,
-    )
+    places = [topology_of(config.parallel).coordinates(rank) for rank in ranks]
+    refuse_beyond_memory(outlined.demand(config.model, config.runtime, places), machine)
 
 
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from mindbatch.dataset.rows import RowFailure
+from mindbatch.engine.memory_check import MemoryDemand
 from mindbatch.engine.outline import ModelOutline
+from mindbatch.parallel.topology import RankPlace, Topology
 from mindbatch.run.calibration import Calibration, steps_for
 from mindbatch.run.index import RowIndex
 from mindbatch.run.row_check import RowCheck
@@ -143,16 +146,63 @@ class TimeEstimate:
 
 
 @dataclass(frozen=True)
+class RankMemory:
+    """What the ranks of a job hold. demand_at: of ranks at such places, on one machine."""
+
+    topology: Topology
+    demand_at: Callable[[Sequence[RankPlace]], MemoryDemand]
+
+    def demand(self, ranks: Iterable[int]) -> MemoryDemand:
+        """Of these ranks together."""
+        return self.demand_at([self.topology.coordinates(rank) for rank in ranks])
+
+    def stages(self) -> Iterator[tuple[range, MemoryDemand]]:
+        """The ranks of each stage of a replica, with the demand of one of them."""
+        size = self.topology.model_parallel
+        for stage in range(self.topology.pipeline_stage):
+            yield range(stage * size, (stage + 1) * size), self.demand([stage * size])
+
+    def as_json(self) -> dict[str, Any]:
+        """Bytes of each rank; ranks are numbered in their replica."""
+        return {
+            "replicas": self.topology.data_parallel,
+            "stages": [
+                {
+                    "stage": stage,
+                    "ranks_of_replica": [*ranks],
+                    "rank_weights_bytes": each.weights,
+                    "rank_adapter_bytes": each.adapter_slots,
+                    "rank_cache_bytes": each.caches,
+                    "rank_bytes": each.total,
+                }
+                for stage, (ranks, each) in enumerate(self.stages())
+            ],
+            "bytes": self.demand(range(self.topology.world_size)).total,
+        }
+
+
+@dataclass(frozen=True)
 class Plan:
     """What `mindbatch plan` tells."""
 
     rows: RowTotals
     model: ModelOutline
+    ranks: RankMemory
     time: TimeEstimate | None
     notes: tuple[str, ...] = ()
 
+    @property
+    def num_batches(self) -> int:
+        """That generate side by side: one for each stage of each replica."""
+        return self.model.engines * self.ranks.topology.data_parallel
+
+    @property
+    def of_each_batch(self) -> str:
+        """In words, empty where there is one."""
+        return "" if self.num_batches == 1 else f" of each of {self.num_batches} batches"
+
     def fit(self, tokens: int) -> Fit:
-        """How many sequences of that many tokens fit at once."""
+        """How many sequences of that many tokens fit at once, of one batch."""
         settings = self.model.settings
         return Fit(tokens, settings.num_blocks // max(1, settings.blocks_for(tokens)))
 
@@ -169,6 +219,7 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """The plan as values of JSON; bytes, tokens and seconds."""
         rows, model, time = self.rows, self.model, self.time
+        is_divided = self.ranks.topology.world_size > 1
         return {
             "rows": {
                 "total": rows.total,
@@ -188,11 +239,13 @@ class Plan:
                 "cache_bytes_per_token": model.cache_bytes_per_token,
                 **({"expert_bytes": model.expert_bytes} if model.expert_bytes else {}),
                 "cache_tokens": model.cache_tokens,
+                **({"ranks": self.ranks.as_json()} if is_divided else {}),
             },
             "sequences_that_fit": {
                 "typical": asdict(self.typical),
                 "longest": asdict(self.longest),
                 "batch_size": model.settings.batch_size,
+                **({"batches": self.num_batches} if is_divided else {}),
             },
             "time": None if time is None else asdict(time),
             "notes": list(self.notes),

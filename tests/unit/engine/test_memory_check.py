@@ -8,7 +8,7 @@ import pytest
 from mindbatch.config.memory import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine import memory_check
-from mindbatch.engine.memory_check import refuse_beyond_memory
+from mindbatch.engine.memory_check import MemoryDemand, refuse_beyond_memory
 from mindbatch.errors import ConfigError
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
@@ -25,10 +25,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fault(stages: list[int], cache_gib: int, assistant: ModelFacts | None = None, **options: Any) -> str:
     """Why so many GiB of cache for each process are refused; empty where they are not."""
-    runtime = RuntimeConfig(cache_memory=f"{cache_gib}GiB", device_target=options.pop("device", "CPU"))
+    device, kernels = options.pop("device", "CPU"), options.pop("kernels", "reference")
+    runtime = RuntimeConfig(cache_memory=f"{cache_gib}GiB", device_target=device, kernels=kernels)
     tokens = cache_gib << 10
     try:
-        refuse_beyond_memory(ModelConfig(), runtime, tokens, FACTS, assistant, stages, **options)
+        refuse_beyond_memory(
+            MemoryDemand(ModelConfig(), runtime, tokens, FACTS, assistant, stages, **options)
+        )
     except ConfigError as error:
         [line] = error.faults
         return line
@@ -40,9 +43,10 @@ def test_adapters_count() -> None:
     adapters = FittedAdapters({}, 4, (1 << 27, 1 << 28))
     assert fault([0], 5, adapters=adapters) == "", "1 of weights, 2 of adapters"
     assert fault([0, 1], 1, adapters=adapters) == (
-        "memory: 2 processes need 11.0 GiB, 3.0 of weights, 6.0 of adapters and 2.0 of runtime.cache_memory, "
-        "and this machine has 8.0, 5.0 of them free; what would do: lora.max_loaded of at most 2, or more of "
-        "parallel.model_parallel or parallel.pipeline_stage over more machines"
+        "memory: 2 processes need 11.0 GiB, 3.0 GiB of weights in float32, 6.0 GiB of adapters and 2.0 GiB "
+        "of runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; what would do: "
+        "lora.max_loaded of at most 2, or more of parallel.model_parallel or parallel.pipeline_stage over "
+        "more machines"
     )
     assert fault([0], 6, adapters=adapters).endswith(
         "what would do: lora.max_loaded of at most 2, or runtime.cache_memory of at most 5120MiB, or more of "
@@ -57,9 +61,9 @@ def test_rows_of_experts_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.FACTS", replace(FACTS, expert_numbers=1 << 19))
     assert fault([0], 6) == ""
     assert fault([0], 7) == (
-        "memory: the model needs 9.0 GiB, 1.0 of weights, 1.0 of experts' rows in a step and 7.0 of "
-        "runtime.cache_memory, and this machine has 8.0, 5.0 of them free; what would do: "
-        "runtime.cache_memory of at most 6144MiB, or more of parallel.model_parallel or "
+        "memory: the model needs 9.0 GiB, 1.0 GiB of weights in float32, 1.0 GiB of experts' rows in a step "
+        "and 7.0 GiB of runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; what would "
+        "do: runtime.cache_memory of at most 6144MiB, or more of parallel.model_parallel or "
         "parallel.pipeline_stage over more machines, or fewer than 512 of runtime.max_batched_tokens"
     )
     assert fault([0], 7, device="Ascend") == ""
@@ -73,9 +77,10 @@ def test_what_fits_is_taken() -> None:
 
 def test_weights_and_caches_beyond_the_memory() -> None:
     assert fault([0, 1, 0, 1], 1, replicas=2) == (
-        "memory: 4 processes need 10.0 GiB, 6.0 of weights and 4.0 of runtime.cache_memory, and this machine "
-        "has 8.0, 5.0 of them free; what would do: runtime.cache_memory of at most 512MiB, or fewer than 2 "
-        "replicas on one machine (parallel.data_parallel), or more of parallel.model_parallel or "
+        "memory: 4 processes need 10.0 GiB, 6.0 GiB of weights in float32 and 4.0 GiB of "
+        "runtime.cache_memory, and this machine has 8.0 GiB, 5.0 GiB of them free; what would do: "
+        "runtime.cache_memory of at most 512MiB, or fewer than 2 replicas on one machine "
+        "(parallel.data_parallel), or more of parallel.model_parallel or "
         "parallel.pipeline_stage over more machines"
     )
 
@@ -83,7 +88,7 @@ def test_weights_and_caches_beyond_the_memory() -> None:
 def test_weights_alone_beyond_the_memory() -> None:
     line = fault([1, 1, 1, 1, 1], 0)
     assert line.startswith(
-        "memory: 5 processes need 10.0 GiB, 10.0 of weights and 0.0 of runtime.cache_memory"
+        "memory: 5 processes need 10.0 GiB, 10.0 GiB of weights in float32 and 0 bytes of runtime.cache"
     )
     assert line.endswith(
         "what would do: more of parallel.model_parallel or parallel.pipeline_stage over more machines"
@@ -92,7 +97,9 @@ def test_weights_alone_beyond_the_memory() -> None:
 
 def test_one_process_and_an_assistant() -> None:
     assert fault([1], 6) == ""
-    assert fault([1], 6, ASSISTANT).startswith("memory: the model needs 8.5 GiB, 2.5 of weights and 6.0 of")
+    assert fault([1], 6, ASSISTANT).startswith(
+        "memory: the model needs 8.5 GiB, 2.5 GiB of weights in float32 and 6.0 GiB of"
+    )
     assert fault([0], 7, ASSISTANT) == "", "it is on the last stage"
 
 
@@ -104,3 +111,33 @@ def test_caches_alone_beyond_the_memory_are_told_as_such() -> None:
 
 def test_weights_on_a_device_take_no_memory_of_the_machine() -> None:
     assert fault([1, 1, 1, 1, 1], 0, device="Ascend") == ""
+
+
+NUMBERS = 8_030_261_248
+"""Of a model of 8 billion parameters."""
+
+
+def fault_of_8b(machine_gib: int, **options: Any) -> str:
+    """Why a machine does not hold them with 1 GiB of cache; what it says that would do."""
+    facts = replace(FACTS, num_parameters=NUMBERS, rank_parameters=(NUMBERS,))
+    model, runtime = ModelConfig(**options), RuntimeConfig()
+    demand = MemoryDemand(model, runtime, 1 << 10, facts)
+    return (demand.fault(MachineMemory(machine_gib * GIB, 0)) or "").partition("what would do: ")[2]
+
+
+def test_smaller_weights_go_before_more_machines() -> None:
+    """With their sizes, where they fit, and with a smaller cache where only that makes them."""
+    more = "more of parallel.model_parallel or parallel.pipeline_stage over more machines"
+    bfloat16, int8 = (
+        "model.dtype=bfloat16 (15.0 GiB of weights)",
+        "model.quantization=int8 (7.5 GiB of weights)",
+    )
+    assert fault_of_8b(31) == ""
+    assert fault_of_8b(30) == f"{bfloat16}, or {int8}, or runtime.cache_memory of at most 86MiB, or {more}"
+    assert fault_of_8b(24) == f"{bfloat16}, or {int8}, or {more}"
+    smaller_cache = f"{bfloat16} with runtime.cache_memory of at most 43MiB"
+    assert fault_of_8b(15) == f"{smaller_cache}, or {int8}, or {more}"
+    assert fault_of_8b(12) == f"{int8}, or {more}"
+    assert fault_of_8b(4) == f"{more}, fewest with {int8}"
+    assert fault_of_8b(4, dtype="bfloat16") == fault_of_8b(4, quantization="int8") == more
+    assert fault_of_8b(12, provider="mindformers") == more

@@ -134,7 +134,7 @@ def test_a_machine_with_too_little_memory_is_named(monkeypatch: pytest.MonkeyPat
         load.load_replicas(config)
     [check] = taken
     check([1], machine)
-    with pytest.raises(ConfigError, match="^memory: 2 processes need .*, and far has 0.0, "):
+    with pytest.raises(ConfigError, match="^memory: 2 processes need .*, and far has 7.0 MiB, "):
         check([0, 1], machine)
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_run_is_refused_before_a_process_is_started(monkeypatch: pyt
         load.load_replicas(config)
     config.runtime = RuntimeConfig(cache_memory="2MiB")
     monkeypatch.setattr(memory_check, "memory_here", lambda: MachineMemory(7 << 20, 0))
-    with pytest.raises(ConfigError, match=r"^memory: 2 processes need 0.0 GiB, .*cache_memory of at most"):
+    with pytest.raises(ConfigError, match=r"^memory: 2 processes need 8.2 MiB, .*cache_memory of at most"):
         load.load_replicas(config)
     config.runtime = RuntimeConfig()
     config.model.seq_length = 5000

@@ -2,21 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.outline import ModelOutline
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.memory import FLOAT32
 from mindbatch.models.model_facts import ModelFacts
+from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.index import RowIndex
-from mindbatch.run.plan import MOST_FAILURES, Plan, RowTotals, count_rows, time_after, time_at
+from mindbatch.run.plan import MOST_FAILURES, Plan, RankMemory, RowTotals, count_rows, time_after, time_at
 from mindbatch.run.row_check import RowCheck
 from stub_job import shared_tokenizer
 
@@ -125,7 +128,8 @@ def test_texts_and_chats_go_through_the_tokenizer(index: RowIndex) -> None:
 
 def plan(index: RowIndex, outline: ModelOutline, rate: float | None = None) -> Plan:
     rows = counted(index, outline)
-    return Plan(rows, outline, None if rate is None else time_at(rate, rows))
+    ranks = RankMemory(Topology(), partial(outline.demand, ModelConfig(), RuntimeConfig()))
+    return Plan(rows, outline, ranks, None if rate is None else time_at(rate, rows))
 
 
 def test_sequences_that_fit_are_counted_in_whole_blocks(index: RowIndex) -> None:

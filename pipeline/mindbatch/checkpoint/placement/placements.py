@@ -16,21 +16,27 @@ from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.errors import ConfigError
 from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
 from mindbatch.models.tensor_spec import Part, Range, Sharding, TensorSpec, source_shapes
-from mindbatch.parallel.topology import DeviceMap, TensorSlice
+from mindbatch.parallel.topology import DeviceMap, Stage, TensorSlice
 
 
 def placements(
-    specs: Sequence[TensorSpec], model_parallel: int, pipeline_stage: int = 1, *, keys: str = ""
+    specs: Sequence[TensorSpec],
+    model_parallel: int,
+    pipeline_stage: int = 1,
+    device_map: DeviceMap = None,
+    *,
+    keys: str = "",
 ) -> dict[str, Placement]:
     """Where each checkpoint tensor is, by its name in the checkpoint, in order of the specs.
 
+    device_map: see `stage_faults`.
     keys: what stands before the names of the two numbers in messages, such as "target.".
 
     Raises:
         ConfigError: the model cannot be cut into so many slices or stages.
     """
-    check_sizes(specs, model_parallel, pipeline_stage, keys=keys)
-    stages, parts = stages_of(specs, pipeline_stage), _parts_by_source(specs)
+    check_sizes(specs, model_parallel, pipeline_stage, device_map, keys=keys)
+    stages, parts = stages_of(specs, cut(specs, pipeline_stage, device_map)), _parts_by_source(specs)
     ranks = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
     shards = cache(lambda sharded: [_shard(sharded, rank) for rank in ranks])  # the layers are alike
     absent = [None] * model_parallel
@@ -125,16 +131,16 @@ def _held_ranges(part: Part, sharding: Sharding, rank: TensorSlice) -> list[Rang
     return part.source_ranges(*part.output_bounds(sharding, rank))
 
 
-def stages_of(specs: Sequence[TensorSpec], stages: int) -> dict[str, set[int]]:
-    """The stages that hold each checkpoint tensor, by its name; the layers are divided evenly.
+def stages_of(specs: Sequence[TensorSpec], stages: Sequence[Stage]) -> dict[str, set[int]]:
+    """The stages that hold each checkpoint tensor, by its name.
 
     Raises:
         ValueError: a spec with a name that neither a layer nor the ends of a decoder have.
     """
-    tied, cut_evenly = is_tied(specs), cut(specs, stages)
+    tied = is_tied(specs)
     found: dict[str, set[int]] = {}
     for spec in specs:
-        holding = {stage.index for stage in cut_evenly if holds(stage, spec, tied=tied)}
+        holding = {stage.index for stage in stages if holds(stage, spec, tied=tied)}
         for part in spec.parts:
             found.setdefault(part.source, set()).update(holding)
     return found

@@ -8,20 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mindbatch.amounts import size
-from mindbatch.config.memory import free_memory
-from mindbatch.config.model_schema import ParallelConfig
+from mindbatch.config.memory import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.engine.memory_check import MemoryDemand
 from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.parallel.topology import DeviceMap, Topology
+from mindbatch.replicas.load import topology_of
 from mindbatch.run.calibration import calibrate, sample_rows
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
-from mindbatch.run.plan import Plan, RowTotals, TimeEstimate, count_rows, time_after, time_at
+from mindbatch.run.plan import Plan, RankMemory, RowTotals, TimeEstimate, count_rows, time_after, time_at
 from mindbatch.run.row_check import RowCheck
 from mindbatch.run.survey import survey
 from mindbatch.storage import Storage
@@ -33,17 +36,18 @@ SAMPLE_BATCHES = 4
 """How many batches a calibration runs at most."""
 
 
-def plan_batch(config: PlanConfig) -> Plan:
+def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
     """The plan. Raises ConfigError: the data is not what the settings ask for, or calibrating failed."""
-    model = outline(config.model, config.runtime, lora=config.lora)
+    topology = replace(topology_of(config.parallel), device_map=device_map)
+    model = outline(config.model, config.runtime, topology.part_of(0), config.lora)
     with TemporaryDirectory(prefix="mindbatch-") as name:
-        return make_plan(config, model, RunFolder(Path(name)))
+        return make_plan(config, model, topology, RunFolder(Path(name)))
 
 
-def make_plan(config: PlanConfig, model: ModelOutline, scratch: RunFolder) -> Plan:
+def make_plan(config: PlanConfig, model: ModelOutline, topology: Topology, scratch: RunFolder) -> Plan:
     """The plan of a run.
 
-    scratch: a folder that may be written to, and is removed by the caller.
+    model: a rank of it. scratch: a folder that may be written to, and is removed by the caller.
 
     Raises:
         ConfigError: the data is not what the settings ask for, or calibrating failed.
@@ -54,8 +58,9 @@ def make_plan(config: PlanConfig, model: ModelOutline, scratch: RunFolder) -> Pl
         check = RowCheck(model.idle_engine(), model.tokenizer, params, config.data.date)
         rows = count_rows(index, check)
         time = _time(config, model, params, rows, index)
-    plan = Plan(rows, model, time)
-    return Plan(rows, model, time, (*_memory_notes(plan), *_run_notes(config)))
+    ranks = RankMemory(topology, partial(model.demand, config.model, config.runtime))
+    plan = Plan(rows, model, ranks, time)
+    return replace(plan, notes=(*_memory_notes(config, plan), *_run_notes(config)))
 
 
 def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch: RunFolder) -> None:
@@ -75,7 +80,7 @@ def _time(
     if config.calibrate:
         from mindbatch.llm import LLM  # most plans run nothing
 
-        llm = LLM.from_config(replace(config, parallel=ParallelConfig()))
+        llm = LLM.from_config(config)
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
         startup = machine.process_age()
         found = calibrate(llm, sample, params, config.runtime.max_batched_tokens, date=config.data.date)
@@ -83,21 +88,30 @@ def _time(
     return None if config.rate is None else time_at(config.rate, rows)
 
 
-def _memory_notes(plan: Plan) -> Iterator[str]:
+def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
     """What is worth changing about the memory."""
     model = plan.model
-    needed = model.weight_bytes + model.cache_bytes + model.adapter_bytes + model.expert_bytes
-    there = free_memory() or needed
-    what = "weights, adapters and cache" if model.adapter_bytes else "weights and cache"
-    if needed > there:
-        yield f"{what} take {size(needed)}, and {size(there)} of memory is there"
+    if (machine := memory_here()) is not None and config.launch.launcher != "ray":  # which finds the machines
+        num_ranks = config.launch.local_worker_num or plan.ranks.topology.world_size
+        yield from _machine_notes(plan.ranks.demand(range(num_ranks)), machine)
     batch_size, fit = model.settings.batch_size, plan.typical
     if plan.rows.usable and fit.sequences < batch_size:
-        wanted = (batch_size * model.settings.blocks_for(fit.tokens) + 1) * model.settings.block_size
-        memory = _mebibytes(wanted * model.cache_bytes_per_token)
+        blocks = batch_size * model.settings.blocks_for(fit.tokens) * model.engines + 1
+        memory = _mebibytes(blocks * model.settings.block_size * model.cache_bytes_per_token)
         yield (
             f"model.batch_size={batch_size} cannot be reached: the cache holds {fit.sequences} typical "
-            f"sequences; runtime.cache_memory={memory} holds as many"
+            f"sequences{plan.of_each_batch}; runtime.cache_memory={memory} holds as many"
+        )
+
+
+def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str]:
+    """What a run would be refused for on this machine, or what it might lack."""
+    if fault := demand.fault(machine):
+        yield fault
+    elif demand.runtime.device_target == "CPU" and demand.total > machine.free:
+        yield (
+            f"memory: {demand.parts()} take {size(demand.total)}, and {size(machine.free)} of memory are "
+            f"free here; what would do: {', or '.join(demand.remedies(machine.free))}"
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mindbatch.amounts import duration, size
-from mindbatch.run.plan import Lengths, Plan, RowTotals, TimeEstimate
+from mindbatch.run.plan import Lengths, Plan, RankMemory, RowTotals, TimeEstimate
 from mindbatch.screen_text import printable
+from mindbatch.tasks.formatting import ranges
 
 BAR = 40
 """Columns of the longest bar of the histogram."""
@@ -55,16 +56,18 @@ def _bars(lengths: Lengths) -> Iterator[str]:
 
 
 def _memory(plan: Plan) -> list[str]:
-    model = plan.model
+    model, topology = plan.model, plan.ranks.topology
+    is_one = topology.world_size == 1
+    each, stored = ("", f" ({size(model.stored_bytes)} in the folder)") if is_one else (" on each rank", "")
     lines = [
         f"weights    {size(model.weight_bytes)}: {model.num_parameters:,} parameters in "
-        f"{model.weight_type.name} ({size(model.stored_bytes)} in the folder)",
-        f"cache      {size(model.cache_bytes)}: {model.cache_tokens:,} tokens of "
+        f"{model.weight_type.name}{stored}",
+        f"cache      {size(model.cache_bytes)}{each}: {model.cache_tokens:,} tokens of "
         f"{size(model.cache_bytes_per_token)}",
     ]
     if model.expert_bytes:
         tokens = f"{model.settings.max_batched_tokens:,} tokens"
-        lines.append(f"experts    {size(model.expert_bytes)}: what they take in a step of {tokens}")
+        lines.append(f"experts    {size(model.expert_bytes)}{each}: what they take in a step of {tokens}")
     if model.adapters.merged is not None:
         lines.append(f"adapters   {model.adapters.known.default} becomes part of the weights")
     if (live := model.adapters.live) is not None:
@@ -72,14 +75,26 @@ def _memory(plan: Plan) -> list[str]:
         lines.append(
             f"adapters   {size(model.adapter_bytes)}: {count}, each with as much as the largest takes"
         )
+    if not is_one:
+        lines += _ranks(plan.ranks)
     if not plan.rows.usable:
         return lines
     return [
         *lines,
         f"fits       {plan.typical.sequences:,} typical sequences ({plan.typical.tokens:,} tokens each) or "
-        f"{plan.longest.sequences:,} of the longest ({plan.longest.tokens:,}); "
+        f"{plan.longest.sequences:,} of the longest ({plan.longest.tokens:,}){plan.of_each_batch}; "
         f"model.batch_size={model.settings.batch_size}",
     ]
+
+
+def _ranks(ranks: RankMemory) -> Iterator[str]:
+    """What a rank holds in memory, by stage, and all of them."""
+    topology, total = ranks.topology, ranks.demand(range(ranks.topology.world_size)).total
+    replicas = "1 replica" if topology.data_parallel == 1 else f"{topology.data_parallel} replicas"
+    yield f"ranks      {size(total)} on {topology.world_size}: {replicas} of {topology.replica_size}"
+    for held, demand in ranks.stages():
+        where = f", ranks {ranges(held)} of each replica" if topology.pipeline_stage > 1 else ""
+        yield f"  {size(demand.total)} on each{where}: {demand.parts()}"
 
 
 def _time(time: TimeEstimate | None) -> str:

@@ -13,13 +13,18 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names, read_config
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
 from mindbatch.checkpoint.placement.placement import Placement, Placements
-from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements, with_replicas
+from mindbatch.checkpoint.placement.placements import (
+    allowed_model_parallel,
+    check_sizes,
+    placements,
+    with_replicas,
+)
 from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
@@ -29,28 +34,30 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.parallel.topology import DeviceMap, Stage
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.plan.strategy_folder import refuse_other_files, write_strategies
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
-_NO_BATCH = (
-    "data.path={}: no batch is planned, for batches run in one process in this version; without parallel.* "
-    "this command plans it"
-)
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What each rank holds. dtype_from: in words. files: the content of the strategy files by name."""
+    """What each rank holds. dtype_from: in words. files: the content of the strategy files by name.
+
+    is_cut: the folder is of rank folders, whose stages no device_map changes.
+    """
 
     architecture: Architecture
     parallel: ParallelConfig
+    stages: Sequence[Stage]
     placements: Placements
     dtypes: Mapping[str, str]
     dtype_from: str
     files: Mapping[str, bytes]
-    notes: tuple[str, ...] = ()
+    is_cut: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -59,6 +66,12 @@ class RankPlan:
     @property
     def ranks_of_stage(self) -> int:
         return self.parallel.data_parallel * self.parallel.model_parallel
+
+    @property
+    def device_map(self) -> DeviceMap:
+        """What divides the layers of a run as they are divided here."""
+        is_free = not self.is_cut and len(self.stages) > 1
+        return tuple(len(stage.layers) for stage in self.stages) if is_free else None
 
     @property
     def rows(self) -> list[LayoutRow]:
@@ -82,7 +95,12 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     if weights is not None:
         arch = as_stored(arch, weights)
     specs = tensor_specs(arch)
-    placed = placements(specs, parallel.model_parallel, parallel.pipeline_stage, keys="parallel.")
+    sizes, device_map = (parallel.model_parallel, parallel.pipeline_stage), parallel.layer_counts
+    check_sizes(specs, *sizes, device_map, keys="parallel.")
+    chooses_stages = config.data.path is not None and config.layout.dir is None and not is_cut(path)
+    if device_map is None and chooses_stages:  # strategy files and rank folders are of even stages
+        device_map = even_in_time(specs, parallel.pipeline_stage)
+    placed = placements(specs, *sizes, device_map)
     if weights is not None:
         check_tensors(arch, specs, weights)
         placed = _as_named(placed, checkpoint_names(arch, weights.names))
@@ -91,7 +109,8 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     files = {} if config.layout.dir is None else _files(specs, parallel, copies)
     if config.layout.dir is not None:
         refuse_other_files(Path(config.layout.dir), files)
-    return RankPlan(arch, parallel, copies, dtypes, said, files, tuple(_notes(config)))
+    stages = cut(specs, parallel.pipeline_stage, device_map)
+    return RankPlan(arch, parallel, stages, copies, dtypes, said, files, is_cut(path))
 
 
 def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
@@ -153,8 +172,3 @@ def _writable(specs: Sequence[TensorSpec], stages: int) -> Iterator[int]:
         except CheckpointError:
             continue
         yield size
-
-
-def _notes(config: PlanConfig) -> Iterator[str]:
-    if config.data.path is not None and config.has_ranks:
-        yield _NO_BATCH.format(config.data.path)

@@ -9,7 +9,6 @@ from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.placement import Placement, Shard
-from mindbatch.parallel.topology import stage_layers
 from mindbatch.screen_text import printable
 from mindbatch.tasks.formatting import ranges, table
 from mindbatch.tasks.plan.ranks import RankPlan
@@ -23,8 +22,7 @@ _TITLES = ["tensor", "shape", "cut", "ranks", "shape on a rank", "bytes on a ran
 def ranks_page(plan: RankPlan, paths: Sequence[Path]) -> str:
     """The tensors with their cuts, the sums by rank, and where the strategy files are."""
     files = strategy_lines(paths) if paths or _is_sayable(plan) else [_UNSAYABLE]
-    blocks = ["\n".join(_head(plan)), layout_page(plan.rows), "\n".join(files)]
-    return "\n\n".join([*blocks, *(f"note: {printable(note)}" for note in plan.notes)])
+    return "\n\n".join(["\n".join(_head(plan)), layout_page(plan.rows), "\n".join(files)])
 
 
 def _is_sayable(plan: RankPlan) -> bool:
@@ -41,15 +39,10 @@ def _head(plan: RankPlan) -> Iterator[str]:
         f"{parallel.pipeline_stage}: {plan.num_ranks} {'rank' if plan.num_ranks == 1 else 'ranks'}"
     )
     if parallel.pipeline_stage > 1:
-        for stage, layers in enumerate(_layers_of_stages(plan)):
-            first = stage * plan.ranks_of_stage
+        for stage in plan.stages:
+            first = stage.index * plan.ranks_of_stage
             ranks = ranges(range(first, first + plan.ranks_of_stage))
-            yield f"stage {stage}: ranks {ranks}, layers {ranges(layers)}"
-
-
-def _layers_of_stages(plan: RankPlan) -> list[list[int]]:
-    stages, layers = plan.parallel.pipeline_stage, plan.architecture.num_layers
-    return [[*stage_layers(layers, stage, stages)] for stage in range(stages)]
+            yield f"stage {stage.index}: ranks {ranks}, layers {ranges(stage.layers)}"
 
 
 def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
@@ -69,7 +62,6 @@ def ranks_json(plan: RankPlan, paths: Sequence[Path]) -> dict[str, Any]:
             for rank, (tensors, nbytes) in enumerate(rank_totals(rows))
         ],
         "tensors": [_tensor_json(row, plan.placements[row.name], plan.dtypes[row.name]) for row in rows],
-        "notes": [*plan.notes],
     }
 
 

@@ -96,7 +96,7 @@ class PlanConfig(BatchConfig):
 
     @property
     def has_ranks(self) -> bool:
-        """Whether there are several ranks, where no batch can be run in this version."""
+        """Whether there are several ranks."""
         parallel = self.parallel
         return max(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage) > 1
 
@@ -141,9 +141,8 @@ class PlanConfig(BatchConfig):
             yield f"rate={shown(self.rate)}: must be above 0, in generated tokens/s"
         if self.rate is not None and self.calibrate:
             yield "rate, calibrate: only one of these can be given; calibrate=true measures the rate"
-
-    def device_faults(self) -> Iterable[str]:
-        return () if self.has_ranks else super().device_faults()  # what ranks hold, and no run
+        if self.calibrate and self.has_ranks:
+            yield "calibrate=true: measures one process, and parallel.* makes several; give rate, of all"
 
 
 def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
@@ -156,7 +155,8 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
         if reason:
             yield f"{name}={shown(value)}: {reason}"
     yield from _rank_faults(config)
-    if config.layout.dir is not None and config.compile and config.parallel.device_map is not None:
+    has_run = config.compile or config.data.path is not None
+    if config.layout.dir is not None and has_run and config.parallel.device_map is not None:
         given = shown(config.parallel.device_map)
         yield f"parallel.device_map={given}: strategy files are of even stages; remove it, or layout.dir"
     if config.layout.replace and config.layout.dir is None and not config.compile:

@@ -31,23 +31,19 @@ def run(config: PlanConfig) -> int:
 
 
 def _run_with_ranks(config: PlanConfig) -> int:
-    """What each rank holds, and below it the plan of a batch where one is asked for and could be run."""
+    """What each rank holds, and below it the plan of a batch where there are data."""
     from mindbatch.tasks.plan.ranks import plan_ranks, write_files
     from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
 
-    ranks = plan_ranks(config)
-    paths = write_files(config, ranks)
-    found = ranks_json(ranks, paths) if config.report == "json" else {}
-    pages = [] if config.report == "json" else [ranks_page(ranks, paths)]
-    if config.data.path is not None and not config.has_ranks:
-        from mindbatch.tasks.plan.batch import plan_batch
+    ranks, batch = plan_ranks(config), None
+    if config.data.path is not None:
+        from mindbatch.tasks.plan.batch import plan_batch  # the layout of ranks needs no engine
         from mindbatch.tasks.plan.batch_page import plan_page
 
-        batch = plan_batch(config)
-        found["batch"] = batch.as_json()
-        pages.append(plan_page(batch))
+        batch = plan_batch(config, ranks.device_map)
+    paths = write_files(config, ranks)
     if config.report == "json":
-        show_json(found)
+        show_json(ranks_json(ranks, paths) | ({} if batch is None else {"batch": batch.as_json()}))
     else:
-        show("\n\n".join(pages))
+        show("\n\n".join([ranks_page(ranks, paths), *([] if batch is None else [plan_page(batch)])]))
     return EXIT_DONE

@@ -268,33 +268,72 @@ def test_a_dtype_that_nobody_knows_is_refused(tmp_path: Path, model: str) -> Non
     assert run(odd, "parallel.model_parallel=2", "model.dtype=bfloat16") == 0
 
 
-def test_data_are_never_passed_over_in_silence(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"prompt": [1, 2]}\n')
-    data = f"data.path={tmp_path}/rows.jsonl"
-    assert run(model, "parallel.model_parallel=2", data, "calibrate=true") == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith(
-        f"note: data.path={tmp_path}/rows.jsonl: no batch is planned, for batches run in one"
-    )
-    found = as_json(capsys, model, "parallel.model_parallel=2", data)
-    assert found["notes"] == [last.removeprefix("note: ")]
-    assert "batch" not in found
-    assert faults(model, "parallel.model_parallel=2", "data.path=gone.jsonl", "rate=0.0") == (
-        "data.path=gone.jsonl: no such file or folder",
-        "rate=0.0: must be above 0, in generated tokens/s",
-    )
+def batch_words(tmp_path: Path, config: dict[str, Any] = EVEN) -> list[str]:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": [1, 2]}\n{"prompt": [3, 4, 5, 6]}\n')
+    folder = write_model(tmp_path / "weights", config)
+    return [f"model.checkpoint_name_or_path={folder}", f"data.path={tmp_path}/rows.jsonl"]
 
 
 def test_one_rank_with_data_has_both_plans(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"prompt": [1, 2]}\n')
-    folder = write_model(tmp_path / "weights", EVEN)
-    words = [f"model.checkpoint_name_or_path={folder}", f"data.path={tmp_path}/rows.jsonl", "layout.dir=s"]
+    words = [*batch_words(tmp_path), "layout.dir=s"]
     assert run(*words) == 0
     page = capsys.readouterr().out
-    assert page.index("layout of llama") < page.index("strategy file: s/") < page.index("rows       1")
-    found = as_json(capsys, *words)
-    assert found["batch"]["rows"]["total"] == 1
-    assert found["notes"] == []
+    assert page.index("layout of llama") < page.index("strategy file: s/") < page.index("rows       2")
+    assert as_json(capsys, *words)["batch"]["rows"]["total"] == 2
+
+
+def test_ranks_with_data_have_both_plans(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
+    """Rows and lengths are those of one process; memory is that of each rank, and of all."""
+    words, parallel = batch_words(tmp_path), ["parallel.model_parallel=2", "parallel.data_parallel=3"]
+    assert run(*words, *parallel, "rate=100") == 0
+    page = capsys.readouterr().out
+    assert page.index("layout of llama") < page.index("rows       2") < page.index("ranks      6.0 GiB on 6")
+    assert "\ncache      1.0 GiB on each rank: " in page
+    assert ": 3 replicas of 2\n  1.0 GiB on each: " in page
+    assert " of each of 3 batches; model.batch_size=32\n" in page
+    assert "tokens to generate at 100.0 tokens/s (given)" in page
+    alone, both = as_json(capsys, *words), as_json(capsys, *words, *parallel)
+    found = both["batch"]
+    for same in ("rows", "prompt_tokens", "output_tokens_at_most", "sequence_tokens_at_most"):
+        assert found[same] == alone[same]
+    (stage,) = found["memory"]["ranks"]["stages"]
+    (held,) = {rank["bytes"] for rank in both["rank_sums"]}
+    assert stage["ranks_of_replica"] == [0, 1]
+    assert stage["rank_weights_bytes"] == held
+    assert found["memory"]["ranks"]["bytes"] == 6 * stage["rank_bytes"]
+    assert found["sequences_that_fit"]["batches"] == 3
+
+
+def test_stages_with_data_are_those_of_the_run(tmp_path: Path, model: str, capsys: CAPTURE) -> None:
+    """They take as much time each, a large head included; strategy files are of even stages."""
+    large_head = {**EVEN, "num_hidden_layers": 4, "vocab_size": 2048}
+    words = [*batch_words(tmp_path, large_head), "parallel.pipeline_stage=2", "model.dtype=float32"]
+    for more, layers in (([], [3, 1]), (["parallel.device_map=[1,3]"], [1, 3]), (["layout.dir=s"], [2, 2])):
+        found = as_json(capsys, *words, *more)
+        held = [rank["bytes"] for rank in found["rank_sums"]]
+        stages = found["batch"]["memory"]["ranks"]["stages"]
+        assert [stage["rank_weights_bytes"] for stage in stages] == held
+        norms = [row for row in found["tensors"] if "post_attention" in row["name"]]
+        assert [sum(row["shares"][0]["ranks"] == [rank] for row in norms) for rank in (0, 1)] == layers
+
+
+def test_faults_of_a_batch_over_ranks(tmp_path: Path, model: str) -> None:
+    words = batch_words(tmp_path)
+    ranks = [*words[:1], "parallel.model_parallel=2", "layout.dir=s"]
+    assert faults(*ranks, "data.path=gone.jsonl", "rate=0.0", "calibrate=true") == (
+        "data.path=gone.jsonl: no such file or folder",
+        "rate=0.0: must be above 0, in generated tokens/s",
+        "rate, calibrate: only one of these can be given; calibrate=true measures the rate",
+        "calibrate=true: measures one process, and parallel.* makes several; give rate, of all",
+    )
+    stages = [*words, "parallel.pipeline_stage=2", "parallel.device_map=[1,2]", "layout.dir=s"]
+    assert faults(*stages) == (
+        "parallel.device_map=[1, 2]: strategy files are of even stages; remove it, or layout.dir",
+    )
+    assert faults(*words, "parallel.model_parallel=2", "model.dtype=float16")[0].startswith(
+        "model.dtype=float16: not with runtime.device_target=CPU"
+    )
+    assert not Path("s").exists()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.outline import outline
 from mindbatch.errors import ConfigError
 from mindbatch.llm import LLM
+from mindbatch.parallel.topology import Topology
 from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime
-from mindbatch.run.plan import Plan, RowTotals
+from mindbatch.run.plan import Plan, RankMemory, RowTotals
 from mindbatch.tasks.plan import batch
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.batch_page import plan_page
@@ -96,7 +98,9 @@ def test_a_page_of_bad_rows_alone(folder: Path, capsys: pytest.CaptureFixture[st
 def test_text_of_the_data_cannot_act_on_the_terminal(folder: Path) -> None:
     task = config(folder)
     rows = RowTotals(1, 1, [RowFailure("k", "a\x1b[2J.jsonl", 1, "prompt", "refused: \x1b[1m")])
-    page = plan_page(Plan(rows, outline(task.model, task.runtime), None, ("\x1b[3m",)))
+    model = outline(task.model, task.runtime)
+    ranks = RankMemory(Topology(), partial(model.demand, task.model, task.runtime))
+    page = plan_page(Plan(rows, model, ranks, None, ("\x1b[3m",)))
     assert "\x1b" not in page
     assert "a\\x1b[2J.jsonl:1: refused: \\x1b[1m" in page
 
@@ -116,12 +120,24 @@ def test_a_cache_too_small_for_the_batch_is_said(folder: Path, capsys: pytest.Ca
     assert found["notes"] == []
 
 
-def test_more_memory_than_there_is_is_said(
+def test_what_a_run_would_be_refused_for_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "memory", lambda: {"total": 1 << 40, "available": 1 << 30, "limit": 1 << 20})
+    """In its own words; what is there but not free may still be had."""
+    there = {"total": 1 << 30, "available": 500 << 20}
+    monkeypatch.setattr(memory, "memory", lambda: there)
     (note,) = planned(config(folder), capsys)["notes"]
-    assert note.endswith("and 1.0 MiB of memory is there")
+    with pytest.raises(ConfigError) as caught:
+        LLM(str(folder), batch_size=32)
+    assert [note] == [*caught.value.faults]
+    assert note.startswith("memory: the model needs 1.0 GiB, 119.6 KiB of weights in float32 and 1.0 GiB of ")
+    there["total"] = 1 << 40
+    (note,) = planned(config(folder), capsys)["notes"]
+    assert note == (
+        "memory: 119.6 KiB of weights in float32 and 1.0 GiB of runtime.cache_memory take 1.0 GiB, and "
+        "500.0 MiB of memory are free here; what would do: runtime.cache_memory of at most 499MiB, or more "
+        "of parallel.model_parallel or parallel.pipeline_stage over more machines"
+    )
 
 
 def test_a_run_that_is_there_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
