@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -226,12 +228,18 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continues each text until one of its stop texts, which are cut off.
 
+        As from the harness's `hf` an output is the text of its tokens alone, without the space that many
+        tokenizers leave out at the beginning of a text.
+
         Raises:
             ConfigError: generation arguments that are no decoding parameters, or have no effect.
         """
-        rows, cut = [], 0
+        rows, stops, cut = [], [], 0
         for context, given in (request.args for request in requests):
             params = _decoding(given)
+            stops.append(params.stop)
+            if self._drops_first_space:  # the engine sees it, so a stop text that it completes is not one yet
+                params = replace(params, stop=tuple(text for text in params.stop if not text.startswith(" ")))
             room = self.max_length - (params.max_new_tokens or 0)
             if room <= 0:
                 raise ConfigError(
@@ -242,10 +250,19 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             cut += len(tokens) > room
             rows.append(Row(tokens[-room:], params))
         _warn_of_cut(cut, self.max_length)
-        texts = [output.outputs[0].text for output in self._run(rows, "generate_until", disable_tqdm)]
+        texts = []
+        for output, each in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
+            text = self._tokenizer.decode(output.outputs[0].token_ids)
+            ends = [place for stop in each if (place := text.find(stop)) >= 0]
+            texts.append(text[: min(ends, default=None)])
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
+
+    @cached_property
+    def _drops_first_space(self) -> bool:
+        tokens, count = self._tokenizer.encode_continued("a", " b")
+        return not self._tokenizer.decode(tokens[-count:]).startswith(" ")
 
     def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
         """What came of each row, in their order."""

@@ -10,9 +10,12 @@ import pytest
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install -e '.[lm_eval]'")
 
+from small_tokenizers import sentencepiece_like, write_folder
+
 from ice_tokenizers import loaded, model_file, write
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.lm_eval.model import MindBatchLM
+from mindbatch.prompts.tokenizer import Tokenizer
 from shadow_llm import greedy_tokens, load_tokenizer, logits_after, make_llm
 
 TEXT = "one two three four five six seven"
@@ -84,6 +87,25 @@ def test_texts_are_continued_until_a_stop(model: MindBatchLM) -> None:
     stop = whole[2:4]
     [cut] = model.generate_until([asked("one", {"until": ["", stop], "max_gen_toks": 5})], disable_tqdm=True)
     assert cut == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize(
+    ("until", "expected"),
+    [([], "hi you"), ([" "], "hi"), ([" h"], "hi you"), (["y", " "], "hi"), (["h"], "")],
+)
+def test_an_output_is_the_text_of_its_tokens_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: list[str], expected: str
+) -> None:
+    """As from the harness's own model: Llama 2's tokenizer leaves out the space before the first word."""
+    tokenizer = Tokenizer.load(write_folder(tmp_path, sentencepiece_like(), {"eos_token": "</s>"}))
+    assert tokenizer is not None
+    model = MindBatchLM(llm=make_llm(tokenizer, seq_length=24))
+    tokens, count = tokenizer.encode_continued("a", " hi you")
+    answer = iter([*tokens[-count:], *tokenizer.eos_token_ids])
+    monkeypatch.setattr("shadow_llm.logits_after", lambda prefix: np.eye(340, dtype=np.float32)[next(answer)])
+    assert model.generate_until([asked("a", {"until": until, "max_gen_toks": 9})], disable_tqdm=True) == [
+        expected
+    ]
 
 
 @pytest.mark.parametrize(
