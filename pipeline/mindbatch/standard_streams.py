@@ -2,6 +2,9 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 
 def open_closed_streams() -> None:
@@ -24,6 +27,27 @@ def output_fails_with(error: OSError) -> bool:
     except OSError as again:
         return error.filename is None and again.errno == error.errno
     return False
+
+
+@contextmanager
+def discarded_output() -> Iterator[TextIO]:
+    """Drops what anybody writes to standard output and error, other processes too; gives standard error."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        with open(saved[1], "w", encoding="utf-8", errors="replace", closefd=False) as terminal:
+            yield terminal
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in enumerate(saved, 1):
+            os.dup2(descriptor, number)
+        for descriptor in (*saved, nothing):
+            os.close(descriptor)
 
 
 def discard_output() -> None:

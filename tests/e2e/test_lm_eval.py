@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install -e '.[lm_eval]'")
+pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install -e '.[lm-eval]'")
 
+from command_line import CommandLine
 from mindbatch.lm_eval.model import MindBatchLM
 from mindbatch.lm_eval.tasks import HarnessTasks, evaluated, read_tasks
 
@@ -42,8 +43,8 @@ metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> HarnessTasks:
-    """Three tasks over a file of rows: choices, outputs, and texts of more tokens than a window has."""
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three tasks over a file: choices, outputs, and texts of more tokens than a window has."""
     folder = tmp_path_factory.mktemp("tasks")
     rows = [
         {
@@ -60,7 +61,12 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> HarnessTasks:
     for name, lines in (("choices", CHOICES), ("answers", ANSWERS), ("texts", TEXTS)):
         where = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {folder / 'rows.jsonl'}}}}}"
         (folder / f"{name}.yaml").write_text(f"task: mb_{name}\n{where}\ntest_split: test{lines}")
-    return read_tasks(["mb_choices", "mb_answers", "mb_texts"], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tasks(rows: Path) -> HarnessTasks:
+    return read_tasks(["mb_choices", "mb_answers", "mb_texts"], rows)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +99,28 @@ def test_the_scores_are_those_of_the_harnesss_own_model(ours: dict[str, Any], ta
             assert mine["prompt_hash"] == other["prompt_hash"]
             if task == "mb_answers":
                 assert mine["resps"] == other["resps"]
+
+
+def test_a_command_prints_its_table_alone(tmp_path: Path, rows: Path) -> None:
+    """Neither bars nor warnings of the harness, nor what git says of the folder."""
+    command = CommandLine(tmp_path)
+    page = tmp_path / "page.html"
+    done = command.run(
+        "evaluate",
+        "model=tiny_gpt2",
+        "harness.tasks=[mb_choices,mb_answers,mb_texts]",
+        f"harness.include_path={rows}",
+        f"report={page}",
+        environment={"HF_DATASETS_OFFLINE": "1"},
+    )
+    assert (done.returncode, done.stderr.splitlines()) == (
+        0,
+        [f"mindbatch: written {tmp_path}/page/results.json", f"mindbatch: written {page}"],
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == [
+        *("mb_answers", "mb_choices", "mb_choices", "mb_texts", "mb_texts")
+    ]
+    assert "mb_choices: acc_norm" in page.read_text(encoding="utf-8")
 
 
 def numbers(value: Any) -> list[float]:

@@ -125,6 +125,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
     | DECLARATIONS
     | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
+    | {"standard_streams"}
     | LOWEST,
     "cli": {"tasks", "config", "interrupts", "standard_streams"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,

@@ -48,3 +48,23 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     gone.mkdir()
     code, _, err = run(f"rmdir {gone}; {MINDBATCH} rank-table check {TABLE}", gone)
     assert (code, err) == (2, "mindbatch: the current folder has been removed; change to another one\n")
+
+
+def test_output_of_anybody_is_discarded_meanwhile(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from mindbatch.standard_streams import discarded_output
+print("before")
+try:
+    with discarded_output() as error:
+        print("noise")
+        print("noise", file=sys.stderr)
+        os.system("echo noise; echo noise >&2")
+        error.write("kept")
+        raise ValueError
+except ValueError:
+    print("after")
+    print(" after", file=sys.stderr)
+"""
+    (tmp_path / "script.py").write_text(script)
+    assert run(f"{sys.executable} script.py", tmp_path) == (0, "before\nafter\n", "kept after\n")

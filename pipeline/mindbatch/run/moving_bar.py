@@ -14,9 +14,11 @@ REDRAWS_PER_SECOND = 5.0
 
 class MovingBar(Progress):
     """What is printed meanwhile to standard error appears above it, and to standard output if that is a
-    terminal. Without a terminal, or with disable=True, nothing is drawn."""
+    terminal; not so with redirect=False. Without a terminal, or with disable=True, nothing is drawn."""
 
-    def __init__(self, description: str, console: Console, *, disable: bool = False) -> None:
+    def __init__(
+        self, description: str, console: Console, *, disable: bool = False, redirect: bool = True
+    ) -> None:
         self._status = ""
         super().__init__(
             TextColumn("{task.description}"),
@@ -28,7 +30,8 @@ class MovingBar(Progress):
             console=console,
             refresh_per_second=REDRAWS_PER_SECOND,
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),
+            redirect_stdout=redirect and sys.stdout.isatty(),
+            redirect_stderr=redirect,
             disable=disable,
         )
         self._rows = self.add_task(description, total=None, note="")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install -e '.[lm_eval]'")
+pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: pip install -e '.[lm-eval]'")
 
 from small_tokenizers import sentencepiece_like, write_folder
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from rich.console import Console
 
 from mindbatch.calendar_day import is_day, today
 from mindbatch.config.composition import save_config
@@ -18,10 +21,12 @@ from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.hidden_values import concealed
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.run.moving_bar import MovingBar
 from mindbatch.screen_text import printable, say
+from mindbatch.standard_streams import discarded_output
 from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
-from mindbatch.tasks.evaluate.columns import Column, columns_of, run_config
+from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
 from mindbatch.tasks.evaluate.lent_model import LentModel
 from mindbatch.tasks.evaluate.own_files import CONFIG, RESULTS
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
@@ -29,6 +34,8 @@ from mindbatch.tasks.evaluate.schema import EvaluateConfig
 if TYPE_CHECKING:  # an extra
     from mindbatch.lm_eval.tasks import HarnessTasks
 
+OURS = "mindbatch.lm_eval"
+"""The logger of what the model class warns of."""
 FINGERPRINT = "mindbatch_fingerprint"
 """What a column's results depend on, in its results.json."""
 DATE = "mindbatch_date"
@@ -51,9 +58,11 @@ def run_harness(config: EvaluateConfig) -> int:
     except ModuleNotFoundError as error:
         raise ConfigError(f"harness.tasks: {MISSING}") from error
     folder = config.harness.include_path
-    tasks = read_tasks(config.harness.tasks, None if folder is None else Path(folder))
     columns, home = columns_of(config), Path(config.output.dir or "")
     date = config.data.date or _begun_on(home)
+    baseline_of(config, columns)
+    with _quiet(config):
+        tasks = read_tasks(config.harness.tasks, None if folder is None else Path(folder))
     scores: dict[str, Scores] = {}
     digest = cache(file_digest)
     for _, grouped in groupby(columns, key=lambda column: column.checkpoint):
@@ -70,9 +79,49 @@ def run_harness(config: EvaluateConfig) -> int:
     }
     write_whole(home / RESULTS, _json(results))
     save_config(config, home / CONFIG)
+    written = [home / RESULTS]
+    if config.report is not None:
+        from mindbatch.tasks.evaluate.harness_evaluation import harness_evaluation
+        from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
+
+        write_whole(Path(config.report), report_page(harness_evaluation(config, columns)).encode())
+        written.append(Path(config.report))
     print(harness_page(scores))
-    say(f"written {home / RESULTS}")
+    say(*(f"written {path}" for path in written))
     return EXIT_DONE
+
+
+@contextmanager
+def _quiet(config: EvaluateConfig, name: str = "") -> Iterator[Callable[[str, int, int], None] | None]:
+    """Hides what the harness and its tasks print, but with --verbose, and says afterwards what it was warned
+    of here. Gives what shows the progress of a column in place of their bars."""
+    if config.wants_verbose:
+        yield None
+        return
+    warnings = _Warnings()
+    logging.getLogger(OURS).addHandler(warnings)
+    try:
+        with (
+            discarded_output() as terminal,
+            MovingBar(
+                "evaluating", Console(file=terminal), disable=not terminal.isatty(), redirect=False
+            ) as bar,
+        ):
+            yield lambda title, done, total: bar.set(done, total, f"{name}: {title}")
+    finally:
+        logging.getLogger(OURS).removeHandler(warnings)
+    say(*(f"{name}: {text}" for text in warnings.texts))
+
+
+class _Warnings(logging.Handler):
+    """Keeps the texts of warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 def _described(column: Column) -> dict[str, Any]:
@@ -106,7 +155,10 @@ def _scores_of(
     if (finished := _finished(folder / RESULTS, fingerprint, date)) is not None:
         return scores_of(finished)
     options = {name: value for name, value in asked.items() if name != "tasks"}
-    found = evaluated(MindBatchLM(llm=model.llm, adapter=column.adapter, date=date), tasks, **options)
+    llm = model.llm
+    with _quiet(config, column.name) as on_progress:
+        lm = MindBatchLM(llm=llm, adapter=column.adapter, date=date, on_progress=on_progress)
+        found = evaluated(lm, tasks, **options)
     make_folder(folder)
     for name, samples in found.pop("samples", {}).items():
         write_whole(

@@ -30,15 +30,15 @@ class Scored:
 class MeasuredColumn:
     """What each metric is measured of, by the number of the question; errors by the same.
 
-    texts: the outputs as they came. num_tokens: generated. continuations: of the prompts, where they were
-    scored.
+    texts: the outputs as they came. num_tokens: generated; None: not known. continuations: of the prompts,
+    where they were scored.
     """
 
     generation: dict[int, Answer] = field(default_factory=dict)
     choices: dict[int, ChoiceScores] = field(default_factory=dict)
     likelihood: dict[int, TextLikelihood] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
-    num_tokens: int = 0
+    num_tokens: int | None = 0
     errors: dict[int, str] = field(default_factory=dict)
     continuations: Continuations | None = None
 
@@ -81,10 +81,12 @@ def measured(runs: ColumnRuns, task: AnswerConfig, questions: Sequence[Question]
 def _read_generation(
     folder: RunFolder, extraction: Extraction, questions: Sequence[Question], column: MeasuredColumn
 ) -> None:
+    num_tokens = 0
     for line in _lines(folder, column):
         number = int(line["key"])
         column.texts[number] = line["generations"][0]["text"]
-        column.num_tokens += line["generated_tokens"]
+        num_tokens += line["generated_tokens"]
+    column.num_tokens = num_tokens
     if not column.texts:
         return
     for number, question in enumerate(questions):

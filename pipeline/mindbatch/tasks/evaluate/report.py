@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from mindbatch.amounts import counted
 from mindbatch.evaluation.charts import Ranked, ranking
-from mindbatch.evaluation.measures import Measure
+from mindbatch.evaluation.measures import MISSING, Measure
 from mindbatch.evaluation.page import moment, style_sheet
 from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
 from mindbatch.evaluation.scoring.metric import Metric
@@ -70,10 +70,10 @@ def report_page(evaluation: Evaluation) -> str:
                 column.checkpoint,
                 column.adapter or "",
                 column.decoding,
-                f"{evaluation.measured[column.name].num_tokens:,}",
-                str(len(evaluation.measured[column.name].errors)),
+                MISSING if measured.num_tokens is None else f"{measured.num_tokens:,}",
+                str(len(measured.errors)),
             ]
-            for column in evaluation.columns
+            for column, measured in zip(evaluation.columns, evaluation.measured.values(), strict=True)
         ],
         settings=json.dumps(evaluation.settings, indent=2, ensure_ascii=False, default=str),
         notes=[*_notes(evaluation)],
@@ -82,13 +82,13 @@ def report_page(evaluation: Evaluation) -> str:
 
 
 def _measures(evaluation: Evaluation) -> Iterator[tuple[MetricScores, _Measure]]:
-    for scores in evaluation.scores:
+    for number, scores in enumerate(evaluation.scores):
         metric = scores.metric
         meaning = (type(metric).__doc__ or "").strip().splitlines()[0]
         toward = "better" if metric.best == "high" else "likelier"
         yield (
             scores,
-            _Measure(metric.name, metric.name, metric.title, meaning, "", metric.best, toward, metric),
+            _Measure(f"score-{number}", metric.name, metric.title, meaning, "", metric.best, toward, metric),
         )
 
 
@@ -192,8 +192,7 @@ class _QuestionView:
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
-        judged = [scores for scores in evaluation.scores if scores.metric.is_right_or_wrong]
-        self._judge = judged[0] if judged else None
+        self._judges = [scores for scores in evaluation.scores if scores.metric.is_right_or_wrong]
 
     def chosen(self) -> list[int]:
         """The numbers of the questions on the page, in order."""
@@ -267,7 +266,8 @@ class _QuestionView:
             yield f"answer: {_cut(answer.text) if answer.text is not None else 'none found'}"
 
     def _is_right(self, column: str, number: int) -> bool | None:
-        score = None if self._judge is None else self._judge.of_row(column, number)
+        scores = (judge.of_row(column, number) for judge in self._judges)
+        score = next((each for each in scores if each is not None), None)
         return None if score is None else score > 0
 
     def _classes(self, number: int) -> list[str]:

@@ -200,8 +200,9 @@ class EvaluateConfig(ModelTaskConfig):
 
     def _idle_with_harness(self) -> Iterator[str]:
         """What its tasks say themselves."""
-        given = {name: getattr(self, name) for name in ("metrics", "baseline", "report")}
-        idle = [name for name, value in given.items() if value is not None]
+        idle = ["metrics"] if self.metrics is not None else []
+        if self.baseline is not None and self.report is None:
+            yield "baseline: has no effect with harness.tasks but on the page of report=FILE"
         for section_name, unset in (("data", DataConfig()), ("task", AnswerConfig())):
             found = vars(getattr(self, section_name))
             idle += [

@@ -1,5 +1,7 @@
 """Tasks of lm-evaluation-harness as columns: what has no effect, what is finished, and the table."""
 
+import logging
+import subprocess
 from pathlib import Path
 
 import orjson
@@ -8,7 +10,8 @@ import pytest
 from mindbatch.calendar_day import today
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
-from mindbatch.tasks.evaluate.harness import DATE, FINGERPRINT, _begun_on, _finished, harness_page
+from mindbatch.tasks.evaluate.harness import DATE, FINGERPRINT, _begun_on, _finished, _quiet, harness_page
+from mindbatch.tasks.evaluate.harness import OURS as OUR_LOGGER
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.registry import TASKS
 
@@ -29,12 +32,33 @@ def test_the_date_of_their_chats_can_be_given() -> None:
     assert config.data.date == FIRST
 
 
+def test_a_page_has_its_baseline(tmp_path: Path) -> None:
+    config = compose_task(TASKS["evaluate"], [*OURS, f"report={tmp_path}/page.html", "baseline=x"]).finish()
+    assert isinstance(config, EvaluateConfig)
+    assert config.output.dir == f"{tmp_path}/page"
+
+
+def test_what_others_print_is_hidden_and_our_warnings_are_not(capfd: pytest.CaptureFixture[str]) -> None:
+    for verbose in (False, True):
+        config = EvaluateConfig()
+        config.runtime.verbose = verbose
+        with _quiet(config, "base") as on_progress:
+            subprocess.run(["sh", "-c", "echo noise; echo noise >&2"], check=True)
+            logging.getLogger(f"{OUR_LOGGER}.model").warning("cut")
+            if on_progress is not None:
+                on_progress("loglikelihood", 1, 2)
+        printed = capfd.readouterr()
+        assert printed.out == "noise\n" * verbose
+        assert (printed.err == "mindbatch: base: cut\n") == (not verbose)
+        assert printed.err.count("noise") == verbose
+
+
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [
         ([*OURS, "metrics=[bleu]"], "metrics: has no effect with harness.tasks"),
         ([*OURS, "data.path=pyproject.toml"], "data.path: has no effect with harness.tasks"),
-        ([*OURS, "report=page.html"], "report: has no effect with harness.tasks"),
+        ([*OURS, "baseline=x"], "baseline: has no effect with harness.tasks but on the page of report=FILE"),
         ([*OURS, f"data.date={FIRST}"], "data.date: has no effect with harness.tasks"),
         ([*OURS, "harness.apply_chat_template=true", "data.date=0"], "must be a day as YYYY-MM-DD"),
         ([*OURS, "decoding=[greedy,top_p]"], "decoding: has no effect with harness.tasks"),

@@ -1,0 +1,141 @@
+"""What the harness left of its columns as an evaluation, for the page."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from mindbatch.errors import ConfigError
+from mindbatch.tasks.evaluate.columns import columns_of
+from mindbatch.tasks.evaluate.harness_evaluation import harness_evaluation
+from mindbatch.tasks.evaluate.report import report_page
+from mindbatch.tasks.evaluate.results import Evaluation
+
+from .conftest import Configured
+
+COUNT = 8
+
+
+def sample(number: int, *, filtered: str = "none", **parts: Any) -> dict[str, Any]:
+    return {"doc_id": number, "filter": filtered, "target": 0, **parts}
+
+
+def column(is_right: bool) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """results.json and samples: choices, answers read in two ways, texts, and a score of pairs of texts."""
+    answer, loglikelihood = " two" if is_right else " three", -2.0 if is_right else -3.0
+    choices = [["<b>one is", " one"], ["<b>one is", " two"]]
+    samples = {
+        "choose": [
+            sample(n, arguments=choices, resps=[[[-1.0, 1]], [[-2.0, 0]]], filtered_resps=[], acc=1.0)
+            for n in range(COUNT)
+        ],
+        "say": [
+            sample(
+                n,
+                filtered=filtered,
+                arguments=[["one and one is", {"until": ["."]}]],
+                resps=[[answer]],
+                filtered_resps=[answer.strip()],
+                target=" two",
+                exact_match=float(is_right),
+                bleu=["a", "b"],
+            )
+            for filtered in ("strict", "loose")
+            for n in range(COUNT)
+        ],
+        "read": [
+            sample(
+                n,
+                arguments=[["one two"]],
+                resps=[[loglikelihood]],
+                filtered_resps=[loglikelihood],
+                word_perplexity=[loglikelihood, 2],
+            )
+            for n in range(COUNT)
+        ],
+    }
+    right, perplexity = float(is_right), 2.718281828459045 ** (-loglikelihood / 2)
+    results = {
+        "results": {
+            "choose": {"alias": "choose", "acc,none": 1.0, "acc_stderr,none": 0.0},
+            "say": {
+                "exact_match,strict": right,
+                "exact_match,loose": right,
+                "bleu,strict": 30.0,
+                "bleu_stderr,strict": 2.0,
+            },
+            "read": {"word_perplexity,none": perplexity},
+        },
+        "groups": {"all": {"acc,none": 0.5, "acc_stderr,none": "N/A"}},
+        "configs": dict.fromkeys(samples, {}),
+        "higher_is_better": {"choose": {"acc": True}, "read": {"word_perplexity": False}},
+        "n-samples": {name: {"effective": COUNT} for name in samples},
+    }
+    return results, samples
+
+
+def evaluation(configured: Configured, **keys: Any) -> Evaluation:
+    config = configured(decodings=("greedy", "sampling"))
+    config.harness.tasks = ["choose", "say", "read"]
+    for name, value in keys.items():
+        setattr(config, name, value)
+    columns = columns_of(config)
+    for each, is_right in zip(columns, (True, False), strict=True):
+        folder = Path(config.output.dir or "") / "columns" / each.folder
+        folder.mkdir(parents=True)
+        results, samples = column(is_right)
+        (folder / "results.json").write_bytes(orjson.dumps(results))
+        for name, lines in samples.items():
+            data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+            (folder / f"samples_{name}.jsonl").write_bytes(data)
+    return harness_evaluation(config, columns)
+
+
+def test_scores_that_follow_from_the_questions_are_compared(configured: Configured) -> None:
+    found = {each.metric.title: each for each in evaluation(configured).scores}
+    assert list(found) == [
+        "choose: acc",
+        "say: exact_match (strict)",
+        "say: exact_match (loose)",
+        "say: bleu (strict)",
+        "read: word_perplexity",
+        "all: acc",
+    ]
+    right = found["say: exact_match (loose)"].differences["sampling"]
+    assert (right.value, right.test, right.lost, right.is_beyond_chance) == (-1.0, "mcnemar", COUNT, True)
+    perplexity = found["read: word_perplexity"]
+    assert perplexity.metric.best == "low"
+    assert perplexity.differences["sampling"].value == pytest.approx(4.48169 - 2.71828, abs=1e-4)
+    assert not found["choose: acc"].differences["sampling"].is_beyond_chance
+
+
+def test_other_scores_are_as_the_harness_has_them(configured: Configured) -> None:
+    found = {each.metric.title: each for each in evaluation(configured).scores}
+    bleu = found["say: bleu (strict)"]
+    assert (bleu.differences, bleu.estimates["greedy"].interval) == ({}, pytest.approx((26.08, 33.92)))
+    group = found["all: acc"]
+    assert (group.estimates["greedy"].value, group.estimates["greedy"].interval) == (0.5, None)
+
+
+def test_the_page_has_every_answer_and_its_verdict(configured: Configured) -> None:
+    page = report_page(evaluation(configured))
+    assert page.count('<details class="question') == 3 * COUNT
+    assert page.count("verdict wrong") == COUNT
+    assert page.count("verdict right") == 3 * COUNT
+    assert "likeliest: one (-1.00)" in page
+    assert "&lt;b&gt;one is" in page
+    assert "<b>one is" not in page
+
+
+def test_the_baseline_is_a_column(configured: Configured) -> None:
+    found = evaluation(configured, baseline="sampling")
+    assert [*found.scores[1].differences] == ["greedy"]
+    with pytest.raises(ConfigError, match="did you mean sampling"):
+        harness_evaluation(_named(configured, "samplin"), found.columns)
+
+
+def _named(configured: Configured, baseline: str) -> Any:
+    config = configured(decodings=("greedy", "sampling"))
+    config.baseline, config.harness.tasks = baseline, ["say"]
+    return config
