@@ -6,6 +6,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def decimal(value: float, form: str) -> str:
+    """A number by a format such as ".2f"; one that is 0 with these digits has no minus before it."""
+    text = format(value, form)
+    return text if text.strip("+-0.,%") else format(0.0, form)
+
+
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 

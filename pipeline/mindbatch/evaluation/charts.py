@@ -17,7 +17,7 @@ WIDTH, NAMES, VALUES = 340, 122, 58
 """Of a ranking: all of it, the column of names, the column of values."""
 ROW, FOOT, MARGIN = 22, 20, 8
 """Height of a row and of the line below all of them; what is left free at both ends of the scale."""
-LONGEST_NAME = 18
+LONGEST_NAME = 15
 PLOT_WIDTH, PLOT_HEIGHT = 400, 310
 
 
@@ -119,4 +119,6 @@ def scatter(
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    """Its beginning and its end, where names that begin alike differ."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"

@@ -18,31 +18,52 @@ _HEADLINES = (
 )
 
 
+BEST, LEVEL = "*", "~"
+"""Marks of the best value, and of those that are not told from it."""
+HOW_MARKED = f"the best; {LEVEL} not behind it beyond chance"
+
+
 @dataclass(frozen=True)
 class Finding:
-    """`title`: who it is, and the number that says so."""
+    """`title`: who it is, and the number that says so. level: those that are not told from it, each with its
+    own."""
 
     title: str
     who: str
     number: str
+    level: str = ""
 
 
 def headlines(comparison: Comparison) -> list[Finding]:
     """Who stands out beyond noise in each kind of measure; nobody where that cannot be told."""
     found = []
     for title, field in _HEADLINES:
-        measure, who = BY_FIELD[field], standing_out(comparison, field)
-        if who:
-            values = [measure.value(each.metrics) for each in comparison.strategies if each.name in who]
-            numbers = dict.fromkeys(map(measure.written, values))
-            found.append(Finding(title, ", ".join(who), f"{measure.heading} {', '.join(numbers)}"))
+        measure, marks = BY_FIELD[field], marks_of(comparison, field)
+        numbers = {each.name: measure.shown(each.metrics) for each in comparison.strategies}
+        best = [name for name, mark in marks.items() if mark == BEST]
+        level = [f"{name} {numbers[name]}" for name, mark in marks.items() if mark == LEVEL]
+        if best:
+            number = f"{measure.heading} {numbers[best[0]]}"
+            found.append(Finding(title, ", ".join(best), number, ", ".join(level)))
     return found
 
 
-def standing_out(comparison: Comparison, field: str) -> list[str]:
-    """The strategies that lead in a measure, where others are behind them beyond noise."""
-    leaders = comparison.leaders.get(field, [])
-    return leaders if len(leaders) < len(comparison.strategies) else []
+def marks_of(comparison: Comparison, field: str) -> dict[str, str]:
+    """The marks of the strategies that lead in a measure, where others are behind them beyond noise: BEST for
+    those whose number is the best as it is shown, LEVEL for others that are not told from it."""
+    leaders, measure = comparison.leaders.get(field, []), BY_FIELD[field]
+    if not leaders:
+        return {}
+    sign = -1.0 if measure.best == "low" else 1.0
+    numbers = {each.name: measure.shown(each.metrics) for each in comparison.strategies}
+    values = {each.name: sign * (measure.value(each.metrics) or 0.0) for each in comparison.strategies}
+    best = numbers[max(leaders, key=lambda name: values[name])]
+    marks = {
+        name: BEST if number == best else LEVEL
+        for name, number in numbers.items()
+        if number == best or name in leaders
+    }
+    return marks if len(marks) < len(numbers) else {}
 
 
 def untold(comparison: Comparison) -> list[str]:

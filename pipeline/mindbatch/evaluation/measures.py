@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from mindbatch.amounts import decimal
 from mindbatch.evaluation.measured import Metrics
 
 MISSING = "-"
@@ -35,7 +36,7 @@ class Measure:
         """The number for people."""
         if value is None:
             return MISSING
-        return format(value, self.digits) if math.isfinite(value) else "infinite"
+        return decimal(value, self.digits) if math.isfinite(value) else "infinite"
 
     def shown(self, metrics: Metrics) -> str:
         """The number of a strategy for people."""
@@ -113,6 +114,6 @@ MEASURES = (
         ",.0f",
         toward="faster",
     ),
-    Measure("num_tokens", "tokens", "Tokens returned", "Of all outputs.", ",d"),
+    Measure("num_tokens", "tokens", "Tokens returned", "Of all outputs.", ",.0f"),
 )
 PLOTTED = tuple(measure for measure in MEASURES if measure.field not in ("logprob_per_token", "num_tokens"))

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
+from mindbatch.amounts import decimal
 from mindbatch.evaluation.charts import Ranked, ranking, scatter
 from mindbatch.evaluation.comparison import Comparison, MeasuredOutput, PromptReport, StrategyReport
-from mindbatch.evaluation.findings import alike, headlines, standing_out, untold
+from mindbatch.evaluation.findings import BEST, HOW_MARKED, LEVEL, alike, headlines, marks_of, untold
 from mindbatch.evaluation.measures import MEASURES, PLOTTED, Measure
 from mindbatch.evaluation.metrics import LARGEST_SET
 from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
@@ -21,6 +22,7 @@ SELF_BLEU_OF = {
     "samples": "the samples of each prompt",
     "prompts": "the first outputs of all prompts",
 }
+_MARKS = {BEST: "●", LEVEL: LEVEL, None: ""}
 OPEN = 3
 """Prompts whose texts are shown from the start; the others unfold."""
 
@@ -47,7 +49,7 @@ def page(comparison: Comparison) -> str:
     """The whole page. Its policy lets the browser load and run nothing, and take only this style sheet."""
     setup, style = comparison.setup, style_sheet()
     failed = max(report.errors for report in comparison.strategies)
-    best = {measure.field: standing_out(comparison, measure.field) for measure in MEASURES}
+    marks = {measure.field: marks_of(comparison, measure.field) for measure in MEASURES}
     filled = rendered(
         "page.html.j2",
         policy=content_policy(style),
@@ -63,13 +65,15 @@ def page(comparison: Comparison) -> str:
             {"text": _prompt_text(prompt), "cards": _cards(comparison, position)}
             for position, prompt in enumerate(comparison.prompts)
         ],
-        are_marked=any(best.values()),
+        are_marked=any(marks.values()),
+        how_marked=HOW_MARKED,
+        best=_MARKS[BEST],
         headings=["strategy", *(measure.heading for measure in MEASURES), "seconds"],
         rows=[
             {
                 "name": report.name,
                 "numbers": [
-                    (measure.shown(report.metrics), report.name in best[measure.field])
+                    (measure.shown(report.metrics), _MARKS[marks[measure.field].get(report.name)])
                     for measure in MEASURES
                 ],
                 "seconds": f"{report.metrics.seconds:.2f}",
@@ -133,13 +137,13 @@ def _output(output: MeasuredOutput, several: bool, reference: tuple[str, Measure
 def _facts(output: MeasuredOutput, several: bool) -> str:
     """One line about an output."""
     facts = [f"#{output.rank or output.index + 1}"] if several else []
-    facts.append(f"log-prob {output.logprob:.1f}")
+    facts.append(f"log-prob {decimal(output.logprob, '.1f')}")
     if output.perplexity is not None:
         facts.append(f"perplexity {output.perplexity:.2f}")
     if output.repetition is not None:
         facts.append(f"repetition {output.repetition:.2f}")
     if output.score is not None:
-        facts.append(f"score {output.score:.3f}")
+        facts.append(f"score {decimal(output.score, '.3f')}")
     ends = "ended by itself" if output.finish_reason == "stop" else "cut at its limit"
     return " · ".join([*facts, f"{len(output.token_ids)} tokens, {ends}"])
 
@@ -151,7 +155,7 @@ def _settings(report: StrategyReport) -> str:
 
 
 def _chart(comparison: Comparison, measure: Measure) -> Markup:
-    leaders = standing_out(comparison, measure.field)
+    leaders = comparison.leaders.get(measure.field)
     return ranking(
         measure,
         [
@@ -159,7 +163,7 @@ def _chart(comparison: Comparison, measure: Measure) -> Markup:
                 report.name,
                 measure.value(report.metrics),
                 report.intervals.get(measure.field),
-                report.name in leaders,
+                leaders is None or report.name in leaders,
             )
             for report in comparison.strategies
         ],

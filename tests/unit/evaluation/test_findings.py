@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation.comparison import Comparison, Setup, StrategyRun, compare
-from mindbatch.evaluation.findings import headlines, standing_out, untold
+from mindbatch.evaluation.findings import BEST, LEVEL, headlines, marks_of, untold
 from mindbatch.evaluation.noise import FEWEST_PROMPTS
 from strategy_results import completion, result
 
@@ -45,13 +45,25 @@ def test_better_for_one_prompt_and_worse_for_another_is_noise(setup: Setup) -> N
     values = [report.metrics.perplexity for report in found.strategies]
     assert values[0] != values[1]
     assert found.leaders["perplexity"] == ["first", "second"]
-    assert standing_out(found, "perplexity") == []
+    assert marks_of(found, "perplexity") == {}
 
 
 def test_ties_share_a_headline(setup: Setup) -> None:
     good = run_of("good", [-1.0] * 8)
     found = told(setup, good, replace(good, name="again"), run_of("bad", [-2.0] * 8))
     assert found["Likeliest text"][0] == "good, again"
+
+
+def test_who_is_level_with_the_best_has_its_own_number_and_no_star(setup: Setup) -> None:
+    """The best of all by a little, and by a lot for some prompts only."""
+    best = run_of("best", [-1.0, -3.0] * 6)
+    level = run_of("level", [-3.0, -1.2] * 6)
+    same = run_of("same", [-1.0, -3.0001] * 6)
+    found = compare(setup, [level, same, best, run_of("bad", [-9.0] * 12)])
+    likeliest = headlines(found)[0]
+    assert (likeliest.who, likeliest.number) == ("same, best", "perplexity 1.65")
+    assert likeliest.level == "level 1.69"
+    assert marks_of(found, "perplexity") == {"level": LEVEL, "same": BEST, "best": BEST}
 
 
 @pytest.mark.parametrize("count", [2, FEWEST_PROMPTS - 1])
@@ -65,8 +77,11 @@ def test_too_few_prompts_tell_nothing(setup: Setup, count: int) -> None:
 def test_the_fastest_is_faster_in_each_timing(setup: Setup) -> None:
     quick, slow = run_of("quick", [-1.0] * 2), run_of("slow", [-1.0] * 2, SLOW)
     assert told(setup, slow, quick)["Fastest"] == ("quick", "tokens/s 8")
-    overlapping = run_of("overlapping", [-1.0] * 2, [1.05, 5.0, 5.0])
-    assert told(setup, quick, overlapping, slow)["Fastest"][0] == "quick, overlapping"
+    overlapping = run_of("overlapping", [-1.0] * 2, [1.05, 2.0, 2.0])
+    found = compare(setup, [quick, overlapping, slow])
+    [fastest] = headlines(found)
+    assert (fastest.who, fastest.number, fastest.level) == ("quick", "tokens/s 8", "overlapping 4")
+    assert marks_of(found, "tokens_per_second") == {"quick": BEST, "overlapping": LEVEL}
     soon = run_of("soon over", [-1.0] * 2, [0.5, 0.5, 0.5], tokens=(1,))
     assert told(setup, soon, quick)["Fastest"] == ("quick", "tokens/s 8")
 

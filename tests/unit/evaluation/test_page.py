@@ -5,9 +5,11 @@ import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from browser import PHONE, needs_chromium, width_on_a_phone
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.evaluation.comparison import Setup, StrategyRun, compare
@@ -165,3 +167,26 @@ def test_how_it_was_timed_is_said(setup: Setup, runs: list[StrategyRun]) -> None
     assert "There was no warm-up" in cold
     assert "Prefix caching was on" in cold
     assert "every strategy ran the first 2 prompts" in page(compare(setup, runs))
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_nothing_runs_out_of_a_phone(setup: Setup, tmp_path: Path) -> None:
+    long = "a_strategy_with_a_name_that_no_phone_has_room_for"
+    params = DecodingParams(stop=("x" * 80,))
+    runs = [
+        StrategyRun(
+            name, params, [result(key, completion(0, [1, 2], -float(key))) for key in range(8)], [1.0]
+        )
+        for name in ("greedy", long)
+    ]
+    content = page(compare(replace(setup, model=f"/{long}" * 3), runs))
+    assert width_on_a_phone(content, tmp_path) <= PHONE
+
+
+@pytest.mark.parametrize("logprob", [-0.04, 0.0, -0.0])
+def test_what_is_shown_as_zero_has_no_minus(setup: Setup, logprob: float) -> None:
+    results = [result(key, completion(0, [1, 2], logprob)) for key in range(8)]
+    content = page(compare(setup, [StrategyRun("greedy", DecodingParams(), results, [1.0])]))
+    assert "log-prob 0.0 " in content
+    assert not re.search(r"-0\.0+(?!\d)", content.split("</style>")[1])

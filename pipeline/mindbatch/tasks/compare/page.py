@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.evaluation.comparison import Comparison, PromptOutputs, PromptReport
-from mindbatch.evaluation.findings import standing_out, untold
+from mindbatch.evaluation.findings import BEST, HOW_MARKED, marks_of, untold
 from mindbatch.evaluation.measures import MEASURES, Measure
 from mindbatch.screen_text import printable
 from mindbatch.tasks.drawn_table import add_row, drawn, drawn_in_parts, new_table
@@ -51,13 +51,12 @@ def _lines(row: PromptOutputs) -> Iterator[str]:
 
 
 def _measures(comparison: Comparison, measures: Sequence[Measure]) -> Table:
-    """The numbers; a space or the mark of the best stands behind each, so that they stay aligned."""
+    """The numbers; a space or a mark stands behind each, so that they stay aligned."""
     table = _table(("strategy", "left"), *((f"{measure.heading} ", "right") for measure in measures))
-    best = {measure.field: standing_out(comparison, measure.field) for measure in measures}
+    marks = {measure.field: marks_of(comparison, measure.field) for measure in measures}
     for report in comparison.strategies:
         cells = [
-            measure.shown(report.metrics) + ("*" if report.name in best[measure.field] else " ")
-            for measure in measures
+            measure.shown(report.metrics) + marks[measure.field].get(report.name, " ") for measure in measures
         ]
         add_row(table, [printable(report.name), *cells])
     return table
@@ -66,8 +65,8 @@ def _measures(comparison: Comparison, measures: Sequence[Measure]) -> Table:
 def _notes(comparison: Comparison) -> list[str]:
     """How to read the table."""
     notes = untold(comparison)
-    if any(standing_out(comparison, measure.field) for measure in MEASURES):
-        notes.insert(0, "* the best, and those that are not behind it beyond chance")
+    if any(marks_of(comparison, measure.field) for measure in MEASURES):
+        notes.insert(0, f"{BEST} {HOW_MARKED}")
     return notes
 
 

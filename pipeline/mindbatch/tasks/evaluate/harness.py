@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from rich.console import Console
 
+from mindbatch.amounts import decimal
 from mindbatch.calendar_day import is_day, today
 from mindbatch.config.composition import save_config
 from mindbatch.errors import EXIT_DONE, ConfigError
@@ -215,7 +216,8 @@ def _cell(found: dict[str, Any], name: str, filtered: str) -> str:
     value, error = found.get(f"{name},{filtered}"), found.get(f"{name}_stderr,{filtered}")
     if not isinstance(value, int | float):
         return "-" if value is None else printable(str(value))
-    return f"{value:.4f} ± {error:.4f}" if isinstance(error, int | float) else f"{value:.4f}"
+    text = decimal(value, ".4f")
+    return f"{text} ± {error:.4f}" if isinstance(error, int | float) else text
 
 
 def _json(value: Any, *, indent: bool = True) -> bytes:

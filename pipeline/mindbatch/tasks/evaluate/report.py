@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mindbatch.amounts import counted
+from mindbatch.amounts import counted, decimal
 from mindbatch.evaluation.charts import Ranked, ranking
 from mindbatch.evaluation.measures import MISSING, Measure
 from mindbatch.evaluation.page import moment, style_sheet
@@ -93,10 +93,14 @@ def _measures(evaluation: Evaluation) -> Iterator[tuple[MetricScores, _Measure]]
 
 
 def _chart(evaluation: Evaluation, scores: MetricScores, measure: _Measure) -> Markup:
-    """A point and an interval for each column; full where it is not behind the best one beyond chance."""
+    """A point and an interval for each column; empty where it is worse than the baseline beyond chance."""
     values = {name: each.value for name, each in scores.estimates.items()}
     sign = 1.0 if measure.best == "high" else -1.0
-    top = max((sign * value for value in values.values() if value == value), default=0.0)
+    worse = {
+        name
+        for name, found in scores.differences.items()
+        if found.is_beyond_chance and sign * found.value < 0
+    }
     return ranking(
         measure,
         [
@@ -104,7 +108,7 @@ def _chart(evaluation: Evaluation, scores: MetricScores, measure: _Measure) -> M
                 column.name,
                 values[column.name],
                 scores.estimates[column.name].interval,
-                sign * values[column.name] >= top,
+                column.name not in worse,
             )
             for column in evaluation.columns
         ],
@@ -156,6 +160,8 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         "columns; a difference with p of 0.05 or more is called noise."
     )
     yield from _what_was_scored(evaluation)
+    if len(evaluation.columns) > 1:
+        yield f"An empty point is worse than {evaluation.baseline} by more than noise."
     for scores in evaluation.scores:
         name, metric = scores.metric.title, scores.metric
         values = ", ".join(
@@ -254,7 +260,7 @@ class _QuestionView:
         if chosen is not None:
             texts = evaluation.questions[number].choices
             best = max(range(len(texts)), key=lambda place: chosen.logprobs[place])
-            yield f"likeliest: {_cut(texts[best].strip())} ({chosen.logprobs[best]:.2f})"
+            yield f"likeliest: {_cut(texts[best].strip())} ({decimal(chosen.logprobs[best], '.2f')})"
         scored = measured.likelihood.get(number)
         if scored is not None and evaluation.questions[number].text is None:
             text = measured.scored_text(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.amounts import counted
+from mindbatch.amounts import counted, decimal
 from mindbatch.evaluation.scoring.bootstrap import CONFIDENCE, Estimate
 from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
@@ -58,7 +58,7 @@ def score_text(metric: Metric[Any], value: float, sign: str = "") -> str:
         return "-"
     if not math.isfinite(value):
         return "infinite"
-    return f"{value:{sign}.1%}" if metric.scale == 1.0 else f"{value:{sign}.2f}"
+    return decimal(value, f"{sign}.1%" if metric.scale == 1.0 else f"{sign}.2f")
 
 
 def interval_text(metric: Metric[Any], estimate: Estimate) -> str:

@@ -1,5 +1,6 @@
 """What the harness left of its columns as an evaluation, for the page."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,13 @@ def column(is_right: bool) -> tuple[dict[str, Any], dict[str, list[dict[str, Any
     choices = [["<b>one is", " one"], ["<b>one is", " two"]]
     samples = {
         "choose": [
-            sample(n, arguments=choices, resps=[[[-1.0, 1]], [[-2.0, 0]]], filtered_resps=[], acc=1.0)
+            sample(
+                n,
+                arguments=choices,
+                resps=[[[-1.0, 1]], [[-2.0, 0]]],
+                filtered_resps=[],
+                acc=float(is_right or n > 0),
+            )
             for n in range(COUNT)
         ],
         "say": [
@@ -56,9 +63,10 @@ def column(is_right: bool) -> tuple[dict[str, Any], dict[str, list[dict[str, Any
         ],
     }
     right, perplexity = float(is_right), 2.718281828459045 ** (-loglikelihood / 2)
+    accuracy = 1.0 if is_right else (COUNT - 1) / COUNT
     results = {
         "results": {
-            "choose": {"alias": "choose", "acc,none": 1.0, "acc_stderr,none": 0.0},
+            "choose": {"alias": "choose", "acc,none": accuracy, "acc_stderr,none": 0.0},
             "say": {
                 "exact_match,strict": right,
                 "exact_match,loose": right,
@@ -121,11 +129,27 @@ def test_other_scores_are_as_the_harness_has_them(configured: Configured) -> Non
 def test_the_page_has_every_answer_and_its_verdict(configured: Configured) -> None:
     page = report_page(evaluation(configured))
     assert page.count('<details class="question') == 3 * COUNT
-    assert page.count("verdict wrong") == COUNT
-    assert page.count("verdict right") == 3 * COUNT
+    assert page.count("verdict wrong") == COUNT + 1
+    assert page.count("verdict right") == 3 * COUNT - 1
     assert "likeliest: one (-1.00)" in page
     assert "&lt;b&gt;one is" in page
     assert "<b>one is" not in page
+
+
+def test_a_point_is_empty_where_a_column_is_worse_beyond_chance(configured: Configured) -> None:
+    """Not where it is worse for one question of eight."""
+    page = report_page(evaluation(configured))
+    charts = dict(re.findall(r"<figure><h3>([^<]*)</h3>(.*?)</figure>", page))
+    empty = {title: chart.count("behind") for title, chart in charts.items()}
+    assert empty == {
+        "choose: acc": 0,
+        "say: exact_match (strict)": 1,
+        "say: exact_match (loose)": 1,
+        "say: bleu (strict)": 0,
+        "read: word_perplexity": 1,
+        "all: acc": 0,
+    }
+    assert "An empty point is worse than greedy by more than noise." in page
 
 
 def test_the_baseline_is_a_column(configured: Configured) -> None:

@@ -9,6 +9,7 @@ from unittest import mock
 import orjson
 import pytest
 
+from browser import PHONE, needs_chromium, width_on_a_phone
 from mindbatch.tasks.evaluate import report
 from mindbatch.tasks.evaluate.task import run
 
@@ -117,3 +118,13 @@ def test_page_and_samples_say_what_was_scored(
     [sample] = (tmp_path / "evaluation/columns/model+greedy").glob("samples_*.jsonl")
     asked = orjson.loads(sample.read_bytes())["arguments"].values()
     assert [each.get("arg_1") for each in asked] == arguments
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.usefixtures("shadow")
+def test_nothing_runs_out_of_a_phone(configured: Configured, tmp_path: Path) -> None:
+    long = "a_name_that_no_phone_has_room_for_even_if_it_is_a_large_one"
+    rows: list[dict[str, object]] = [{"prompt": f"{n} is {long}", "reference": long} for n in range(6)]
+    page = page_of(configured, tmp_path, rows).replace("sampling", long).replace("asked", long)
+    assert width_on_a_phone(page, tmp_path) <= PHONE

@@ -1,0 +1,20 @@
+"""Numbers of the table of an evaluation."""
+
+import pytest
+
+from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.tasks.evaluate.table import score_text
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "sign", "text"),
+    [
+        ("exact_match", -0.0004, "", "0.0%"),
+        ("exact_match", -0.0004, "+", "+0.0%"),
+        ("exact_match", -0.0006, "+", "-0.1%"),
+        ("perplexity", -0.004, "+", "+0.00"),
+        ("perplexity", -1.994, "", "-1.99"),
+    ],
+)
+def test_what_is_shown_as_zero_has_no_minus(metric: str, value: float, sign: str, text: str) -> None:
+    assert score_text(METRICS[metric], value, sign) == text
