@@ -126,6 +126,11 @@ class LLM(Closing):
         return self._model.engine.settings.decoder_start_id is None
 
     @property
+    def kernels(self) -> str:
+        """What it is computed with: the instruction sets of the C++ kernels, or other kernels by name."""
+        return self._model.kernels
+
+    @property
     def statistics(self) -> EngineStatistics:
         """What the engine has done since the model was loaded."""
         return self._model.engine.statistics

@@ -9,6 +9,7 @@ import pytest
 from model_folders import descriptions, write_folder
 
 from mindbatch import LLM
+from mindbatch.kernels.choice import kernels_in_use
 from mixed_requests import PLAIN, SCHEMA, STORIES, TINY
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.on_demand]
@@ -64,6 +65,7 @@ def test_the_tokens_are_those_of_one_process(
     with ExitStack() as stack:
         llm = stack.enter_context(LLM(folder, **OPTIONS, **dict(zip(names, shape, strict=True))))
         assert answers(llm) == expected
+        assert llm.kernels == kernels_in_use("auto", "CPU")
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (1, 1, 2)], ids=str)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from command_line import CommandLine, wait_until
+from mindbatch.kernels.choice import kernels_in_use
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +46,9 @@ def test_a_run_and_what_can_be_asked_of_it(command: CommandLine) -> None:
     done = batch(command, *arguments)
     assert done.returncode == 0, done.stderr
     assert "3 of 3 rows done (results.jsonl)\n" in done.stderr
+    manifest = json.loads((command.here / "runs/a/manifest.json").read_bytes())
+    used = {"device_target": "CPU", "dtype": "float32", "model_parallel": 1}
+    assert manifest["computed_with"] == [{"rows": 3, **used, "kernels": kernels_in_use("auto", "CPU")}]
     results = lines_of(command.here / "runs/a/results.jsonl")
     assert [(row["key"], row["prompt"], row["generations"][0]["text"]) for row in results] == SUMS
 

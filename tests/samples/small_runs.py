@@ -42,6 +42,7 @@ def make_run(
     samples: list[dict[str, Any]] | None = None,
     errors: list[dict[str, Any]] | None = None,
     command: tuple[str, ...] = ("mindbatch", "batch"),
+    computed_with: dict[str, str | int] | None = None,
     **fields: Any,
 ) -> RunFolder:
     """A run with these entries in its ledger; `fields` are those of its record."""
@@ -51,6 +52,7 @@ def make_run(
     record.write(folder, storage)
     with Ledger(folder, record.fingerprint, storage) as ledger:
         assert list(ledger.recover()) == []
+        ledger.computed_with = computed_with
         for entry in entries:
             ledger.append(entry)
     if manifest is not None:

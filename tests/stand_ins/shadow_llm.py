@@ -83,4 +83,4 @@ def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int
             return IncrementalDetokenizer(tokenizer, prompt, skip_special)
 
     engine = Engine(PrefixRunner(), settings, make, (END,))
-    return LLM.over(LoadedModel(engine, mock.sentinel.architecture, tokenizer, 0))
+    return LLM.over(LoadedModel(engine, mock.sentinel.architecture, tokenizer, 0, kernels="shadow"))

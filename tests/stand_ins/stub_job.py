@@ -106,6 +106,10 @@ class Interrupting:
                 raise self._error
 
     @property
+    def kernels(self) -> str:
+        return self._llm.kernels
+
+    @property
     def statistics(self) -> EngineStatistics:
         return self._llm.statistics
 

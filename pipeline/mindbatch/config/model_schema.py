@@ -88,7 +88,11 @@ class ParallelConfig:
     """How many processes share the work."""
 
     data_parallel: int = option(1, "copies of the model; each takes a share of the rows", minimum=1)
-    model_parallel: int = option(1, "slices of every layer; must divide the attention heads", minimum=1)
+    model_parallel: int = option(
+        1,
+        "slices of every layer; must divide the attention heads. With others rare rows get other tokens",
+        minimum=1,
+    )
     pipeline_stage: int = option(1, "groups of successive layers", minimum=1)
     device_map: Any = option(
         None,

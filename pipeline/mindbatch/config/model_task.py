@@ -150,6 +150,11 @@ def rounded_cache(model: ModelConfig, device_target: str) -> str | None:
     return None if cache == kernel_dtype(model.dtype, device_target) else cache.name
 
 
+def kept_weights(model: ModelConfig, device_target: str) -> str:
+    """The type of matrices, which `model.dtype=auto` leaves to the device."""
+    return weight_type(model.dtype, model.quantization, device_target).name
+
+
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """What the device does not compute in; an unknown type or device is a fault of its own key."""
     known = {each.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for each in types}

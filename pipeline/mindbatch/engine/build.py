@@ -21,6 +21,7 @@ from mindbatch.engine.runner import Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.interrupts import interruptible
+from mindbatch.kernels.choice import kernels_in_use
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -35,13 +36,14 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """An engine with what its users need to know of the model behind it."""
+    """An engine with what its users need to know of the model behind it. kernels: see `kernels_in_use`."""
 
     engine: StepEngine
     facts: ModelFacts
     tokenizer: Tokenizer | None
     cache_bytes: int
     adapters: KnownAdapters = field(default_factory=KnownAdapters)
+    kernels: str = ""
 
 
 class Runners(NamedTuple):
@@ -79,8 +81,8 @@ def load_model(
     say(*prepared.adapters.warnings)
     runners = load_runners(prepared, model, runtime, notice)
     engine = engine_of(prepared, runners.model, runners.assistant)
-    known = prepared.adapters.known
-    return LoadedModel(engine, facts, prepared.tokenizer, runners.cache_bytes, known)
+    known, kernels = prepared.adapters.known, kernels_in_use(runtime.kernels, runtime.device_target)
+    return LoadedModel(engine, facts, prepared.tokenizer, runners.cache_bytes, known, kernels)
 
 
 def load_runners(

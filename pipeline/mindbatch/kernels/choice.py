@@ -81,6 +81,14 @@ def _kernels(
     return NativeKernels(library, weights, cache)
 
 
+def kernels_in_use(name: str, device_target: str) -> str:
+    """What this process computes with, once they are chosen: an instruction set, or other kernels by name."""
+    if device_target == "Ascend":
+        return "ascend"
+    library = None if name == "reference" else find_library()
+    return "reference" if library is None else library.variant
+
+
 def compiled(kernels: Kernels) -> MindSporeKernels:
     """The same kernels as cells that MindSpore compiles: it is loaded for that, where it was not before.
 

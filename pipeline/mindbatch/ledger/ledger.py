@@ -11,6 +11,7 @@ from mindbatch.closing import Closing
 from mindbatch.errors import ConfigError
 from mindbatch.ledger.entries import Entry, decode, encode, is_sound
 from mindbatch.ledger.part import (
+    ComputedWith,
     PartName,
     PartReading,
     check_header,
@@ -46,6 +47,7 @@ class Ledger(Closing):
 
     notes: what was found damaged, a line each, complete once `recover` has been read to its end.
     num_safe: entries on the disk; what a failure reports as safe.
+    computed_with: what the rows are that are appended from now on; said before the first one.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Ledger(Closing):
     ) -> None:
         self.notes: list[str] = []
         self.num_safe = 0
+        self.computed_with: ComputedWith | None = None
         self._folder = folder
         self._fingerprint = fingerprint
         self._storage = storage or Storage()
@@ -97,6 +100,11 @@ class Ledger(Closing):
                 raise StorageError.reading(reading.path, error) from error
             read[name] = reading
             self.notes += reading.notes()
+
+    def part_computed_with(self, part: int) -> ComputedWith | None:
+        """What the rows of a part were computed with, by its number; None where that is not known."""
+        reading = (self._read or {}).get(PartName.from_number(part))
+        return self.computed_with if reading is None else reading.computed_with
 
     def append(self, entry: Entry) -> Place:
         """Takes a finished row; it is safe after the next commit. Raises StorageError as `commit` does."""
@@ -169,21 +177,22 @@ class Ledger(Closing):
         return self._open
 
     def _first_part(self, num_bytes: int) -> _OpenPart:
-        """The writer's last part, if it has room and nobody wrote one after it; else a new one."""
+        """The writer's last part, if it has room and rows computed alike, and nobody wrote one after it."""
         assert self._read is not None, "append before recover"
         self._settle()
         names = list_parts(self._folder.parts)
         reading = self._read.get(names[-1]) if names else None
         if reading is None or not reading.has_header or names[-1].writer != self._writer:
             return self._new_part()
-        if reading.end + num_bytes > MAX_PART_BYTES:
+        if reading.end + num_bytes > MAX_PART_BYTES or reading.computed_with != self.computed_with:
+            PartWriter(reading.path, reading.end, self._storage).close()  # which cuts off what is torn
             return self._new_part()
         return _OpenPart(names[-1], PartWriter(reading.path, reading.end, self._storage))
 
     def _new_part(self) -> _OpenPart:
         names = list_parts(self._folder.parts)
         name = PartName(names[-1].ordinal + 1 if names else 0, self._writer)
-        make_part(name, self._folder.parts, self._fingerprint, self._storage)
+        make_part(name, self._folder.parts, self._fingerprint, self._storage, self.computed_with)
         path = name.path(self._folder.parts)
         return _OpenPart(name, PartWriter(path, path.stat().st_size, self._storage))
 

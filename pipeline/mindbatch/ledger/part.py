@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mindbatch.ledger.entries import Entry, decode, is_sound, seal, unseal
 from mindbatch.regular_file import open_regular
@@ -13,6 +14,8 @@ from mindbatch.storage import Storage, write_whole
 
 FORMAT = 1
 MAX_WRITERS = 1000
+ComputedWith = dict[str, str | int]
+"""By name, what decides the last bits of rows besides the settings of their run."""
 _NAME = re.compile(r"part-(\d{3})-(\d{5})\.jsonl")
 _MAX_LINES_NAMED = 5
 
@@ -52,19 +55,27 @@ def part_name(text: str) -> PartName | None:
     return PartName(int(found[2]), int(found[1])) if found else None
 
 
-def make_part(name: PartName, parts: Path, fingerprint: str, storage: Storage) -> None:
+def make_part(
+    name: PartName, parts: Path, fingerprint: str, storage: Storage, computed_with: ComputedWith | None = None
+) -> None:
     """Makes a part that has its header and nothing else; it is there durably, or not at all."""
-    header = {"ledger": FORMAT, "fingerprint": fingerprint, "writer": name.writer}
+    header: dict[str, Any] = {"ledger": FORMAT, "fingerprint": fingerprint, "writer": name.writer}
+    if computed_with is not None:
+        header["computed_with"] = computed_with
     write_whole(name.path(parts), seal(header), storage)
 
 
 @dataclass(slots=True)
 class PartReading:
-    """What reading a part has found: good lines end at byte `end`, of `size`; `damaged` are line numbers."""
+    """What reading a part has found: good lines end at byte `end`, of `size`; `damaged` are line numbers.
+
+    computed_with: what all its rows were; None of one that was begun before that was written down.
+    """
 
     path: Path
     end: int = 0
     size: int = 0
+    computed_with: ComputedWith | None = None
     damaged: list[int] = field(default_factory=list)
 
     @property
@@ -104,6 +115,12 @@ def check_header(path: Path, fingerprint: str) -> str | None:
     return None
 
 
+def _computed_with(found: object) -> ComputedWith | None:
+    if isinstance(found, dict) and all(isinstance(value, str | int) for value in found.values()):
+        return found
+    return None
+
+
 def read_part(reading: PartReading) -> Iterator[tuple[int, int, Entry]]:
     """Offset, length and content of each good entry, in order; `reading` is filled in on the way."""
     damaged: list[int] = []
@@ -114,6 +131,7 @@ def read_part(reading: PartReading) -> Iterator[tuple[int, int, Entry]]:
         if content is None or "ledger" not in content:
             return
         reading.end = len(header)
+        reading.computed_with = _computed_with(content.get("computed_with"))
         for number, line in enumerate(file, start=2):
             offset, reading.size = reading.size, reading.size + len(line)
             entry = decode(line)

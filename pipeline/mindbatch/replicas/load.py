@@ -79,7 +79,8 @@ def load_replicas(
         raise
     cache_bytes = outlined.cache_bytes * topology.world_size
     known = outlined.adapters.known
-    return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes, known)
+    kernels = ", ".join(sorted(engine.kernels))
+    return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes, known, kernels)
 
 
 def _started(

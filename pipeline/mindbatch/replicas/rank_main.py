@@ -71,6 +71,7 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     from mindbatch.config.environment import prepare_environment
     from mindbatch.config.lora_schema import LoraConfig
     from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+    from mindbatch.kernels.choice import kernels_in_use
     from mindbatch.replicas.admission import compared_folders
     from mindbatch.replicas.rank_model import load_rank
 
@@ -83,7 +84,7 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     meeting = _meeting_of(environment, replica) if job["replicas_are_local"] else None
     has_world = bool(job["has_worlds"])
     loaded = load_rank(model, runtime, replica, rank, link.notice, meeting, lora, has_world=has_world)
-    link.send(READY)
+    link.send(READY, kernels=kernels_in_use(runtime.kernels, runtime.device_target))
     if loaded.is_leader:
         _lead(link, environment, loaded)
     _follow(link, environment, loaded)

@@ -82,6 +82,7 @@ class RemoteEngine:
         self._restarts, self._max_restarts = 0, max_restarts
         self._supervision = Supervision(ranks, topology, hang_seconds)
         self._over: MindBatchError | None = None
+        self.kernels: set[str] = set()
         self._answers: dict[str, Callable[[int, Message], StepResult | None]] = {
             HELLO: self._greet,
             MODEL: self._compare,
@@ -207,6 +208,8 @@ class RemoteEngine:
                 self._links.send(other, PEERS, **message.fields)
 
     def _take_ready(self, rank: int, message: Message) -> None:
+        if kernels := message.fields.get("kernels"):
+            self.kernels.add(str(kernels))
         self._replica_of(rank).waiting_for.discard(rank)
 
     def _take_begun(self, rank: int, message: Message) -> None:

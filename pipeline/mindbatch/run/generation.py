@@ -32,6 +32,11 @@ class Generator(Protocol):
         ...
 
     @property
+    def kernels(self) -> str:
+        """See `LLM.kernels`."""
+        ...
+
+    @property
     def statistics(self) -> EngineStatistics:
         """Counts since the generator was made."""
         ...

@@ -138,6 +138,10 @@ class RowIndex:
         """Rows with a result or an error in the ledger; None counts those that are still to be run."""
         return self._number("SELECT count(*) FROM rows WHERE row IS NOT NULL AND kind IS ?", (kind,))
 
+    def results_by_part(self) -> dict[int, int]:
+        """How many rows have their result in each part of the ledger, by its number."""
+        return dict(self._rows("SELECT part, count(*) FROM rows WHERE kind = 'result' GROUP BY part"))
+
     @property
     def num_unusable(self) -> int:
         """Rows that cannot be run as they were read."""

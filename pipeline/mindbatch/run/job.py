@@ -20,6 +20,7 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
+from mindbatch.run.computed_with import computed_with, mixed, results_by_kind
 from mindbatch.run.generation import Generator, generate
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
@@ -156,13 +157,15 @@ class BatchJob:
         monitor = Monitor(self._config, folder, _counts(index))
 
         def write_status(status: Status) -> None:
-            rows, session = _counts(index), monitor.session()
-            write_manifest(folder, self._config, record, rows, status, session, self._storage)
+            rows, session, kinds = _counts(index), monitor.session(), results_by_kind(index, ledger)
+            write_manifest(folder, self._config, record, rows, status, session, kinds, self._storage)
 
         write_status("running")
         try:
             if index.count(None):
                 with closing(self._load(folder)) as generator, monitor.watching(generator) as on_step:
+                    ledger.computed_with = computed_with(self._config, generator.kernels)
+                    say(*mixed(folder, index, ledger))
                     generate(generator, index, ledger, self._params, on_step, record.chat_date)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
         except BaseException as error:

@@ -10,6 +10,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.part import ComputedWith
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.batch_config import BatchConfig
@@ -19,11 +20,12 @@ from mindbatch.storage import Storage
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A row of a run, its outcome, and the run it belongs to."""
+    """A row of a run, its outcome, the run it belongs to, and what it was computed with, if that is known."""
 
     row: DataRow
     entry: Entry
     record: RunRecord
+    computed_with: ComputedWith | None
 
 
 def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
@@ -34,20 +36,22 @@ def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
         PromptError: the row cannot be run as it was read.
     """
     record = RunRecord.read(folder)
-    entry = _entry(folder, record, key)
+    entry, kind = _entry(folder, record, key)
     row = _row(config, folder, key)
     if isinstance(row, RowFailure):
         raise PromptError(f"{row.place}: {row.reason}")
     if entry is None:
         raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
-    return StoredRow(row, entry, record)
+    return StoredRow(row, entry, record, kind)
 
 
-def _entry(folder: RunFolder, record: RunRecord, key: str) -> Entry | None:
-    """What the ledger says last of a row."""
+def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry | None, ComputedWith | None]:
+    """What the ledger says last of a row, and with what it was computed."""
     with Ledger(folder, record.fingerprint) as ledger:
         places = [found.place for found in ledger.recover() if found.key == key]
-        return ledger.read(places[-1]) if places else None
+        if not places:
+            return None, None
+        return ledger.read(places[-1]), ledger.part_computed_with(places[-1].part)
 
 
 def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow | RowFailure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +12,7 @@ from typing import Any, Literal
 import orjson
 import xxhash
 
+from mindbatch.ledger.part import ComputedWith
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import MAX_BYTES, RunRecord
 from mindbatch.regular_file import read_regular
@@ -60,9 +61,12 @@ def write_manifest(
     rows: RowCounts,
     status: Status,
     session: Session,
+    kinds: Sequence[tuple[ComputedWith | None, int]],
     storage: Storage,
 ) -> None:
     """Writes the manifest anew, with the sessions of the one before it and this one, if it has run any row.
+
+    kinds: how many results were computed with what; see `results_by_kind`.
 
     Raises:
         StorageError: it cannot be written.
@@ -86,6 +90,7 @@ def write_manifest(
         "fingerprint": record.fingerprint,
         "digests": _digests(record.fields),
         "dataset": record.dataset,
+        "computed_with": [{"rows": count, **(kind or {})} for kind, count in kinds],
         "settings": config.resolved_settings,
         "versions": {"python": platform.python_version()} | dict(_versions(PACKAGES)),
         "sessions": sessions,

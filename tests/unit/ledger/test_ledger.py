@@ -3,6 +3,7 @@
 import errno
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.ledger import ledger as module
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
-from mindbatch.ledger.part import PartName, list_parts
+from mindbatch.ledger.part import PartName, list_parts, make_part
 from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.storage import StorageError
@@ -269,3 +270,26 @@ def test_other_files_among_the_parts_are_no_parts(folder: RunFolder) -> None:
 def test_numbers_of_parts_come_back() -> None:
     for name in (PartName(0, 0), PartName(0, 999), PartName(99_999, 12)):
         assert PartName.from_number(name.number) == name
+
+
+def test_rows_that_are_computed_otherwise_have_a_part_of_their_own(folder: RunFolder) -> None:
+    kinds = [None, {"model_parallel": 1}, {"model_parallel": 1}, {"model_parallel": 2}]
+    for number, kind in enumerate(kinds):
+        with opened(folder) as ledger:
+            ledger.computed_with = kind
+            ledger.append(entry(number))
+        if number == 2:  # a process that was killed tore its last line
+            with (folder.parts / "part-000-00001.jsonl").open("ab") as part:
+                part.write(b'{"key"')
+    assert found(folder) == [entry(number) for number in range(4)]
+    with opened(folder) as ledger:
+        assert ledger.notes == [], "what was torn is cut off, though nothing was appended there"
+        parts = [name.number for name in list_parts(folder.parts)]
+        assert [ledger.part_computed_with(part) for part in parts] == [None, *kinds[2:]]
+
+
+@pytest.mark.parametrize("forged", [3, [1], {"model_parallel": [2]}])
+def test_a_forged_head_of_a_part_says_nothing_of_how_it_was_computed(folder: RunFolder, forged: Any) -> None:
+    make_part(PartName(0, 0), folder.parts, PRINT, CountingStorage(), forged)
+    with opened(folder) as ledger:
+        assert ledger.part_computed_with(PartName(0, 0).number) is None

@@ -281,3 +281,43 @@ def test_a_row_has_its_own_decoding_parameters(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"decoding_column: no column hoe; .* did you mean how"):
         make_job(job_config(data, tmp_path / "other", decoding_column="hoe"), load=never).run()
     assert "do_sample" in lines_of(tmp_path / "run/errors.jsonl")[0]["reason"]
+
+
+def test_rows_that_are_computed_otherwise_than_before_are_told(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before they are computed, and though no progress is shown; the manifest counts both."""
+    make_job(job_config(data, tmp_path / "whole", key_column="id")).run()
+    config = job_config(data, tmp_path / "run", key_column="id")
+    interrupted(config, 9)
+    manifest = orjson.loads((tmp_path / "run/manifest.json").read_bytes())
+    done = manifest["rows"]["done"]
+    kind = {"device_target": "CPU", "dtype": "float32", "model_parallel": 1, "kernels": "shadow"}
+    assert manifest["computed_with"] == [{"rows": done, **kind}]
+    interrupted(config, 1)
+    assert capsys.readouterr().err == "", "computed alike"
+    config.parallel.model_parallel, config.model.quantization = 2, "int8"
+    told = []
+
+    def load() -> Any:
+        llm = make_llm(shared_tokenizer(), batch_size=4)
+        steps = llm.steps
+
+        def spied(rows: Iterable[tuple[Prompt, DecodingParams]]) -> Iterator[StepResult]:
+            told.append(capsys.readouterr().err)
+            return steps(rows)
+
+        llm.steps = spied  # type: ignore[method-assign,assignment]
+        return llm
+
+    assert make_job(config, load=load).run() == EXIT_DONE
+    manifest = orjson.loads((tmp_path / "run/manifest.json").read_bytes())
+    before, now = manifest["computed_with"]
+    assert before == {**kind, "rows": before["rows"]}
+    assert now == {**kind, "dtype": "int8", "model_parallel": 2, "rows": 30 - before["rows"]}
+    differences = f"{before['rows']} rows before with dtype float32 -> int8, model_parallel 1 -> 2"
+    assert told == [
+        f"mindbatch: {tmp_path / 'run'}: not computed alike: {differences}; a few tokens may be other ones "
+        "than in an unbroken run\n"
+    ]
+    assert results(tmp_path / "run") == results(tmp_path / "whole")

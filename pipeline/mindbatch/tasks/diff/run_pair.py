@@ -6,16 +6,19 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import orjson
 
 from mindbatch.closing import Closing
 from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.part import ComputedWith
 from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.regular_file import open_regular
+from mindbatch.run.computed_with import differences
 from mindbatch.tasks.diff.row_difference import RowDifference, difference
 
 _CACHE_KIB = 8192
@@ -74,6 +77,20 @@ class RunPair(Closing):
         """The keys of rows that failed in one run and have a result in the other."""
         other = "second" if run == "first" else "first"
         return self._keys(f"FROM {_BOTH} WHERE {run}.kind = 'error' AND {other}.kind = 'result'")
+
+    def computed_with(self) -> list[str]:
+        """A line for each thing that the results of the two runs were computed with, where it differs."""
+        first, second = (
+            [*self._kinds(*each)] for each in zip(("first", "second"), self._ledgers, strict=True)
+        )
+        pairs = product(first, second) if any(kind not in second for kind in first) else ()
+        return [*dict.fromkeys(line for pair in pairs for line in differences(*pair))]
+
+    def _kinds(self, table: str, ledger: Ledger) -> Iterator[ComputedWith]:
+        """What the results of a run were computed with, as far as it is known."""
+        found = self._database.execute(f"SELECT DISTINCT part FROM {table} WHERE kind = 'result'")
+        kinds = (ledger.part_computed_with(part) for (part,) in found.fetchall())
+        yield from (kind for kind in kinds if kind is not None)
 
     def compared(self) -> Iterator[ChangedRow | None]:
         """Every row with a result in both runs, in the order of the keys: None where these are equal."""

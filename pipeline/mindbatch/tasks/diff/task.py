@@ -52,12 +52,13 @@ class KeyList:
 class Comparison:
     """What the comparison of two runs found. Of each kind of row the first few are named.
 
-    settings: a line for each setting that differs.
+    settings: a line for each setting that differs. computed_with: for each thing that decides last bits.
     """
 
     first: str
     second: str
     settings: list[str]
+    computed_with: list[str]
     equal: int
     changed: int
     changed_rows: list[ChangedRow]
@@ -103,6 +104,7 @@ def compare(pair: RunPair, first: str, second: str, limit: int) -> Comparison:
         first=first,
         second=second,
         settings=changes(*(record.fields for record in pair.records)),
+        computed_with=pair.computed_with(),
         equal=equal,
         changed=changed,
         changed_rows=rows,
@@ -141,6 +143,8 @@ def _counts(found: Comparison) -> Iterator[str]:
     yield f"{found.first} and {found.second}: {verdict}"
     if found.settings:
         yield f"other settings: {', '.join(map(printable, found.settings))}"
+    if found.computed_with:
+        yield f"computed with: {', '.join(map(printable, found.computed_with))}"
     yield f"  equal           {found.equal}"
     yield f"  changed         {found.changed}"
     if found.failed_in_both:

@@ -204,6 +204,11 @@ class _Borrowed:
         self._llm, self._on_finished = llm, on_finished
 
     @property
+    def kernels(self) -> str:
+        """See `LLM.kernels`."""
+        return self._llm.kernels
+
+    @property
     def statistics(self) -> EngineStatistics:
         """Since the model was loaded."""
         return self._llm.statistics

@@ -11,6 +11,7 @@ from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.llm import LLM
+from mindbatch.run.computed_with import computed_with, differences
 from mindbatch.run.generation import entry_of
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.run.lookup import StoredRow, stored_row
@@ -22,10 +23,13 @@ from mindbatch.tasks.replay.schema import ReplayConfig
 def run(config: ReplayConfig) -> int:
     """Runs the task; returns the exit code: failed when the outcome is another one."""
     stored = stored_row(config, RunFolder(Path(config.output.dir or "")), config.key or "")
-    again = _again(config, stored)
+    with LLM.from_config(_with_one_replica(config)) as llm:
+        again, now = _again(config, stored, llm), computed_with(config, llm.kernels)
     show(f"{printable(stored.row.source)}:{stored.row.line}: key {printable(stored.row.key)}")
     for change in changes(stored.record.fields, fingerprint_fields(config)):
         show(f"other settings: {printable(change)}")
+    for change in differences(stored.computed_with or now, now):
+        show(f"computed with: {printable(change)}")
     for line in _outcome(again):
         print(line, file=data_output())
     found = _changed(stored.entry, again)
@@ -33,8 +37,7 @@ def run(config: ReplayConfig) -> int:
     return EXIT_FAILED if found else EXIT_DONE
 
 
-def _again(config: ReplayConfig, stored: StoredRow) -> Entry:
-    llm = LLM.from_config(_with_one_replica(config))
+def _again(config: ReplayConfig, stored: StoredRow, llm: LLM) -> Entry:
     row, params = stored.row, DecodingParams(**vars(config.decoding))
     prompt = row.prompt(config.data.date or stored.record.chat_date)
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]

@@ -200,3 +200,17 @@ def test_differences_without_another_text() -> None:
 def test_log_probabilities_are_not_compared() -> None:
     other = generation("a") | {"cumulative_logprob": -2.0}
     assert difference(of(generation("a")), of(other)) is None
+
+
+def test_what_they_were_computed_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slices = {name: {"kernels": "amx", "model_parallel": count} for name, count in (("a", 1), ("b", 2))}
+    for name, kind in slices.items():
+        make_run(tmp_path / name, result("1", "x"), manifest=COMPLETE, computed_with=kind)
+    code, found = diff(tmp_path, capsys)
+    assert (code, found["computed_with"]) == (0, ["model_parallel 1 -> 2"])
+    assert run(DiffConfig(first=f"{tmp_path}/a", second=f"{tmp_path}/b")) == 0
+    assert "\ncomputed with: model_parallel 1 -> 2\n" in capsys.readouterr().out
+    make_run(tmp_path / "c", result("1", "x"), manifest=COMPLETE)
+    config = DiffConfig(first=f"{tmp_path}/a", second=f"{tmp_path}/c")
+    assert run(config) == 0
+    assert "computed with:" not in capsys.readouterr().out, "of the second it is not known"

@@ -79,3 +79,13 @@ def test_a_row_needs_one_replica_unless_the_processes_are_counted(
     asked.parallel.data_parallel, asked.launch.worker_num = 3, worker_num
     assert task._with_one_replica(asked).parallel.data_parallel == replicas
     assert asked.parallel.data_parallel == 3
+
+
+def test_what_it_is_computed_with_is_told_where_it_differs(
+    config: BatchConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay(config, "a") == 0
+    assert "computed with" not in capsys.readouterr().out
+    with mock.patch("mindbatch.llm.LLM.kernels", "other"):
+        assert replay(config, "a") == 0
+    assert "\ncomputed with: kernels shadow -> other\n" in capsys.readouterr().out
