@@ -18,10 +18,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.run.batch_config import BatchConfig, BatchModelConfig, BatchOutputConfig
 from mindbatch.tasks.evaluate.requests import requests_data
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
-
-OWN_MODEL = "model"
-"""The name of `model` among several checkpoints."""
+from mindbatch.tasks.evaluate.schema import OWN_MODEL, EvaluateConfig
 
 
 @dataclass(frozen=True)
@@ -49,15 +46,16 @@ class Column:
 
 
 def columns_of(config: EvaluateConfig) -> list[Column]:
-    """Every checkpoint with every adapter and every decoding."""
-    checkpoints = [OWN_MODEL, *(config.checkpoints or {})]
+    """Every checkpoint with every adapter and every decoding; `model` is the first one, where it is given."""
+    own = [] if config.model.checkpoint_name_or_path is None else [OWN_MODEL]
+    checkpoints = [*own, *(config.checkpoints or {})]
     adapters: list[str | None] = [*config.lora.names] or [None]
     decodings = [*config.variants]
     columns = []
     for checkpoint, adapter, decoding in product(checkpoints, adapters, decodings):
         parts = [checkpoint] * (len(checkpoints) > 1) + ([] if adapter is None else [adapter])
         parts += [decoding] * (len(decodings) > 1)
-        columns.append(Column("+".join(parts) or OWN_MODEL, checkpoint, decoding, adapter))
+        columns.append(Column("+".join(parts) or checkpoint, checkpoint, decoding, adapter))
     return columns
 
 
@@ -84,9 +82,10 @@ def adapters_of(config: EvaluateConfig, column: Column) -> LoraConfig:
 
 def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
     """The model of a column."""
-    if column.checkpoint == OWN_MODEL:
-        return config.model
-    return replace(config.model, type="auto", checkpoint_name_or_path=config.checkpoints[column.checkpoint])
+    folder = (config.checkpoints or {}).get(column.checkpoint)
+    return (
+        config.model if folder is None else replace(config.model, type="auto", checkpoint_name_or_path=folder)
+    )
 
 
 def run_config(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
-from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.model_task import NO_MODEL, ModelTaskConfig
 from mindbatch.config.path_faults import (
     folder_fault,
     input_file_fault,
@@ -23,6 +23,8 @@ from mindbatch.fault_lines import did_you_mean
 from mindbatch.tasks.evaluate.harness_config import HarnessConfig, harness_faults
 from mindbatch.tasks.evaluate.own_files import evaluation_folder_fault, page_fault
 
+OWN_MODEL = "model"
+"""The name of `model` among several checkpoints."""
 _NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
 
@@ -124,7 +126,7 @@ class EvaluateConfig(ModelTaskConfig):
     harness: HarnessConfig = section(HarnessConfig)
     checkpoints: Any = option(
         None,
-        "further models to evaluate beside `model`, by names for the columns",
+        "models to evaluate, beside `model` or without it, by names for the columns",
         accepts="mapping of names to folders, or null",
     )
     metrics: Any = option(
@@ -136,6 +138,8 @@ class EvaluateConfig(ModelTaskConfig):
 
     def settle_paths(self) -> list[str]:
         faults = super().settle_paths()
+        if self.checkpoints:  # they need no model beside them
+            faults = [fault for fault in faults if fault != NO_MODEL]
         if self.harness.tasks is None:
             settle_data(self.data, faults)
         if isinstance(self.checkpoints, Mapping):
@@ -188,6 +192,8 @@ class EvaluateConfig(ModelTaskConfig):
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from super().run_faults(keys)
         yield from _checkpoint_faults(self.checkpoints)
+        if self.model.checkpoint_name_or_path is not None and OWN_MODEL in (self.checkpoints or ()):
+            yield f"checkpoints.{OWN_MODEL}: is the column of `model` itself; give another name"
         if self.lora.default is not None:
             yield f"lora.default={shown(self.lora.default)}: each adapter is a column here; remove it"
         yield from harness_faults(self.harness)

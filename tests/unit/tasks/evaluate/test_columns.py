@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 
+from mindbatch.config.compose import compose_task
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.schema import schema_keys
+from mindbatch.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.evaluate.columns import adapters_of, columns_of, run_config
+from mindbatch.tasks.evaluate.columns import adapters_of, baseline_of, columns_of, model_of, run_config
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.registry import TASKS
 
 from .conftest import Configured
 
@@ -26,6 +30,43 @@ def test_names_have_what_differs_and_folders_all(configured: Configured) -> None
     assert all("/" not in column.folder for column in columns)
     config.checkpoints = {"sft": "elsewhere"}
     assert [column.name for column in columns_of(config)][-1] == "sft+a/b+sampling"
+
+
+TINY, ROWS = "shipped:examples/tiny_gpt2", "data.path=pyproject.toml data.format=text"
+
+
+def composed(*overrides: str) -> EvaluateConfig:
+    config = compose_task(TASKS["evaluate"], [*ROWS.split(), *overrides]).finish()
+    assert isinstance(config, EvaluateConfig)
+    return config
+
+
+def test_checkpoints_need_no_model_beside_them() -> None:
+    config = composed(f"checkpoints={{one: {TINY}, two: {TINY}}}")
+    columns = columns_of(config)
+    assert [column.name for column in columns] == ["one", "two"]
+    assert baseline_of(config, columns).name == "one"
+    assert [Path(model_of(config, each).checkpoint_name_or_path or "").name for each in columns] == [
+        *["tiny_gpt2"] * 2
+    ]
+    assert [column.name for column in columns_of(composed(f"checkpoints={{sft: {TINY}}}"))] == ["sft"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "faults"),
+    [
+        ([], ["model.checkpoint_name_or_path: must be given"]),
+        (["checkpoints={}"], ["model.checkpoint_name_or_path: must be given"]),
+        ([f"checkpoints={TINY}"], ["must be a mapping of names to folders"]),
+        (["checkpoints={a: /nothing}"], ["checkpoints.a=/nothing: no such folder"]),
+        (["model=tiny_gpt2", f"checkpoints={{model: {TINY}}}"], ["checkpoints.model: is the column of"]),
+    ],
+)
+def test_no_model_at_all_or_two_of_one_name(overrides: list[str], faults: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        composed(*overrides)
+    assert len(caught.value.faults) == len(faults)
+    assert all(fault in line for fault, line in zip(faults, caught.value.faults, strict=True))
 
 
 def test_one_metric_needs_no_list() -> None:
