@@ -64,7 +64,8 @@ def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
     kinds: dict[object, int] = {}
     for layer in layers:
         sparse = arch.experts is not None and layer in arch.experts.layers
-        kinds.setdefault((arch.windows[layer], arch.attention_scales[layer], sparse), layer)
+        kind = (arch.windows[layer], arch.attention_scales[layer], arch.rotary_of(layer), sparse)
+        kinds.setdefault(kind, layer)
     return tuple(sorted({*layers[:2], layers[-1], *kinds.values()}))
 
 
@@ -73,6 +74,7 @@ def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
     return replace(
         arch,
         num_layers=len(layers),
+        layer_rotaries=tuple(arch.layer_rotaries[layer] for layer in layers) if arch.layer_rotaries else (),
         windows=tuple(arch.windows[layer] for layer in layers),
         attention_scales=tuple(arch.attention_scales[layer] for layer in layers),
         experts=arch.experts and arch.experts.of_layers(layers),

@@ -28,6 +28,17 @@ def test_where_all_layers_have_experts_the_first_is_enough() -> None:
     assert describe(sample.config).experts is not None
 
 
+def test_lists_with_an_entry_for_each_layer_become_those_of_the_sample() -> None:
+    given = config(
+        "deepseek_v3", num_hidden_layers=4, first_k_dense_replace=2, layer_types=["a", "b", "c", "d"]
+    )
+    sample = layer_sample(describe({**given, "layer_types": None}), {**given, "eos_token_id": [1, 2, 3, 4]})
+    assert sample.config["layer_types"] == ["a", "c"]
+    assert sample.config["eos_token_id"] == [1, 2, 3, 4]
+    published = config("qwen2", num_hidden_layers=9, layer_types=["full_attention"] * 9)
+    assert describe(layer_sample(describe(published), published).config).num_layers == 1
+
+
 def test_all_layers_are_no_sample() -> None:
     given = config("glm4_moe", num_hidden_layers=3)
     every = all_layers(describe(given), given)

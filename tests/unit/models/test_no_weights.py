@@ -1,5 +1,7 @@
 """A model without weights: shapes of one rank, and the layers that stand for all."""
 
+from dataclasses import replace
+
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.no_weights import NoWeights, sampled_layers, sources_of_layers, with_layers
 from mindbatch.models.registry import describe, tensor_specs
@@ -38,6 +40,14 @@ def test_a_sample_has_every_kind_of_layer() -> None:
     assert with_layers(ARCH, (0, 4)).windows == (0, 8)
     assert with_layers(ARCH, (0, 4)).num_layers == 2
     assert sampled_layers(with_layers(ARCH, (0,)), range(1)) == (0,)
+
+
+def test_rotary_positions_are_of_the_sampled_layers() -> None:
+    """A layer that has none is of another kind."""
+    rotaries = (*[ARCH.rotary] * 2, None, *[ARCH.rotary] * 3)
+    arch = replace(ARCH, layer_rotaries=rotaries, windows=(0,) * 6)
+    assert sampled_layers(arch, range(6)) == (0, 1, 2, 5)
+    assert with_layers(arch, (0, 2)).layer_rotaries == (ARCH.rotary, None)
 
 
 def test_tensors_of_some_layers_have_the_names_of_the_first() -> None:

@@ -25,11 +25,19 @@ def layer_sample(model: Description, config: Mapping[str, Any]) -> LayerSample:
 
     config: the content of config.json that `model` was described from.
     """
-    dense = min(model.experts.first, model.num_layers) if model.experts is not None else 0
-    if 0 < dense < model.num_layers:
-        small = {**config, model.layers_key: 2, _DENSE_LAYERS: 1}
-        return LayerSample((0, dense), (dense, model.num_layers - dense), small)
-    return LayerSample((0,), (model.num_layers,), {**config, model.layers_key: 1})
+    count = model.num_layers
+    dense = min(model.experts.first, count) if model.experts is not None else 0
+    layers: tuple[int, ...] = (0,)
+    counts: tuple[int, ...] = (count,)
+    said: dict[str, int] = {}
+    if 0 < dense < count:
+        layers, counts, said = (0, dense), (dense, count - dense), {_DENSE_LAYERS: 1}
+    lists = {
+        key: [value[layer] for layer in layers]
+        for key, value in config.items()
+        if "layer" in key and isinstance(value, list) and len(value) == count  # one entry a layer
+    }
+    return LayerSample(layers, counts, {**config, **lists, model.layers_key: len(layers), **said})
 
 
 def all_layers(model: Description, config: Mapping[str, Any]) -> LayerSample:

@@ -31,6 +31,8 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _layers(compiled: Sequence[int], there: range) -> str:
+    if len(compiled) == 1 < len(there):
+        return f"layer {compiled[0]}, one of {len(there)}, was compiled and stands for all of them"
     if len(compiled) < len(there):
         return f"layers {ranges(compiled)} of {len(there)} were compiled and stand for all of them"
     return f"all {len(there)} layers were compiled"

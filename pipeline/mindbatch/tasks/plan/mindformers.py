@@ -34,6 +34,10 @@ _WITHOUT_CACHE = (
     "compiled for Ascend, simulated, in bfloat16 with flash attention and without a cache: MindFormers "
     "cannot cut the slots of a paged one over data_parallel"
 )
+_NOT_AS_COMPILED = (
+    "note: layout.vocab_emb_dp=true: embedding and head are whole in these files, and cut in what is "
+    "compiled and in its memory"
+)
 _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
 
 
@@ -67,7 +71,9 @@ def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder:
     limits = SimulationLimits(seconds=config.layout.timeout, seconds_key="layout.timeout")
     (layout,) = infer_layouts([job], limits, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
-    return FoundLayout(_as_json(arch, job, layout, paths), layout_page(arch.model_type, job, layout, paths))
+    page = layout_page(arch.model_type, job, layout, paths)
+    note = f"\n\n{_NOT_AS_COMPILED}" if config.compile and job.vocab_emb_dp and job.model_parallel > 1 else ""
+    return FoundLayout(_as_json(arch, job, layout, paths), page + note)
 
 
 def _architecture(config: PlanConfig) -> Architecture:
@@ -94,7 +100,7 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
         parallel.data_parallel,
         parallel.model_parallel,
         parallel.pipeline_stage,
-        config.layout.vocab_emb_dp,
+        not config.compile if config.layout.vocab_emb_dp is None else config.layout.vocab_emb_dp,
     )
 
 

@@ -46,8 +46,10 @@ class LayoutConfig:
         None, "folder for MindSpore's strategy files, one a pipeline stage; null: none are kept", is_path=True
     )
     replace: bool = option(False, "write over strategy files that say something else")
-    vocab_emb_dp: bool = option(
-        True, "of MindFormers: keep embedding and head whole on every rank, as it does unless told otherwise"
+    vocab_emb_dp: bool | None = option(
+        None,
+        "of MindFormers: keep embedding and head whole on every rank; null: true, as it does, and false with "
+        "compile=true, whose network cuts them",
     )
     qkv_concat: bool = option(
         False, "query, key and value are one parameter, gate and up another, as the model's qkv_concat says"
@@ -150,6 +152,8 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
     for name, key in keys.keys.items():
         value = value_at(config, name)
         if value == (list(key.default) if isinstance(key.default, tuple) else key.default):  # YAML has lists
+            continue
+        if name == "layout.vocab_emb_dp" and value:  # as MindFormers does unless told otherwise
             continue
         reason = _without_effect(config, name)
         if reason:

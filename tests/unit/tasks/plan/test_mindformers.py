@@ -13,7 +13,7 @@ from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, T
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
-from mindbatch.tasks.plan import mindformers
+from mindbatch.tasks.plan import compilation, mindformers
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
 
@@ -106,6 +106,21 @@ def test_one_copy_is_compiled_with_its_cache(
     run([*given, "parallel.model_parallel=2"])
     assert "with flash attention and a paged cache\n" in capsys.readouterr().out
     assert jobs[0].as_json()["use_past"]
+
+
+def test_beside_what_is_compiled_the_ends_are_cut_as_there(
+    given: list[str],
+    jobs: list[LayoutJob],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where nothing else is asked for."""
+    monkeypatch.setattr(compilation, "simulate", lambda *args, **options: [])
+    words = [*given, "runtime=ascend", "compile=true", "layout.dir=s", "parallel.model_parallel=2"]
+    for more, is_whole in ([], False), (["layout.vocab_emb_dp=true", "layout.replace=true"], True):
+        run([*words, *more])
+        assert jobs[-1].vocab_emb_dp == is_whole
+        assert ("embedding and head are whole in these files" in capsys.readouterr().out) == is_whole
 
 
 def test_json_says_where_the_files_are(
