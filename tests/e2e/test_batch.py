@@ -78,7 +78,10 @@ def test_a_bad_row_can_be_mended_and_tried_again(
     command: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_rows(command.here / "rows.jsonl", [{"prompt": "9 + 8 ="}, {"prompt": "9 " * 3000}, {"promt": "x"}])
-    assert batch(command, "data.path=rows.jsonl", "output.dir=runs/a").returncode == 1
+    done = batch(command, "data.path=rows.jsonl", "output.dir=runs/a")
+    assert done.returncode == 1
+    assert done.stderr.count("failed") == 1, "their number is told once"
+    assert done.stderr.endswith("1 of 3 rows done (results.jsonl), 2 failed (errors.jsonl)\n")
     errors = lines_of(command.here / "runs/a/errors.jsonl")
     assert [error["line"] for error in errors] == [2, 3]
     write_rows(

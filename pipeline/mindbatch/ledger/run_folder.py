@@ -175,6 +175,18 @@ class RunFolder:
         except OSError as error:
             raise StorageError.writing(self.path, error) from error
 
+    def remove_results(self, names: Collection[str], storage: Storage) -> list[str]:
+        """Removes those result files of the run that are there; returns their names. Raises StorageError."""
+        found = sorted(name for name in names if (self.path / name).is_file())
+        try:
+            for name in found:
+                storage.remove(self.path / name)
+            if found:
+                storage.sync_folder(self.path)
+        except OSError as error:
+            raise StorageError.writing(self.path, error) from error
+        return found
+
 
 def _make_durable(folder: Path, storage: Storage) -> None:
     """Makes a folder and those above it that are missing, from the top.

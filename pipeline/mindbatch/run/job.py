@@ -24,7 +24,7 @@ from mindbatch.run.computed_with import computed_with, mixed, results_by_kind
 from mindbatch.run.generation import Generator, generate
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
-from mindbatch.run.manifest import RowCounts, Status, now, write_manifest
+from mindbatch.run.manifest import RowCounts, Status, now, write_manifest, written_results
 from mindbatch.run.monitor import Monitor
 from mindbatch.run.result_files import output_options, result_format, write_result_files
 from mindbatch.run.survey import survey
@@ -155,10 +155,13 @@ class BatchJob:
         """Runs what is pending and writes the result files; the manifest says how far it came."""
         self._say(*ledger.notes)
         monitor = Monitor(self._config, folder, _counts(index))
+        results = folder.results(result_format(self._config.output.format, is_openai)).name
+        others = written_results(folder) - {results}
 
         def write_status(status: Status) -> None:
             rows, session, kinds = _counts(index), monitor.session(), results_by_kind(index, ledger)
-            write_manifest(folder, self._config, record, rows, status, session, kinds, self._storage)
+            names = {results} if status == "complete" else {results, *others}
+            write_manifest(folder, self._config, record, rows, status, session, kinds, names, self._storage)
 
         write_status("running")
         try:
@@ -168,6 +171,7 @@ class BatchJob:
                     say(*mixed(folder, index, ledger))
                     generate(generator, index, ledger, self._params, on_step, record.chat_date)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
+            removed = folder.remove_results(others, self._storage)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
@@ -177,8 +181,8 @@ class BatchJob:
         write_status("complete")
         if first_failed is not None and not _counts(index).done:
             self._say(f"{first_failed.place}: {first_failed.reason}")
-        results = folder.results(result_format(self._config.output.format, is_openai))
-        self._say(f"{folder.path}: {_progress(index, results.name)}")
+        self._say(*(f"{folder.path}: {name} is removed; {results} has the results now" for name in removed))
+        self._say(f"{folder.path}: {_progress(index, results)}")
 
     def _say(self, *lines: str) -> None:
         if self._config.progress != "none":

@@ -13,7 +13,7 @@ import orjson
 import xxhash
 
 from mindbatch.ledger.part import ComputedWith
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
 from mindbatch.ledger.run_record import MAX_BYTES, RunRecord
 from mindbatch.regular_file import read_regular
 from mindbatch.run.batch_config import BatchConfig
@@ -62,11 +62,13 @@ def write_manifest(
     status: Status,
     session: Session,
     kinds: Sequence[tuple[ComputedWith | None, int]],
+    results: Iterable[str],
     storage: Storage,
 ) -> None:
     """Writes the manifest anew, with the sessions of the one before it and this one, if it has run any row.
 
-    kinds: how many results were computed with what; see `results_by_kind`.
+    kinds: how many results were computed with what; see `results_by_kind`. results: the names of the result
+    files that this run has written or is about to write, and not removed.
 
     Raises:
         StorageError: it cannot be written.
@@ -83,6 +85,7 @@ def write_manifest(
         "date": record.chat_date,
         "ended": None if status == "running" else now(),
         "rows": asdict(rows),
+        "results": sorted(results),
         "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},
         "seconds": seconds,
         "generated_tokens_per_second": generated / seconds if seconds else 0.0,
@@ -115,6 +118,17 @@ def status_of(folder: RunFolder) -> str | None:
     """What the manifest says of the run; None when there is none to be read."""
     status = _read(folder).get("status")
     return status if isinstance(status, str) else None
+
+
+def written_results(folder: RunFolder) -> set[str]:
+    """The names of the result files that the run has written, as far as its manifest tells."""
+    manifest = _read(folder)
+    match manifest:
+        case {"results": [*names]}:
+            return {name for name in names if name in RESULT_NAMES.values()}
+        case {"settings": {"output": {"format": str(format)}}}:  # from before they were named
+            return {RESULT_NAMES.get(format, RESULT_NAMES["jsonl"])}
+    return set()
 
 
 def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:

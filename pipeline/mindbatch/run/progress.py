@@ -86,12 +86,9 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
-    """What this session has run between its first and its last snapshot; totals are reported elsewhere."""
+    """What this session has run between its first and its last snapshot; what failed is counted elsewhere."""
     seconds = max(last.seconds - first.seconds, 1e-9)
-    failed = last.rows_failed - first.rows_failed
     rows = f"{counted(last.rows_ended - first.rows_ended, 'row')} run"
-    if failed:
-        rows += f", {failed} of them failed,"
     prompts = f"{counted(last.prompt_tokens, 'prompt token')} ({last.prefix_hits:.0%} found in the cache)"
     generated = f"{last.generated_tokens:,} generated ({last.generated_tokens / seconds:,.0f} tokens/s)"
     return f"{rows} in {duration(seconds)}; {prompts}, {generated}"

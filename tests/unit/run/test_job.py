@@ -1,6 +1,7 @@
 """Batch jobs: every row once, whatever interrupts them; nothing mixed, nothing written over."""
 
 import csv
+import errno
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigErro
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import Prompt
+from mindbatch.storage import Storage, StorageError
 from shadow_llm import greedy_tokens, make_llm
 from stub_job import (
     Interrupting,
@@ -92,6 +94,49 @@ def test_a_finished_run_loads_no_model_and_can_change_its_format(tmp_path: Path,
     assert results(tmp_path / "run") == first
     make_job(job_config(data, tmp_path / "run", output={"format": "csv"}), load=never).run()
     assert (tmp_path / "run/results.csv").read_text().startswith("key,")
+
+
+def test_there_is_one_file_of_results(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that are added, or tried again, would not come into another; what the run did not write stays."""
+    rows, run = data.read_bytes().splitlines(keepends=True), tmp_path / "run"
+    data.write_bytes(b"".join(rows[:20]))
+    make_job(job_config(data, run)).run()
+    (run / "results.csv").write_text("of the user")
+    data.write_bytes(b"".join(rows))
+    config = job_config(data, run, output={"format": "parquet"})
+    config.progress = "plain"
+    with pytest.raises(StorageError):
+        make_job(config, storage=RefusesToRemove()).run()
+    assert {each.name for each in run.glob("results.*")} == {
+        "results.jsonl",
+        "results.parquet",
+        "results.csv",
+    }
+    capsys.readouterr()
+    make_job(config, load=never).run()
+    assert {each.name for each in run.glob("results.*")} == {"results.parquet", "results.csv"}
+    said = capsys.readouterr().err
+    assert f"{run}: results.jsonl is removed; results.parquet has the results now\n" in said
+    make_job(config, load=never).run()
+    assert "removed" not in capsys.readouterr().err
+    make_job(job_config(data, run, output={"format": "jsonl"}), load=never, retry=True).run()
+    assert len(lines_of(run / "results.jsonl")) == 30
+    assert {each.name for each in run.glob("results.*")} == {"results.jsonl", "results.csv"}
+
+
+def test_results_of_a_run_from_before_its_manifest_named_them(tmp_path: Path, data: Path) -> None:
+    make_job(job_config(data, tmp_path / "run")).run()
+    path = tmp_path / "run/manifest.json"
+    manifest = orjson.loads(path.read_bytes())
+    del manifest["results"]
+    path.write_bytes(orjson.dumps({**manifest, "settings": {"output": {"format": "auto"}}}))
+    make_job(job_config(data, tmp_path / "run", output={"format": "csv"}), load=never).run()
+    assert [each.name for each in (tmp_path / "run").glob("results.*")] == ["results.csv"]
+
+
+class RefusesToRemove(Storage):
+    def remove(self, path: Path) -> None:
+        raise OSError(errno.EROFS, "read-only")
 
 
 def test_a_changed_setting_is_refused_by_name(tmp_path: Path, data: Path) -> None:
