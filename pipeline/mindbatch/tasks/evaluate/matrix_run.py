@@ -133,7 +133,7 @@ def _requests(
     """Writes the requests for a model: its tokenizer says where a continuation begins."""
     folder, needs = home / "requests" / column.checkpoint, needed(config.metric_names)
     model = model_of(config, column)
-    rows: dict[str, Iterable[dict[str, object]]] = {GENERATION: generation_rows(questions)}
+    rows: dict[str, Iterable[dict[str, object]]] = {GENERATION: generation_rows(questions, config.data)}
     continuations = None
     if needs & {CHOICES, LIKELIHOOD}:
         place = Path(model.tokenizer or model.checkpoint_name_or_path or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import orjson
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.fault_lines import shown
+from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.continuation import Continuations
@@ -22,13 +23,21 @@ DECODING = "decoding"
 Row = dict[str, Any]
 
 
-def generation_rows(questions: Iterable[Question]) -> Iterator[Row]:
-    """The prompts, by the number of the question."""
+def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator[Row]:
+    """The prompts, by the number of the question, with what only they give the chat template."""
     for number, question in enumerate(questions):
         content = dict(question.content)
         name = "messages" if "messages" in content else "prompt"
         value = content.get("messages") or content.get("text") or content.get("token_ids")
-        yield {"key": str(number), name: value}
+        yield {"key": str(number), name: value, **_own_options(content, data)}
+
+
+def _own_options(content: Mapping[str, Any], data: DataConfig) -> Row:
+    """Tools and variables of a chat that `requests_data` does not give to all; those may be secrets."""
+    shared, own = data.chat_template_kwargs or {}, content.get(TEMPLATE_KWARGS) or {}
+    variables = {name: value for name, value in own.items() if name not in shared or shared[name] != value}
+    tools = content.get(TOOLS) if content.get(TOOLS) != data.tools else None
+    return {name: value for name, value in ((TOOLS, tools), (TEMPLATE_KWARGS, variables)) if value}
 
 
 def choice_rows(questions: Iterable[Question], continuations: Continuations) -> Iterator[Row]:

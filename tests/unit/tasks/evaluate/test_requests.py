@@ -1,8 +1,14 @@
 """Token sequences whose last tokens are scored."""
 
+from pathlib import Path
+
 import pytest
 
 from ice_tokenizers import loaded, model_file, write
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.rows import DataRow, RowMaker
+from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.evaluate.continuation import Continuations
@@ -11,6 +17,7 @@ from mindbatch.tasks.evaluate.requests import (
     answer_rows,
     choice_rows,
     generation_rows,
+    requests_data,
     text_rows,
     write_requests,
 )
@@ -61,10 +68,34 @@ def test_keys_say_which_question_and_which_part() -> None:
         "1.0",
         "1.1",
     ]
-    assert [*generation_rows(asked)] == [
+    assert [*generation_rows(asked, DataConfig())] == [
         {"key": "0", "prompt": "two and two is"},
         {"key": "1", "prompt": "e"},
     ]
+
+
+def test_a_chat_keeps_its_own_tools_and_variables(tmp_path: Path) -> None:
+    """And those of all are in no file: they may be secrets."""
+    messages = [{"role": "user", "content": "hi"}]
+    own = {"tools": [{"name": "own"}], "chat_template_kwargs": {"enable_thinking": False, "key": "secret"}}
+    shared = DataConfig(tools=[{"name": "all"}], chat_template_kwargs={"key": "secret"})
+    asked = [
+        question(content={"messages": messages, **own}),
+        question(content={"messages": messages, "tools": shared.tools}),
+    ]
+    path = tmp_path / "generation.jsonl"
+    assert write_requests(path, generation_rows(asked, shared)) == 2
+    assert b"secret" not in path.read_bytes()
+    data = requests_data(path, shared, is_scored=False)
+    maker = RowMaker(data, DecodingParams(), False)
+    rows = [
+        maker.make(number, record)
+        for number, record in enumerate(Dataset(str(path), "jsonl", 1 << 20).records())
+    ]
+    contents = [row.content for row in rows if isinstance(row, DataRow)]
+    assert contents[0]["tools"] == own["tools"]
+    assert contents[0]["chat_template_kwargs"] == own["chat_template_kwargs"]
+    assert contents[1]["tools"] == shared.tools
 
 
 @pytest.mark.parametrize(("prompt", "answer", "prefix"), [("a ", "", None), ("a", "", "")])
@@ -74,8 +105,6 @@ def test_an_answer_without_a_token_has_no_likelihood(prompt: str, answer: str, p
         [*answer_rows(asked, Continuations(prefix, shared_tokenizer()))]
 
 
-def test_a_file_without_requests_is_refused(tmp_path: object) -> None:
-    from pathlib import Path
-
+def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no row has anything to be scored"):
-        write_requests(Path(str(tmp_path)) / "r.jsonl", [])
+        write_requests(tmp_path / "r.jsonl", [])
