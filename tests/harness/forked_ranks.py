@@ -107,6 +107,9 @@ class ForkedRanks:
     def ended(self) -> list[EndedRank]:
         return [EndedRank(rank, how) for rank, how in self._ask("ended")]
 
+    def process_id(self, rank: int) -> int | None:
+        return None
+
     def last_lines(self, rank: int) -> tuple[str, ...]:
         return ()
 

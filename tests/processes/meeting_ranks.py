@@ -57,7 +57,7 @@ def joined(name: str, shard: TensorSlice) -> int:
     """The number of a meeting in this process."""
     library = find_library()
     assert library is not None
-    file = shared_file(name, shard, library.meeting_bytes(shard.size))
+    file = shared_file(b"", name, shard, library.meeting_bytes(shard.size))
     try:
         return library.join_meeting(file, shard.rank, shard.size)
     finally:

@@ -85,7 +85,7 @@ def answers(
     """
     out.mkdir(exist_ok=True)
     job = out / "job.json"
-    meeting = None if through_mindspore else secrets.token_hex(16)
+    meeting = None if through_mindspore else secrets.token_hex(32)
     topology = [1, size // stages, stages, device_map]
     has_world = through_mindspore or model.get("provider") == "mindformers"
     asked = {"model": model, "runtime": runtime, "requests": requests}
@@ -139,7 +139,7 @@ def main(job_path: str, out: str) -> None:
     *sizes, device_map = job["topology"]
     topology = Topology(*sizes, tuple(device_map) if isinstance(device_map, list) else device_map)
     rank, door = int(os.environ["RANK_ID"]), Path(out) / "door.json"
-    meeting, has_world = job["meeting"], job["has_world"]
+    meeting, has_world = job["meeting"] and bytes.fromhex(job["meeting"]), job["has_world"]
     loaded = load_rank(model, runtime, topology, rank, lambda text: None, meeting, has_world=has_world)
     if loaded.is_leader:
 

@@ -31,6 +31,9 @@ class ListedProcesses:
         told, self._ended = self._ended, []
         return told
 
+    def process_id(self, name: str) -> int | None:
+        return None
+
     def last_lines(self, name: str) -> tuple[str, ...]:
         return (f"last of {name}",) if name in self.living else ()
 

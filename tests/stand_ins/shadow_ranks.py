@@ -131,6 +131,9 @@ class ShadowRanks:
         found, self.has_ended = self.has_ended, []
         return found
 
+    def process_id(self, rank: int) -> int | None:
+        return None
+
     def last_lines(self, rank: int) -> tuple[str, ...]:
         return (f"what {rank} said",)
 

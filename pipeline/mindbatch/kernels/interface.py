@@ -315,10 +315,10 @@ class Kernels(ABC):
             ConfigError: this machine does not have it.
         """
 
-    def meet(self, topology: Topology, rank: int, name: str) -> None:  # noqa: B027 - by default it cannot
+    def meet(self, topology: Topology, rank: int, secret: bytes) -> None:  # noqa: B027 - by default it cannot
         """Lets a local rank meet the others, all on this host, otherwise than through MindSpore if it can.
 
-        name: the same for these ranks and for no others of the host. It is asked before any cell is made.
+        secret: known to these ranks and to nobody else. It is asked before any cell is made.
 
         Raises:
             MindBatchError: the other ranks have not come.

@@ -20,17 +20,17 @@ class Meetings:
         self._slices: tuple[TensorSlice, int] | None = None
         self.hand_overs: dict[int, int] = {}
 
-    def enter(self, topology: Topology, rank: int, name: str) -> None:
+    def enter(self, topology: Topology, rank: int, secret: bytes) -> None:
         """See `Kernels.meet`."""
         shard, place = topology.slice_of(rank), topology.coordinates(rank)
         if shard.size > 1:
-            self._slices = shard, self._join(f"{name}-{place.stage}", shard)
+            self._slices = shard, self._join(secret, f"{place.stage}", shard)
         # With the stage before first, so that none waits for another in a circle.
         for sender in (place.stage - 1, place.stage):
             if 0 <= sender < topology.pipeline_stage - 1:
                 end = TensorSlice(place.stage - sender, 2)
                 group = hand_over_group(sender, place.tensor_rank)
-                self.hand_overs[sender] = self._join(f"{name}-{group}", end)
+                self.hand_overs[sender] = self._join(secret, group, end)
 
     def of_slices(self, shard: TensorSlice) -> int | None:
         """That of all ranks of a slice, if they meet so."""
@@ -42,8 +42,8 @@ class Meetings:
         within = shard.size == 1 or self.of_slices(shard) is not None
         return within and all(sender in self.hand_overs for sender in neighbours)
 
-    def _join(self, name: str, shard: TensorSlice) -> int:
-        file = shared_file(name, shard, self._library.meeting_bytes(shard.size))
+    def _join(self, secret: bytes, name: str, shard: TensorSlice) -> int:
+        file = shared_file(secret, name, shard, self._library.meeting_bytes(shard.size))
         try:
             return self._library.join_meeting(file, shard.rank, shard.size)
         finally:

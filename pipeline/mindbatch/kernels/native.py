@@ -56,9 +56,9 @@ class NativeKernels(Kernels):
         """See `Kernels.program_library`. What ranks do together must be functions of the library, too."""
         return self.library if self.meetings.suffice(shard, stage) else None
 
-    def meet(self, topology: Topology, rank: int, name: str) -> None:
+    def meet(self, topology: Topology, rank: int, secret: bytes) -> None:
         """See `Kernels.meet`: in memory that they share."""
-        self.meetings.enter(topology, rank, name)
+        self.meetings.enter(topology, rank, secret)
 
     def all_reduce(self, shard: TensorSlice) -> Operation:
         if shard.size == 1:

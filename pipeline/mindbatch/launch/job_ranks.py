@@ -24,6 +24,10 @@ class NodeProcesses(Protocol):
         """Those that have ended by themselves, each told once."""
         ...
 
+    def process_id(self, name: str) -> int | None:
+        """Of a process; None where it has ended, or is not known to be on this machine."""
+        ...
+
     def last_lines(self, name: str) -> tuple[str, ...]:
         """What a process printed last; nothing where that is not known here."""
         ...
@@ -76,10 +80,20 @@ class JobRanks:
         self._told.update(each.rank for each in ranks)
         return ranks + [*self._failed_schedulers(found)]
 
+    def process_id(self, rank: int) -> int | None:
+        """See `Ranks.process_id`."""
+        node, name = self._found(rank)
+        return node.process_id(name)
+
     def last_lines(self, rank: int) -> tuple[str, ...]:
         """See `Ranks.last_lines`."""
+        node, name = self._found(rank)
+        return node.last_lines(name)
+
+    def _found(self, rank: int) -> tuple[NodeProcesses, str]:
+        """Where a rank runs, and its process's name there."""
         spec = next(each for each in self._specs.values() if each.is_rank and each.rank == rank)
-        return self._nodes[self._place_of(spec)].last_lines(spec.name)
+        return self._nodes[self._place_of(spec)], spec.name
 
     def restart(self, replica: int, attempt: int) -> None:
         """See `Ranks.restart`."""

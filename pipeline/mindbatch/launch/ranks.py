@@ -24,6 +24,10 @@ class Ranks(Protocol):
         """Those that have ended since this was asked last."""
         ...
 
+    def process_id(self, rank: int) -> int | None:
+        """Of a rank's process; None where it has ended, or is not known to be on this machine."""
+        ...
+
     def last_lines(self, rank: int) -> tuple[str, ...]:
         """What a rank printed last; nothing where that is not known here."""
         ...

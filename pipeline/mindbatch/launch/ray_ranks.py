@@ -97,6 +97,10 @@ class RayRanks:
         self._living -= {each.name for each in found}
         return found
 
+    def process_id(self, name: str) -> int | None:
+        """None: it may be on another machine."""
+        return None
+
     def last_lines(self, name: str) -> tuple[str, ...]:
         """Nothing: they come with its end."""
         return ()

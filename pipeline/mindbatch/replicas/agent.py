@@ -27,8 +27,6 @@ ALIVE_SECONDS = 5.0
 _TICK_SECONDS = 0.2
 _CONNECT_SECONDS = 600.0
 _BETWEEN_TRIES = 0.5
-_MOST_REFUSALS = 3
-"""On a loaded machine the proof of the key may take too long once."""
 
 
 class FrontLost(MindBatchError):
@@ -46,17 +44,17 @@ def patient_connection(
     Raises:
         MindBatchError: nobody has listened there in all that time, or somebody with another key.
     """
-    deadline, refusals = time.monotonic() + seconds, 0
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return connect(meeting, key)
         except OSError as error:
-            fault, refusals = error.strerror or str(error), refusals + (error.errno is None)
-        if refusals == _MOST_REFUSALS:
-            raise MindBatchError(
-                f"launch: who listens at {meeting[0]}:{meeting[1]} has another {VARIABLE}, or is not of "
-                "MindBatch; every node needs the same key, and a port that nobody else uses"
-            )
+            fault = error.strerror or str(error)
+            if error.errno is None:  # no system's error
+                raise MindBatchError(
+                    f"launch: who listens at {meeting[0]}:{meeting[1]} has another {VARIABLE}, or is not of "
+                    "MindBatch; every node needs the same key, and a port that nobody else uses"
+                ) from error
         if time.monotonic() >= deadline:
             raise MindBatchError(
                 f"launch: node 0 was not found at {meeting[0]}:{meeting[1]} in {seconds:.0f} s ({fault}); "

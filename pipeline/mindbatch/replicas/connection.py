@@ -10,26 +10,28 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mindbatch.errors import MindBatchError
+from mindbatch.parallel.authentication import (
+    HANDSHAKE_SECONDS,
+    AuthenticatingListener,
+    is_authenticated,
+    set_timeout,
+)
 
 Array = npt.NDArray[Any]
 Address = tuple[str, int]
 
 MOST_MESSAGE_BYTES = 1 << 30
-_HANDSHAKE_SECONDS = 30
-"""A peer may be on a machine that has much else to do."""
+_TRIES = 3
+"""A loaded machine may be slow to prove the key, and who holds many connections may have ours ended once."""
 _SEND_SECONDS = 60
 """A peer that takes nothing for so long is stopped or cut off."""
-_PAUSE_SECONDS = 0.1
-_MOST_HANDSHAKES = 64
-"""At the same time: a foreign program that opens connections must not make threads without end."""
 _DTYPES = ("bool", "int32", "int64", "float16", "float32", "float64", "uint8", "uint16")
 _HEAD = struct.Struct("<I")
 
@@ -132,39 +134,24 @@ def connect(address: Address, key: bytes) -> MessageConnection:
     Raises:
         OSError: nobody listens there, or is not of this job.
     """
-    stream = socket.create_connection(address, _HANDSHAKE_SECONDS)
-    made = _authenticated(stream, key, listens=False)
-    if made is None:
-        raise ConnectionError(f"{address[0]}:{address[1]}: who listens there is not of this job")
-    return made
+    for _ in range(_TRIES):
+        stream = socket.create_connection(address, HANDSHAKE_SECONDS)
+        if is_authenticated(stream, key, listens=False):
+            return _message_connection(stream)
+        stream.close()
+    raise ConnectionError(f"{address[0]}:{address[1]}: who listens there is not of this job")
 
 
-def _authenticated(stream: socket.socket, key: bytes, *, listens: bool) -> MessageConnection | None:
-    """The connection over a stream, once both ends have proved the key; None if the peer cannot."""
-    stream.settimeout(None)
-    _set_timeout(stream, socket.SO_RCVTIMEO, _HANDSHAKE_SECONDS)
-    _set_timeout(stream, socket.SO_SNDTIMEO, _SEND_SECONDS)
+def _message_connection(stream: socket.socket) -> MessageConnection:
+    """The connection over a stream both of whose ends have proved the key."""
+    set_timeout(stream, socket.SO_SNDTIMEO, _SEND_SECONDS)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # What was sent and is not acknowledged for so long ends the connection: a host that was cut off.
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SEND_SECONDS)
-    connection = Connection(stream.detach())
-    steps: list[Callable[[Connection, bytes], None]] = [deliver_challenge, answer_challenge]
-    try:
-        for step in steps if listens else reversed(steps):
-            step(connection, key)
-    except (AuthenticationError, EOFError, OSError, ValueError, AssertionError):
-        connection.close()
-        return None
-    with socket.socket(fileno=os.dup(connection.fileno())) as authenticated:
-        _set_timeout(authenticated, socket.SO_RCVTIMEO, 0)
-    return MessageConnection(connection)
+    return MessageConnection(Connection(stream.detach()))
 
 
-def _set_timeout(stream: socket.socket, option: int, seconds: int) -> None:
-    stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", seconds, 0))  # a struct timeval
-
-
-class JobListener:
+class JobListener(AuthenticatingListener):
     """Takes the connections of a job's processes; whoever does not know the job's key gets nothing.
 
     on_connection: called, in a thread of its own, with each connection whose peer has proved the key.
@@ -179,37 +166,6 @@ class JobListener:
     ) -> None:
         """`port`: 0 is a free one. Raises OSError where the address cannot be listened on."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._stream = socket.create_server((host, port), family=family)
-        self.address: Address = self._stream.getsockname()[:2]
-        self._key = key
-        self._on_connection = on_connection
-        self._closed = threading.Event()
-        self._free = threading.BoundedSemaphore(_MOST_HANDSHAKES)
-        threading.Thread(target=self._accept, name="job listener", daemon=True).start()
-
-    def close(self) -> None:
-        """Takes no more connections; those that there are stay."""
-        self._closed.set()
-        with suppress(OSError):
-            self._stream.shutdown(socket.SHUT_RDWR)
-        self._stream.close()
-
-    def _accept(self) -> None:
-        while True:
-            self._free.acquire()
-            try:
-                stream, _ = self._stream.accept()
-            except OSError:  # the peer has gone again, this process has no descriptor left, or it is closed
-                self._free.release()
-                if self._closed.wait(_PAUSE_SECONDS):
-                    return
-                continue
-            threading.Thread(target=self._take, args=(stream,), name="job peer", daemon=True).start()
-
-    def _take(self, stream: socket.socket) -> None:
-        try:
-            made = _authenticated(stream, self._key, listens=True)
-        finally:
-            self._free.release()
-        if made is not None:
-            self._on_connection(made)
+        listening = socket.create_server((host, port), family=family)
+        self.address: Address = listening.getsockname()[:2]
+        super().__init__(listening, key, lambda stream: on_connection(_message_connection(stream)))

@@ -16,7 +16,7 @@ from mindbatch.replicas.messages import BEAT, HELLO, NOTICE
 from mindbatch.screen_text import say
 
 BEAT_SECONDS = 1.0
-LOADING, COMPILING, STEPPING, IDLE = "loading", "compiling", "step", "idle"
+LOADING, WAITING, COMPILING, STEPPING, IDLE = "loading", "waiting", "compiling", "step", "idle"
 
 
 class FrontLink:
@@ -52,14 +52,15 @@ class FrontLink:
         return None
 
     def begin(self, activity: str) -> None:
-        """Says from now on that the process does something else: LOADING, COMPILING, STEPPING, IDLE."""
+        """Says from now on that the process does something else: one of those above."""
         self._steps += activity == STEPPING
         self._activity, self._since = activity, time.monotonic()
 
     def notice(self, text: str) -> None:
         """Tells the front what takes time; "" is that it is over. See `build.load_model`."""
-        if text.startswith("compiling"):
-            self.begin(COMPILING)
+        activity = text.partition(" ")[0]
+        if activity in (LOADING, WAITING, COMPILING):
+            self.begin(activity)
         elif self._activity == COMPILING:
             self.begin(STEPPING)
         self.send(NOTICE, text=text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import os
 import socket
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from mindbatch.errors import EXIT_FAILED, MindBatchError
 from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import connect
-from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
+from mindbatch.replicas.front_link import IDLE, STEPPING, WAITING, FrontLink
 from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields
 from mindbatch.replicas.peers import accept_followers, connect_to_leader, own_address
 from mindbatch.replicas.versions import versions
@@ -90,10 +90,10 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     _follow(link, environment, loaded)
 
 
-def _meeting_of(environment: RankEnvironment, replica: Topology) -> str:
-    """A name that nobody else on this host has or can guess: of the job, the replica and the attempt."""
+def _meeting_of(environment: RankEnvironment, replica: Topology) -> bytes:
+    """A secret of the ranks of one attempt of a replica: who has it has, or was given, the job's key."""
     which = f"{environment.rank // replica.world_size}.{environment.attempt}".encode()
-    return hashlib.sha256(environment.key + which).hexdigest()[:32]
+    return hmac.digest(environment.key, which, "sha256")
 
 
 def _lead(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> NoReturn:
@@ -103,6 +103,7 @@ def _lead(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> N
 
     followers = {}
     if loaded.followers:
+        link.begin(WAITING)
         host = own_address(environment.front)
         followers = accept_followers(
             host, environment.key, loaded.followers, lambda address: link.send(PEERS, address=address)
@@ -112,6 +113,7 @@ def _lead(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> N
 
 def _follow(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> NoReturn:
     """Computes what the leader of this replica says; the front tells where that is."""
+    link.begin(WAITING)
     peers = link.receive()
     assert peers is not None
     host, port = peers.fields["address"]

@@ -79,7 +79,7 @@ def load_rank(
     topology: Topology,
     rank: int,
     notice: Notice,
-    meeting: str | None = None,
+    meeting: bytes | None = None,
     lora: LoraConfig | None = None,
     *,
     has_world: bool = True,
@@ -87,7 +87,7 @@ def load_rank(
     """Loads the part of a local rank; the processes of the whole replica must do so together.
 
     topology: of the replica alone. notice, errors: see `build.load_model`.
-    meeting: a name for these processes alone, where all are on one host; None where they are not.
+    meeting: a secret of these processes alone, where all are on one host; None where they are not.
     has_world: they form a MindSpore world; without one they meet in memory only.
     """
 
@@ -98,7 +98,9 @@ def load_rank(
             initialise(runtime.device_target)
             join_group(topology, rank)
         if meeting is not None:
+            notice("waiting for the other ranks")
             kernels.meet(topology, rank, meeting)
+            notice("loading weights 0%")
 
     leads = rank == topology.leader_of(0)
     prepared = prepare_model(model, runtime, topology.part_of(rank), lora, with_tokenizer=leads)

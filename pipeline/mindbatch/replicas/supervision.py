@@ -168,12 +168,17 @@ class Supervision:
 
     def _state(self, rank: int, now: float) -> ProcessState | None:
         """Of a process of this machine the kernel knows; of another's, what it has said a moment ago."""
-        if rank in self._processes:
-            return self._state_of(self._processes[rank])
+        process = self._process_of(rank)
+        if process is not None:
+            return self._state_of(process)
         return "running" if self._running_until.get(rank, 0.0) > now else None
 
+    def _process_of(self, rank: int) -> int | None:
+        """As it has said itself, or as who started it knows: one that is stopped may have said nothing."""
+        return self._processes.get(rank) or self._ranks.process_id(rank)
+
     def _described(self, rank: int, state: ProcessState | None) -> str:
-        process = self._processes.get(rank)
+        process = self._process_of(rank)
         known = [] if process is None else [f"process {process}"]
         known += [] if state is None else [state]
         return f"rank {rank} ({', '.join(known)})" if known else f"rank {rank}"

@@ -8,8 +8,9 @@ from typing import Literal
 
 from mindbatch.launch.process_state import ProcessState
 
-Doing = Literal["loading", "compiling", "step", "idle"]
-"""What a rank says that it does. Loading and compiling may take long, and hold back the heartbeats."""
+Doing = Literal["loading", "waiting", "compiling", "step", "idle"]
+"""What a rank says that it does. Loading and compiling may take long, and hold back the heartbeats; it waits
+for ranks of its replica that have not come so far."""
 
 LONGEST_TICK = 2.0
 """Seconds that count between two ticks. More of them passed while this process was stopped or busy itself."""
@@ -56,6 +57,17 @@ class _Watched:
     def takes_its_time(self) -> bool:
         return self.doing in ("loading", "compiling")
 
+    @property
+    def waits(self) -> bool:
+        return self.doing == "waiting"
+
+    def gets_on(self, state: ProcessState | None) -> bool:
+        """Whether those that wait for it to come may hope; of another machine's no more is known than that it
+        is heard."""
+        if self.doing == "loading":
+            return state == "running" or (state is None and not self.is_late)
+        return self.doing == "compiling" or state == "running"
+
     def hear(self, doing: Doing, step: int) -> None:
         self.silent = self.silent_not_running = 0.0
         if doing == "idle" or (doing, step) != (self.doing, self.step):
@@ -63,7 +75,7 @@ class _Watched:
         self.doing, self.step = doing, step
 
     def count(self, seconds: float, state: ProcessState | None, is_held_up: bool) -> None:
-        """`is_held_up`: another rank of its replica computes something that this one waits for."""
+        """`is_held_up`: another rank of its replica does something that this one waits for."""
         self.silent += seconds
         self.standing += seconds
         self.stopped = self.stopped + seconds if state == "stopped" else 0.0
@@ -106,7 +118,7 @@ class Watch:
     @property
     def suspects(self) -> list[int]:
         """Ranks whose process should be looked at for the next tick."""
-        late = {each.replica for each in self._ranks.values() if each.is_late or _stands(each, LATE)}
+        late = {each.replica for each in self._ranks.values() if each.is_late or _may_stand(each)}
         return [rank for rank, each in self._ranks.items() if each.replica in late]
 
     def tick(self, now: float, states: Mapping[int, ProcessState]) -> list[Hung]:
@@ -122,8 +134,10 @@ class Watch:
             replicas.setdefault(each.replica, []).append(each)
         for ranks in replicas.values():
             busy = {each.rank for each in ranks if each.takes_its_time or states.get(each.rank) == "running"}
+            coming = {each.rank for each in ranks if each.gets_on(states.get(each.rank))}
             for each in ranks:
-                each.count(seconds, states.get(each.rank), is_held_up=bool(busy - {each.rank}))
+                others = (coming if each.waits else busy) - {each.rank}
+                each.count(seconds, states.get(each.rank), is_held_up=bool(others))
         found = (self._hung(replica, ranks) for replica, ranks in replicas.items())
         return [hung for hung in found if hung is not None]
 
@@ -135,6 +149,9 @@ class Watch:
         if worst.stopped or worst.is_late:
             return Hung(replica, (worst.rank,), f"has not been heard from for {worst.silent:.0f} s", True)
         stuck = [each for each in ranks if self._has_no_patience_left(each)]
+        if stuck[0].waits and (missing := [each for each in ranks if not each.waits]):
+            reason = f"the other ranks of the replica have waited for {stuck[0].standing:.0f} s"
+            return Hung(replica, tuple(each.rank for each in missing), reason)
         what = f"step {stuck[0].step}" if stuck[0].doing == "step" else stuck[0].doing
         return Hung(
             replica, tuple(each.rank for each in stuck), f"{what} has lasted {stuck[0].standing:.0f} s"
@@ -151,5 +168,10 @@ class Watch:
 
 
 def _stands(rank: _Watched, seconds: float) -> bool:
-    """Whether a step has lasted so long although nothing computed."""
-    return rank.doing == "step" and rank.standing_not_running >= seconds
+    """Whether a step, or waiting, has lasted so long although nothing computed."""
+    return rank.doing in ("step", "waiting") and rank.standing_not_running >= seconds
+
+
+def _may_stand(rank: _Watched) -> bool:
+    """Whether one has to look whether it stands. Those that somebody waits for are believed until then."""
+    return (rank.waits and rank.standing >= LATE) or _stands(rank, LATE)

@@ -1,41 +1,121 @@
-"""The memory that ranks of a host meet in is handed to processes of the same user, and to nobody else."""
+"""The memory that ranks of a host meet in is handed to those who prove their secret, and to nobody else."""
 
+import array
 import os
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection, answer_challenge
 
 import pytest
 
 from mindbatch.errors import MindBatchError
+from mindbatch.parallel import authentication
 from mindbatch.parallel import shared_file as shared_files
 from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import TensorSlice
 
+LONGEST = 20.0
+"""Less than a handshake may take: nobody has waited for one."""
 
-def both(name: str) -> list[int | MindBatchError]:
-    """What two ranks of a meeting get."""
-
-    def take_part(rank: int) -> int | MindBatchError:
-        try:
-            return shared_file(name, TensorSlice(rank, 2), 64)
-        except MindBatchError as error:
-            return error
-
-    with ThreadPoolExecutor(2) as threads:
-        return [*threads.map(take_part, range(2))]
+Files = list[Future[int]]
 
 
-def test_two_ranks_have_the_same_memory() -> None:
-    first, second = both(secrets.token_hex(8))
-    assert isinstance(first, int)
-    assert isinstance(second, int)
-    assert os.pwrite(first, b"abc", 5) == 3
-    assert os.pread(second, 4, 4) == b"\0abc"
-    os.close(first)
-    os.close(second)
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as made:
+        yield made
 
 
-def test_another_user_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def taking_part(threads: ThreadPoolExecutor, *ranks: int, size: int = 2, secret: bytes = b"") -> Files:
+    """The files of the ranks, which are about to meet."""
+    secret = secret or secrets.token_bytes(32)
+    return [threads.submit(shared_file, secret, "0", TensorSlice(rank, size), 64) for rank in ranks]
+
+
+def listening() -> str:
+    """The address at which a rank listens, as anybody on this machine finds it."""
+    deadline = time.monotonic() + LONGEST
+    while time.monotonic() < deadline:
+        with open("/proc/net/unix") as table:
+            lines = [line.split() for line in table]
+        for *_, state, _, name in (line for line in lines if "@mindbatch-" in line[-1]):
+            if state == "01":
+                return f"\0{name[1:]}"
+    raise AssertionError("nobody listens")
+
+
+def intruder(address: str) -> socket.socket:
+    """Somebody's connection, once there is room for it; it says nothing."""
+    stream = socket.socket(socket.AF_UNIX)
+    stream.settimeout(LONGEST)
+    with suppress(BlockingIOError):  # too many wait to be accepted
+        stream.connect(address)
+    return stream
+
+
+def are_shared(files: Files) -> bool:
+    first, *others = [each.result(LONGEST) for each in files]
+    os.pwrite(first, b"abc", 5)
+    found = [os.pread(each, 4, 4) for each in others]
+    for each in (first, *others):
+        os.close(each)
+    return found == [b"\0abc"] * len(others)
+
+
+def test_all_ranks_have_the_same_memory(threads: ThreadPoolExecutor) -> None:
+    assert are_shared(taking_part(threads, 0, 1, 2, size=3))
+
+
+@pytest.mark.parametrize("number", [1, 300])
+def test_who_connects_and_says_nothing_is_no_rank_and_keeps_nobody_out(
+    threads: ThreadPoolExecutor, number: int
+) -> None:
+    secret = secrets.token_bytes(32)
+    files = taking_part(threads, 0, secret=secret)
+    address = listening()
+    with ExitStack() as held:
+        for _ in range(number):
+            held.enter_context(intruder(address))
+        assert are_shared([*files, *taking_part(threads, 1, secret=secret)])
+
+
+def test_who_has_another_key_gets_nothing(threads: ThreadPoolExecutor) -> None:
+    secret = secrets.token_bytes(32)
+    files = taking_part(threads, 0, secret=secret)
+    with intruder(listening()) as stream:
+        with suppress(Exception), Connection(os.dup(stream.fileno())) as connection:
+            answer_challenge(connection, secrets.token_bytes(32))
+        received, ancillary, *_ = stream.recvmsg(4096, socket.CMSG_LEN(array.array("i").itemsize))
+    assert not ancillary
+    assert secret not in received
+    assert are_shared([*files, *taking_part(threads, 1, secret=secret)])
+
+
+@pytest.mark.slow
+def test_a_rank_takes_nothing_from_somebody_else(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared_files, "SECONDS", 0.3)
-    monkeypatch.setattr(shared_files.os, "getuid", lambda: 12345)
-    assert all(isinstance(each, MindBatchError) for each in both(secrets.token_hex(8)))
+    monkeypatch.setattr(authentication, "HANDSHAKE_SECONDS", 1)
+    monkeypatch.setattr(shared_files, "address_of", lambda secret, name: "\0somebody-elses")
+    with socket.socket(socket.AF_UNIX) as foreign, open(os.devnull) as file:
+        foreign.bind("\0somebody-elses")
+        foreign.listen()
+        [fetched] = taking_part(threads, 1)
+        with foreign.accept()[0] as stream:
+            socket.send_fds(stream, [struct.pack("!i", 4) + b"#CHA"], [file.fileno()])
+            assert stream.recv(4096) == b""
+        with pytest.raises(MindBatchError, match="tensor rank 1 of 2: the others have not come"):
+            fetched.result(LONGEST)
+
+
+def test_a_rank_that_stays_alone_ends(threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_files, "SECONDS", 0.3)
+    for each in taking_part(threads, 0) + taking_part(threads, 1):
+        with pytest.raises(MindBatchError, match="the others have not come within 0 seconds"):
+            each.result(LONGEST)

@@ -211,7 +211,7 @@ def test_an_agent_with_another_key_says_so_soon() -> None:
     another = pytest.raises(MindBatchError, match="has another MINDBATCH_JOB_KEY, or is not of MindBatch")
     with listening(range(4)) as nodes, another:
         patient_connection(nodes.address, bytes(32), 600.0, tried.append)
-    assert len(tried) == 2
+    assert not tried
 
 
 def test_devices_are_counted_on_after_those_of_other_agents_of_the_host() -> None:

@@ -4,14 +4,15 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
-from mindbatch.replicas import connection as connections
+from mindbatch.parallel import authentication
 from mindbatch.replicas.connection import (
     JobListener,
     MessageConnection,
@@ -88,13 +89,27 @@ def test_a_foreign_program_gets_nothing_and_breaks_nothing(meeting: Meeting, con
 
 @pytest.mark.slow
 def test_who_says_nothing_keeps_nobody_waiting(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_HANDSHAKE_SECONDS", 1)
+    monkeypatch.setattr(authentication, "HANDSHAKE_SECONDS", 1)
     with socket.create_connection(meeting.listener.address) as silent:
         connect(meeting.listener.address, KEY)
         meeting.taken.get(timeout=10)
         silent.settimeout(10)
         while silent.recv(4096):
             pass  # the challenge; then it is closed
+
+
+@pytest.mark.slow
+def test_who_holds_connections_keeps_nobody_out(meeting: Meeting) -> None:
+    with ExitStack() as held:
+        streams = [held.enter_context(socket.create_connection(meeting.listener.address)) for _ in range(300)]
+        began = time.monotonic()
+        for _ in range(3):
+            connect(meeting.listener.address, KEY)
+            meeting.taken.get(timeout=10)
+        assert time.monotonic() - began < authentication.HANDSHAKE_SECONDS
+        streams[0].settimeout(10)
+        while streams[0].recv(4096):
+            pass  # the challenge; then the oldest is closed
 
 
 @pytest.mark.parametrize(

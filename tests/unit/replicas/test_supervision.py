@@ -19,6 +19,7 @@ class TwoByTwo:
     def __init__(self) -> None:
         self.now, self.has_ended = 100.0, list[EndedRank]()
         self.states: dict[int, ProcessState] = {}
+        self.started: dict[int, int] = {}
         self.supervision = Supervision(self, TWO_BY_TWO, 60, lambda: self.now, self.states.get)
         for rank in range(4):
             host = socket.gethostname() if rank < 2 else "elsewhere"
@@ -27,6 +28,9 @@ class TwoByTwo:
     def ended(self) -> list[EndedRank]:
         found, self.has_ended = self.has_ended, []
         return found
+
+    def process_id(self, rank: int) -> int | None:
+        return self.started.get(rank)
 
     def last_lines(self, rank: int) -> tuple[str, ...]:
         return (f"line of {rank}",)
@@ -157,3 +161,20 @@ def test_a_rank_that_computed_and_fell_silent_hangs(job: TwoByTwo) -> None:
     job.pass_seconds(10, dict.fromkeys(range(4), "step"), computing={3})
     [failure] = job.pass_seconds(100, {0: "idle", 1: "idle", 2: "idle"})
     assert failure.reason.startswith("rank 3: has not been heard from")
+
+
+def test_a_rank_that_is_stopped_before_it_has_said_anything_is_known_by_who_started_it() -> None:
+    job = TwoByTwo()
+    job.supervision.begin(0)
+    job.supervision.greet(0, {"host": socket.gethostname(), "pid": 1000})
+    job.started[1], job.states[1001] = 1001, "stopped"
+    [failure] = job.pass_seconds(100, dict.fromkeys((0, 2, 3), "loading"))
+    assert failure.reason.startswith("rank 1 (process 1001, stopped): has not been heard from for 60 s")
+
+
+def test_a_rank_that_the_others_wait_for_is_told_with_its_process(job: TwoByTwo) -> None:
+    job.states |= {1000: "sleeping", 1001: "sleeping"}
+    [failure] = job.pass_seconds(100, {0: "waiting", 1: "loading", 2: "idle", 3: "idle"})
+    assert failure.reason.startswith(
+        "rank 1 (process 1001, sleeping): the other ranks of the replica have waited for 6"
+    )

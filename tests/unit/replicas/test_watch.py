@@ -157,3 +157,39 @@ def test_only_those_that_are_late_are_looked_at() -> None:
     watch = watched(0, 0, 1)
     play(watch, int(LATE), {0: ("idle", 0), 2: ("idle", 0)})
     assert watch.suspects == [0, 1]
+
+
+WAITS_FOR_LOADING: Mapping[int, tuple[Doing, int]] = {0: ("waiting", 0), 1: ("loading", 0)}
+
+
+@pytest.mark.parametrize("state", ["sleeping", "stopped"])
+def test_a_rank_that_never_comes_is_told_and_not_those_that_wait_for_it(state: ProcessState) -> None:
+    watch = watched(0, 0)
+    second, hung = play(watch, 100, WAITS_FOR_LOADING, {0: "sleeping", 1: state})
+    assert HANG <= second <= HANG + LATE
+    assert [each.ranks for each in hung] == [(1,)]
+
+
+def test_a_rank_that_says_nothing_on_another_machine_while_others_wait_is_told() -> None:
+    watch = Watch(HANG)
+    for rank in (0, 1):
+        watch.begin(rank, 0)
+    second, hung = play(watch, 100, {0: ("waiting", 0)}, {0: "sleeping"})
+    assert HANG <= second <= HANG + LATE + 1
+    assert [(each.ranks, each.is_silent) for each in hung] == [((1,), True)]
+
+
+@pytest.mark.parametrize("state", ["running", None])
+def test_who_waits_for_a_rank_that_loads_does_not_hang(state: ProcessState | None) -> None:
+    """None: on another machine, where a slow disk takes no processor."""
+    watch = watched(0, 0)
+    states: dict[int, ProcessState] = {0: "sleeping"} | ({} if state is None else {1: state})
+    assert play(watch, 500, WAITS_FOR_LOADING, states)[1] == []
+
+
+def test_ranks_that_all_wait_hang() -> None:
+    watch = watched(0, 0)
+    beats: dict[int, tuple[Doing, int]] = {0: ("waiting", 0), 1: ("waiting", 0)}
+    second, hung = play(watch, 100, beats, {0: "sleeping", 1: "sleeping"})
+    assert second == HANG
+    assert hung == [Hung(0, (0, 1), "waiting has lasted 60 s")]
