@@ -115,12 +115,11 @@ def _measured(
                 logprobs = tuple(each[0][0] for each in responses[: len(question.choices)])
                 lengths = tuple(len(text.encode()) for text in question.choices)
                 column.choices[number] = ChoiceScores(logprobs, lengths, question.correct)
-            elif isinstance(responses[0][0], str):
+            elif responses and responses[0] and isinstance(responses[0][0], str):
                 column.texts[number] = responses[0][0]
-                read = sample["filtered_resps"][0]
-                column.generation[number] = Answer(
-                    read if isinstance(read, str) else None, question.references
-                )
+                read = sample["filtered_resps"][:1]
+                answer = read[0] if read and isinstance(read[0], str) else None
+                column.generation[number] = Answer(answer, question.references)
     return column
 
 
