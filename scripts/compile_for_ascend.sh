@@ -4,7 +4,7 @@
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 
 # Without a compiler the tests would be skipped, and nothing compiled.
 make_stub_libraries() {

@@ -3,7 +3,7 @@
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 
 prepare_venv runtime
 prompt='prompts=["An increasing sequence: one,"]'

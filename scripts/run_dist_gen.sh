@@ -4,5 +4,5 @@
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 run_isolated mindbatch.launch.scripts.dist_gen "$@"

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/venv.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 
 prepare_tests
 run_step -m "builds and not on_demand" tests/e2e/test_wheel.py tests/fuzz/test_kernels.py "$@"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.closing import Closing
-from mindbatch.config.environment import prepare_environment
+from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.decoding import DecodingParams
@@ -173,7 +173,8 @@ class LLM(Closing):
             stack.enter_context(closing(run))
             if run.refused and on_error == "raise":
                 refuse_failed(run.refused)
-            results = [*run.refused, *_fed(streamer, run)]
+            shown = streamer if self._model.streams else None
+            results = [*run.refused, *_fed(shown, run)]
         return in_order(results, on_error)
 
     def stream(
@@ -285,6 +286,7 @@ def _loaded(
     config: ModelTaskConfig, notice: Notice = lambda text: None, logs: Path | None = None
 ) -> LoadedModel:
     """The model of a configuration. Arguments: see `LLM.from_config`."""
+    end_as_scheduler()
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
     with loading():
         if not has_ranks(config.launch, config.parallel):

@@ -77,6 +77,13 @@ def _speak_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
+def end_as_scheduler() -> None:
+    """Ends this process where it is msrun's own copy of a script, beside its workers: ranks need no such one,
+    and it is no rank."""
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        sys.exit()
+
+
 def prepare_environment(verbose: bool = False, num_threads: int | None = None) -> None:
     """Prepares this process for MindSpore, MindFormers and transformers; a variable the user has set is kept,
     but for HF_HUB_OFFLINE.

@@ -36,7 +36,11 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """An engine with what its users need to know of the model behind it. kernels: see `kernels_in_use`."""
+    """An engine with what its users need to know of the model behind it.
+
+    kernels: see `kernels_in_use`.
+    streams: whether streamers get the text here; of several copies of a script one shows it.
+    """
 
     engine: StepEngine
     facts: ModelFacts
@@ -44,6 +48,7 @@ class LoadedModel:
     cache_bytes: int
     adapters: KnownAdapters = field(default_factory=KnownAdapters)
     kernels: str = ""
+    streams: bool = True
 
 
 class Runners(NamedTuple):

@@ -59,7 +59,7 @@ class JobRanks:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts all. Raises MindBatchError where a process cannot be started; none is left then."""
-        self._plan, self._nodes, self._place_of = plan, nodes, place_of
+        self._plan, self.nodes, self._place_of = plan, nodes, place_of
         self._ports: dict[int, HeldPorts] = {}  # of the schedulers, by replica
         self._end = weakref.finalize(self, _end_all, nodes, close, self._ports, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
@@ -74,7 +74,7 @@ class JobRanks:
 
     def ended(self) -> list[EndedRank]:
         """See `Ranks.ended`. A scheduler that fails before its ranks stands for the first of them."""
-        found = self._unheard + [each for node in self._nodes for each in node.ended()]
+        found = self._unheard + [each for node in self.nodes for each in node.ended()]
         self._unheard = []
         ranks = [self._rank_of(each) for each in found if self._is_rank(each.name)]
         self._told.update(each.rank for each in ranks)
@@ -93,12 +93,12 @@ class JobRanks:
     def _found(self, rank: int) -> tuple[NodeProcesses, str]:
         """Where a rank runs, and its process's name there."""
         spec = next(each for each in self._specs.values() if each.is_rank and each.rank == rank)
-        return self._nodes[self._place_of(spec)], spec.name
+        return self.nodes[self._place_of(spec)], spec.name
 
     def restart(self, replica: int, attempt: int) -> None:
         """See `Ranks.restart`."""
         specs = self._plan.replica(replica, attempt, self._new_port(replica))
-        for node in self._nodes:
+        for node in self.nodes:
             node.end([spec.name for spec in specs])
             for each in node.ended():  # of those that were ended here nobody wants to hear
                 if self._specs[each.name].replica != replica:
@@ -127,7 +127,7 @@ class JobRanks:
     def _start(self, specs: Iterable[ProcessSpec]) -> None:
         for spec in specs:
             self._specs[spec.name] = spec
-            self._nodes[self._place_of(spec)].start([spec])
+            self.nodes[self._place_of(spec)].start([spec])
 
     def _is_rank(self, name: str) -> bool:
         return name in self._specs and self._specs[name].is_rank

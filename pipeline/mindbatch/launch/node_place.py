@@ -19,12 +19,14 @@ LOCAL_HOST = "127.0.0.1"
 class NodePlace:
     """This node among those of a job.
 
-    meeting: where the front waits for the others; port 0 where there are none.
+    meeting: where the front waits for the others; port 0 where there are none, or the front is to choose one
+    (see `CopyMeeting`). is_on_one_host: all nodes are copies of the command on this host.
     """
 
     node: int
     layout: Layout
     meeting: Address
+    is_on_one_host: bool = False
 
     @property
     def is_front(self) -> bool:
@@ -37,11 +39,17 @@ class NodePlace:
 
 
 def node_place(
-    launch: LaunchConfig, topology: Topology, copy: StartedAs | None, table: RankTable | None = None
+    launch: LaunchConfig,
+    topology: Topology,
+    copy: StartedAs | None,
+    table: RankTable | None = None,
+    *,
+    is_on_one_host: bool = False,
 ) -> NodePlace:
     """The place of this process.
 
     copy: as which copy of the command a launcher has started it; each copy is a node of its own.
+    is_on_one_host: all copies are on this host.
 
     Raises:
         ConfigError: with every fault: processes that do not fill the nodes, and what must be given.
@@ -53,6 +61,8 @@ def node_place(
         raise ConfigError(faults)
     layout = Layout(topology, local)
     given = copy.rank if copy is not None else 0
+    if is_on_one_host and not any((launch.node_rank, launch.master_addr, launch.master_port)):
+        return NodePlace(given, layout, (LOCAL_HOST, 0), is_on_one_host=True)
     node = given if launch.node_rank is None else launch.node_rank
     host = launch.master_addr or (copy.master_addr if copy is not None else None)
     port = launch.master_port or _port_of(copy)
@@ -79,9 +89,12 @@ def _size_faults(
     size, replica = topology.world_size, topology.replica_size
     processes = f"{size} process{'es' * (size > 1)}"
     if copy is not None and local * copy.size != size:
+        numbers = (topology.data_parallel, topology.model_parallel, topology.pipeline_stage)
         yield (
-            f"{copy.launcher} has started {copy.size} copies of mindbatch: {processes} cannot be dealt "
-            f"to them, {local} to each; start as many as divide {size}, and leave launch.local_worker_num out"
+            f"{copy.launcher} has started {copy.size} processes, to which the {processes} of data_parallel="
+            f"{numbers[0]} x model_parallel={numbers[1]} x pipeline_stage={numbers[2]} cannot be dealt "
+            f"evenly, {local} to each; make these a multiple of {copy.size}, or start as many as divide "
+            f"{size}, and leave launch.local_worker_num out"
         )
     elif size % local:
         yield f"launch.local_worker_num={local}: {processes} cannot be dealt to nodes of {local}"

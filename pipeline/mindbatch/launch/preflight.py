@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.launch.copy_meeting import CopyMeeting
 from mindbatch.launch.free_ports import port_fault
 from mindbatch.launch.job_key import job_key
 from mindbatch.launch.node_place import NodePlace, node_place
@@ -16,7 +17,7 @@ from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import StartedAs, started_as
 from mindbatch.launch.starters.registry import STARTERS
 from mindbatch.launch.starters.starter import Starter
-from mindbatch.launch.table_reader import read_rank_table
+from mindbatch.launch.table_reader import Leave, read_rank_table
 from mindbatch.parallel.topology import Topology
 
 Found = TypeVar("Found")
@@ -28,6 +29,7 @@ class JobSetup:
 
     copy: as which copy of the command a launcher has started this process.
     ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
+    copies: where the copies find each other, if all are on this host.
     """
 
     place: NodePlace
@@ -37,6 +39,7 @@ class JobSetup:
     table: RankTable | None = None
     copy: StartedAs | None = None
     ray_address: str | None = None
+    copies: CopyMeeting | None = None
 
     @property
     def table_digest(self) -> str:
@@ -47,13 +50,15 @@ class JobSetup:
     def is_on_one_host(self) -> bool:
         """Whether all ranks are on this host; in a Ray cluster nobody knows before they are placed."""
         is_placed = self.launcher != "ray" or self.ray_address is None
-        return is_placed and self.place.layout.num_nodes == 1
+        return is_placed and (self.place.layout.num_nodes == 1 or self.place.is_on_one_host)
 
     @property
     def device_offset(self) -> int:
         """Devices of this host that copies before this one use; a rank table says which each has."""
         if self.table is not None or self.copy is None:
             return 0
+        if self.copy.device_id is not None:
+            return self.copy.device_id
         return self.copy.local_rank * self.place.layout.local_size
 
     def device_of(self, rank: int) -> int:
@@ -64,7 +69,8 @@ class JobSetup:
         if self.launcher == "ray":
             return 0
         if self.table is None:
-            return rank % self.place.layout.local_size
+            offset = self.device_offset if rank in self.place.ranks else 0  # an agent adds that of its own
+            return offset + rank % self.place.layout.local_size
         return {each.rank_id: each.device_id for server in self.table.servers for each in server.devices}[
             rank
         ]
@@ -82,12 +88,17 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
     copy = collected.of(lambda: started_as(environment))
     knows_copy = not collected.faults
     table = None if launch.rank_table is None else collected.of(lambda: _table(launch, topology))
-    place = collected.of(lambda: node_place(launch, topology, copy, table)) if knows_copy else None
+    is_here = collected.of(lambda: _is_on_one_host(copy)) if knows_copy else None
+    place = (
+        collected.of(lambda: node_place(launch, topology, copy, table, is_on_one_host=is_here))
+        if is_here is not None
+        else None
+    )
     starter = STARTERS[launch.launcher]
     collected.faults += starter.faults()
     if place is None:
         raise ConfigError(collected.faults)
-    is_shared = place.layout.num_nodes > 1
+    is_shared = place.layout.num_nodes > 1 and not place.is_on_one_host
     key = collected.of(lambda: job_key(environment, is_shared=is_shared))
     collected.faults += _port_faults(place)
     if table is not None:
@@ -95,7 +106,8 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
     if collected.faults or key is None:
         raise ConfigError(collected.faults)
     ray_address = launch.ray_address or environment.get("RAY_ADDRESS") or None
-    return JobSetup(place, key, starter, launch.launcher, table, copy, ray_address)
+    copies = CopyMeeting.next_of(copy.identity) if copy is not None and place.is_on_one_host else None
+    return JobSetup(place, key, starter, launch.launcher, table, copy, ray_address, copies)
 
 
 class _Collected:
@@ -110,6 +122,14 @@ class _Collected:
         except MindBatchError as error:
             self.faults += error.faults
             return None
+
+
+def _is_on_one_host(copy: StartedAs | None) -> bool:
+    """Whether all copies of a command are on this host, as far as one may know."""
+    if copy is None or copy.rank_table is None:
+        return copy is not None and copy.is_on_one_host
+    table, _ = read_rank_table(Path(copy.rank_table), Leave(uneven=True))
+    return len(table.servers) == 1
 
 
 def _table(launch: LaunchConfig, topology: Topology) -> RankTable:

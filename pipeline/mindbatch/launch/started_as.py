@@ -1,4 +1,4 @@
-"""Whether a launcher started this process as one of several copies of a command, and as which of them."""
+"""Whether a launcher started this process as one of several copies of a command or script, and as which."""
 
 import re
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from mindbatch.fault_lines import shown
 
 LARGEST_SIZE = 1 << 20
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _HOST_CHARACTERS = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
@@ -20,7 +21,8 @@ class StartedAs:
     launcher: msrun, mpirun, rank_table or srun. is_scheduler: msrun's own copy of the command beside its
     workers, which has nothing to do. master_addr, master_port: where all copies may find copy 0, as far as
     the launcher tells. job: a name that its copies share and no other job has. rank_table: a path.
-    local_rank: among the copies on its node, where the launcher tells.
+    local_rank: among the copies on its node, where the launcher tells. is_on_one_host: the launcher says that
+    all copies are on this one. device_id: what the launcher has chosen for it.
     """
 
     launcher: str
@@ -32,6 +34,14 @@ class StartedAs:
     job: str | None = None
     rank_table: str | None = None
     local_rank: int = 0
+    is_on_one_host: bool = False
+    device_id: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """What the copies of a job have in common, and jobs that run on a host at the same time have not."""
+        told = self.job or self.rank_table or f"{self.master_addr}:{self.master_port}"
+        return f"{self.launcher} {told} {self.size}"
 
 
 def started_as(environment: Mapping[str, str]) -> StartedAs | None:
@@ -87,6 +97,10 @@ class _Variables:
         self.faults.append(f"{found}: must be {least} to {most}; {launcher} sets it")
         return least
 
+    def device(self, launcher: str) -> int | None:
+        """The device that a launcher has chosen; None where it has not."""
+        return self.number("DEVICE_ID", 0, LARGEST_SIZE, launcher) if self.has("DEVICE_ID") else None
+
     def rank_of(self, rank: str, size: str, launcher: str) -> tuple[int, int]:
         """The values of both variables."""
         num_copies = self.number(size, 1, LARGEST_SIZE, launcher)
@@ -113,6 +127,8 @@ def _by_msrun(read: _Variables) -> StartedAs | None:
         is_scheduler=role == "MS_SCHED",
         master_addr=read.text("MS_SCHED_HOST"),
         master_port=port,
+        is_on_one_host=read.text("MS_SCHED_HOST") in _LOOPBACK,
+        device_id=read.device("msrun"),
     )
 
 
@@ -127,14 +143,25 @@ def _by_mpirun(read: _Variables) -> StartedAs | None:
         size=size,
         master_addr="127.0.0.1" if is_one_host else None,
         job=read.text("PMIX_NAMESPACE") or read.text("OMPI_MCA_ess_base_jobid"),
+        local_rank=read.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, size - 1, "mpirun")
+        if read.has("OMPI_COMM_WORLD_LOCAL_RANK")
+        else 0,
+        is_on_one_host=is_one_host,
     )
 
 
 def _by_rank_table(read: _Variables) -> StartedAs | None:
     if not read.has("RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE"):
         return None
-    rank, size = read.rank_of("RANK_ID", "RANK_SIZE", "who starts by a rank table")
-    return StartedAs(launcher="rank_table", rank=rank, size=size, rank_table=read.text("RANK_TABLE_FILE"))
+    who = "who starts by a rank table"
+    rank, size = read.rank_of("RANK_ID", "RANK_SIZE", who)
+    return StartedAs(
+        launcher="rank_table",
+        rank=rank,
+        size=size,
+        rank_table=read.text("RANK_TABLE_FILE"),
+        device_id=read.device(who),
+    )
 
 
 def _by_srun(read: _Variables) -> StartedAs | None:
@@ -150,4 +177,5 @@ def _by_srun(read: _Variables) -> StartedAs | None:
         master_addr=first_host(nodes),
         job=f"slurm {read.text('SLURM_JOB_ID')}.{read.text('SLURM_STEP_ID')}",
         local_rank=read.number("SLURM_LOCALID", 0, size - 1, "srun") if read.has("SLURM_LOCALID") else 0,
+        is_on_one_host=read.text("SLURM_STEP_NUM_NODES") == "1",
     )

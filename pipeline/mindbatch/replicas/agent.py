@@ -19,7 +19,9 @@ from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.replicas.connection import Message, MessageConnection, MessageError, connect
 
 AGENT, START, END, CLOSE, GONE, ENDED, ALIVE = "agent", "start", "end", "close", "gone", "ended", "alive"
-"""Kinds. From an agent: AGENT first, GONE (what END named has), ENDED, ALIVE. To it: START, END, CLOSE."""
+SHARED, LEFT = "shared", "left"
+"""Kinds. From an agent: AGENT first, GONE (what END named has), ENDED, ALIVE, LEFT (its copy of a script has
+closed the model). To it: START, END, CLOSE, SHARED (what rank 0 of a script has; see `shared_engine`)."""
 
 ALIVE_SECONDS = 5.0
 """Between two signs of life: what is not acknowledged ends the connection (see `connection`)."""
@@ -72,11 +74,13 @@ def serve(
     world: int,
     table: str = "",
     device_offset: int = 0,
+    shared: SimpleQueue[Message | None] | None = None,
 ) -> int:
     """Does what the front says until the job is over; returns the exit code.
 
     table: digest of the rank table here; empty without one. device_offset: devices of this host that other
-    agents' ranks have.
+    agents' ranks have. shared: takes the messages of that kind, and None when the front has gone; without it
+    none are wanted.
 
     Raises:
         FrontLost: as it says. The processes have been ended.
@@ -84,8 +88,10 @@ def serve(
     messages: SimpleQueue[Message | None] = SimpleQueue()
     place = [ranks.start, ranks.stop]
     host = socket.gethostname()
-    connection.send(AGENT, ranks=place, world=world, host=host, pid=os.getpid(), table=table)
-    threading.Thread(target=_read, args=(connection, messages), name="agent reader", daemon=True).start()
+    follows = shared is not None
+    connection.send(AGENT, ranks=place, world=world, host=host, pid=os.getpid(), table=table, follows=follows)
+    reading = (connection, messages, shared)
+    threading.Thread(target=_read, args=reading, name="agent reader", daemon=True).start()
     agent = _Agent(connection, processes, key, device_offset)
     try:
         return agent.run(messages)
@@ -148,8 +154,15 @@ class _Agent:
             self._next_sign = time.monotonic() + ALIVE_SECONDS
 
 
-def _read(connection: MessageConnection, messages: SimpleQueue[Message | None]) -> None:
+def _read(
+    connection: MessageConnection,
+    messages: SimpleQueue[Message | None],
+    shared: SimpleQueue[Message | None] | None,
+) -> None:
     with suppress(EOFError, OSError, MessageError):
         while True:
-            messages.put(connection.receive())
+            message = connection.receive()
+            (shared if shared is not None and message.kind == SHARED else messages).put(message)
     messages.put(None)
+    if shared is not None:
+        shared.put(None)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from mindbatch.config.environment import thread_settings
 from mindbatch.config.memory import MachineMemory
@@ -15,17 +18,27 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.engine.build import LoadedModel, Notice
 from mindbatch.engine.memory_check import refuse_beyond_memory
 from mindbatch.engine.outline import ModelOutline, outline
+from mindbatch.errors import MindBatchError
+from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
+from mindbatch.replicas.agent import LEFT
+from mindbatch.replicas.connection import Message
 from mindbatch.replicas.meeting_place import needs_world, shares_memory
+from mindbatch.replicas.node_agent import connection_to_front, serve_front
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
-from mindbatch.replicas.remote_engine import RemoteEngine
+from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
+from mindbatch.replicas.remote_nodes import RemoteNode
+from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
 from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
 from mindbatch.screen_text import say
+
+_SECONDS_TO_LEAVE = 5.0
+"""For the ranks of a copy to end when it has left."""
 
 
 def load_replicas(
@@ -34,6 +47,8 @@ def load_replicas(
     """Starts the rank processes of a configuration and returns an engine over them that is ready.
 
     logs: the folder of the ranks' logs; None is a temporary one, which goes with the processes.
+    Where a launcher runs a script as several copies, each starts its ranks, and the engine of another copy
+    than the first has what that one's computes.
 
     Raises:
         CheckpointError, ConfigError: as `load_model`; most of it before a process is started.
@@ -43,7 +58,9 @@ def load_replicas(
     topology = topology_of(parallel)
     setup: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
     outlined = outline(model, runtime, topology.part_of(0), config.lora)
-    here = range(0) if setup.launcher == "ray" else setup.place.ranks
+    if not setup.place.is_front:
+        return _following(config, setup, outlined, notice, logs)
+    here = _ranks_here(setup)
     local_size = len(here)
     check_memory = partial(_refuse_beyond_memory, config, outlined)
     if here:
@@ -61,7 +78,7 @@ def load_replicas(
     say(*outlined.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
     links, ranks = _started(config, setup, node_logs(config, admission, logs), notice, has_worlds)
-    engine = RemoteEngine(
+    remote = RemoteEngine(
         outlined.settings,
         outlined.idle_engine(),
         topology,
@@ -72,6 +89,8 @@ def load_replicas(
         config.launch.max_restarts,
         config.launch.hang_seconds,
     )
+    copies = _copies_of_script(ranks)
+    engine = SharingEngine(remote, copies) if copies else remote
     try:
         engine.wait_until_ready()
     except BaseException:
@@ -79,8 +98,50 @@ def load_replicas(
         raise
     cache_bytes = outlined.cache_bytes * topology.world_size
     known = outlined.adapters.known
-    kernels = ", ".join(sorted(engine.kernels))
+    kernels = ", ".join(sorted(remote.kernels))
     return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes, known, kernels)
+
+
+def _following(
+    config: ModelTaskConfig, setup: JobSetup, outlined: ModelOutline, notice: Notice, logs: Path | None
+) -> LoadedModel:
+    """The model of another copy of a script than the first, once that has loaded it."""
+    shared: SimpleQueue[Message | None] = SimpleQueue()
+    connection, key = connection_to_front(setup, notice)
+
+    def serve() -> None:
+        with suppress(MindBatchError):  # `shared` tells
+            serve_front(setup, node_logs(config, connection, logs), connection, key, shared)
+
+    def leave() -> None:
+        with suppress(OSError):
+            connection.send(LEFT)
+        serving.join(_SECONDS_TO_LEAVE)
+
+    serving = threading.Thread(target=serve, name="agent", daemon=True)
+    serving.start()
+    settings = job_settings(outlined.settings, setup.place.layout.topology)
+    engine = FollowingEngine(settings, outlined.idle_engine(), shared, leave)
+    try:
+        engine.wait_until_ready(notice)
+    except BaseException:
+        engine.close()
+        raise
+    return LoadedModel(engine, outlined.facts, outlined.tokenizer, 0, outlined.adapters.known, streams=False)
+
+
+def _copies_of_script(ranks: Ranks) -> Sequence[RemoteNode]:
+    """The agents that are copies of the script that loads the model here."""
+    nodes = ranks.nodes if isinstance(ranks, JobRanks) else ()
+    return [node for node in nodes if isinstance(node, RemoteNode) and node.follows]
+
+
+def _ranks_here(setup: JobSetup) -> range:
+    """The ranks that share this host's memory and cores; in a Ray cluster nobody knows."""
+    if setup.launcher == "ray":
+        return range(0)
+    is_whole_job = setup.place.is_on_one_host
+    return range(setup.place.layout.topology.world_size) if is_whole_job else setup.place.ranks
 
 
 def _started(

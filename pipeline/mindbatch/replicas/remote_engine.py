@@ -42,6 +42,23 @@ WAIT_SECONDS = 0.1
 """The longest wait for a message: signals are put off meanwhile, and others may want the engine."""
 
 
+def job_settings(settings: EngineSettings, topology: Topology) -> EngineSettings:
+    """Those of an engine over all replicas, which has their batches: whoever feeds it reckons with them."""
+    batches = topology.pipeline_stage * topology.data_parallel  # each stage has one
+    return replace(settings, batch_size=settings.batch_size * batches)
+
+
+def refuse_as_ranks(request: Request, checks: StepEngine) -> None:
+    """Raises PromptError for what ranks would refuse. checks: an engine that does as theirs."""
+    if request.params.prefix_allowed_tokens_fn is not None:
+        raise PromptError(
+            f"{request.key}: decoding.prefix_allowed_tokens_fn: a function cannot be called from the "
+            "processes of other ranks; leave it out, or set parallel.data_parallel and the like to 1"
+        )
+    checks.add(request)
+    checks.abort({request.key})
+
+
 class RemoteEngine:
     """Runs requests over the replicas of a job.
 
@@ -67,9 +84,8 @@ class RemoteEngine:
         hang_seconds: float = 60.0,
         warn: Callable[[str], None] = say,
     ) -> None:
-        at_once = settings.batch_size * topology.pipeline_stage  # each stage has a batch
-        # So many as all replicas have: whoever feeds this engine reckons with it.
-        self.settings = replace(settings, batch_size=at_once * topology.data_parallel)
+        self.settings = job_settings(settings, topology)
+        at_once = self.settings.batch_size // topology.data_parallel
         self.replicas = [
             Replica(index, topology.ranks_of(index), topology.leader_of(index))
             for index in range(topology.data_parallel)
@@ -109,13 +125,7 @@ class RemoteEngine:
 
     def add(self, request: Request) -> None:
         """Queues a request; raises what `Engine.add` raises, and PromptError for a function as parameter."""
-        if request.params.prefix_allowed_tokens_fn is not None:
-            raise PromptError(
-                f"{request.key}: decoding.prefix_allowed_tokens_fn: a function cannot be called from the "
-                "processes of other ranks; leave it out, or set parallel.data_parallel and the like to 1"
-            )
-        self._checks.add(request)
-        self._checks.abort({request.key})
+        refuse_as_ranks(request, self._checks)
         self._dealing.add(request)
 
     def step(self) -> StepResult:

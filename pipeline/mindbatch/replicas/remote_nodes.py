@@ -13,7 +13,7 @@ from mindbatch.errors import MindBatchError
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.process_plan import Address, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
-from mindbatch.replicas.agent import AGENT, CLOSE, END, ENDED, GONE, START
+from mindbatch.replicas.agent import AGENT, CLOSE, END, ENDED, GONE, LEFT, SHARED, START
 from mindbatch.replicas.connection import JobListener, Message, MessageConnection, MessageError
 from mindbatch.screen_text import say
 
@@ -28,10 +28,17 @@ _SECONDS_TO_END = 10.0
 
 
 class RemoteNode:
-    """The processes of an agent (see `NodeProcesses`)."""
+    """The processes of an agent (see `NodeProcesses`).
 
-    def __init__(self, connection: MessageConnection, host: str) -> None:
-        self.host = host
+    ranks: that it serves. follows: it is a copy of a script, which makes the calls that are made here, too.
+    """
+
+    def __init__(
+        self, connection: MessageConnection, host: str, ranks: range = range(0), *, follows: bool = False
+    ) -> None:
+        self.host, self.ranks, self.follows = host, ranks, follows
+        self.has_left = False
+        """Whether its copy of the script has closed the model."""
         self._connection = connection
         self._living: set[str] = set()
         self._told: SimpleQueue[EndedProcess] = SimpleQueue()
@@ -85,6 +92,10 @@ class RemoteNode:
             self._gone.wait_for(lambda: self._is_lost or self._answered >= self._asked, _SECONDS_TO_END)
         self._living -= {*ending}
 
+    def share(self, **fields: Any) -> None:
+        """Tells the copy of a script what this one knows."""
+        self._send(SHARED, **fields)
+
     def begin_close(self) -> None:
         self._send(CLOSE)
 
@@ -104,6 +115,8 @@ class RemoteNode:
             lines = tuple(str(line) for line in fields["last_lines"])
             is_lost = bool(fields["is_lost"])
             self._told.put(EndedProcess(str(fields["name"]), str(fields["how"]), lines, is_lost))
+        elif message.kind == LEFT:
+            self.has_left = True
         elif message.kind == GONE:
             with self._gone:
                 self._answered = max(self._answered, int(fields["number"]))
@@ -213,7 +226,8 @@ class RemoteNodes:
                 self._refused = fault
                 connection.close()
             else:
-                node = self._nodes[ranks] = RemoteNode(connection, host)
+                follows = bool(hello.fields.get("follows"))
+                node = self._nodes[ranks] = RemoteNode(connection, host, ranks, follows=follows)
             self._changed.notify_all()
         return node
 

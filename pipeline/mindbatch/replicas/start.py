@@ -6,12 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.child_main import WHOEVER
 from mindbatch.children import command
 from mindbatch.errors import MindBatchError
+from mindbatch.launch.copy_meeting import Front
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.job_ranks import JobRanks, NodeProcesses
 from mindbatch.launch.local_processes import LocalProcesses
@@ -81,9 +83,11 @@ def start_ranks(
         program.end()
 
     several = setup.place.layout.num_nodes > 1
+    front = Front(remote.address, setup.key)
     try:
-        program.start(remote.address)
-        nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice, tells=several)]
+        with nullcontext() if setup.copies is None else setup.copies.opened(front):
+            program.start(remote.address)
+            nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice, tells=several)]
     except BaseException:
         close()
         raise

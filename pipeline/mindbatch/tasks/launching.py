@@ -72,5 +72,6 @@ def _serve(config: ModelTaskConfig, setup: JobSetup) -> int:
     from mindbatch.replicas.node_agent import serve_node
 
     ranks, (host, port) = setup.place.ranks, setup.place.meeting
-    say(f"node {setup.place.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 at {host}:{port}")
+    where = "on this host" if setup.place.is_on_one_host else f"at {host}:{port}"
+    say(f"node {setup.place.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 {where}")
     return serve_node(setup, node_logs(config, setup))

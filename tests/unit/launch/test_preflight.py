@@ -209,8 +209,9 @@ class TestCopies:
     def test_copies_that_the_processes_cannot_be_dealt_to(self) -> None:
         slurm = self.SLURM | {"SLURM_STEP_NUM_TASKS": "3"}
         assert faults(LaunchConfig("srun"), slurm | KEY) == [
-            "srun has started 3 copies of mindbatch: 4 processes cannot be dealt to them, 1 to each; start "
-            "as many as divide 4, and leave launch.local_worker_num out"
+            "srun has started 3 processes, to which the 4 processes of data_parallel=2 x model_parallel=2 "
+            "x pipeline_stage=1 cannot be dealt evenly, 1 to each; make these a multiple of 3, or start as "
+            "many as divide 4, and leave launch.local_worker_num out"
         ]
 
 

@@ -1,5 +1,7 @@
 """Which copy of a command a process is, by the variables that its launcher has set."""
 
+from dataclasses import replace
+
 import pytest
 
 from mindbatch.errors import ConfigError
@@ -18,6 +20,7 @@ MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "PMIX_NAMESPACE": "prterun-host-17@1",
 }
 TABLE = {"RANK_ID": "1", "RANK_SIZE": "2", "DEVICE_ID": "5", "RANK_TABLE_FILE": "/tables/hccl_2p.json"}
@@ -28,34 +31,43 @@ SRUN = {
     "SLURM_PROCID": "3",
     "SLURM_STEP_NODELIST": "npu[03-06]",
 }
+AS_MSRUN = StartedAs(launcher="msrun", rank=2, size=4, master_addr="10.0.0.1", master_port=8118, device_id=2)
 
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        (MSRUN, StartedAs(launcher="msrun", rank=2, size=4, master_addr="10.0.0.1", master_port=8118)),
+        (MSRUN, AS_MSRUN),
+        (
+            MSRUN | {"MS_SCHED_HOST": "localhost"},
+            replace(AS_MSRUN, master_addr="localhost", is_on_one_host=True),
+        ),
         (
             MSRUN | {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"},
-            StartedAs(
-                launcher="msrun",
-                rank=0,
-                size=4,
-                is_scheduler=True,
-                master_addr="10.0.0.1",
-                master_port=8118,
-            ),
+            replace(AS_MSRUN, rank=0, is_scheduler=True),
         ),
         (
             MPIRUN,
             StartedAs(
-                launcher="mpirun", rank=1, size=2, master_addr="127.0.0.1", job=MPIRUN["PMIX_NAMESPACE"]
+                launcher="mpirun",
+                rank=1,
+                size=2,
+                master_addr="127.0.0.1",
+                job=MPIRUN["PMIX_NAMESPACE"],
+                local_rank=1,
+                is_on_one_host=True,
             ),
         ),
         (
-            MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+            MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
             StartedAs(launcher="mpirun", rank=1, size=2, job=MPIRUN["PMIX_NAMESPACE"]),
         ),
-        (TABLE, StartedAs(launcher="rank_table", rank=1, size=2, rank_table="/tables/hccl_2p.json")),
+        (
+            TABLE,
+            StartedAs(
+                launcher="rank_table", rank=1, size=2, rank_table=TABLE["RANK_TABLE_FILE"], device_id=5
+            ),
+        ),
         (SRUN, StartedAs(launcher="srun", rank=3, size=4, master_addr="npu03", job="slurm 99.0")),
     ],
 )

@@ -75,7 +75,7 @@ def test_copies_for_one_process_would_all_run_it(
     assert run_in_job(configure("launch=srun"), run) == 7
     for name, text in {"STEP_ID": "0", "STEP_NUM_TASKS": "2", "PROCID": "1", "JOB_ID": "3"}.items():
         monkeypatch.setenv(f"SLURM_{name}", text)
-    with pytest.raises(ConfigError, match="srun has started 2 copies of mindbatch: 1 process cannot"):
+    with pytest.raises(ConfigError, match="srun has started 2 processes, to which the 1 process of"):
         run_in_job(configure("launch=srun"), run)
 
 

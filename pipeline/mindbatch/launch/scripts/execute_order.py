@@ -1,5 +1,6 @@
 """EXECUTE_ORDER: a command line given as one argument, split as a shell splits it and never evaluated."""
 
+import filecmp
 import os
 import shlex
 import shutil
@@ -17,6 +18,7 @@ Kind = Literal["mindbatch", "generate_custom", "other"]
 _GENERATE_CUSTOM = Path(__file__).resolve().parents[4] / "tools/generate_custom.py"
 _PROMPT_TASKS = ("generate", "compare")
 _PROMPT_KEYS = ("prompts", "prompts_file", "messages", "interactive")
+_PYTHONS = ("python", "python3")
 _INPUT_FLAG = "--input_data"
 
 
@@ -68,7 +70,9 @@ def _recognised(words: Sequence[str]) -> Order:
     if Path(first).name == "mindbatch":
         return Order((first,), tuple(rest), "mindbatch")
     if first.endswith(".py"):
-        return _recognised([shutil.which("python") or sys.executable, *words])
+        return _recognised(["python", *words])
+    if first in _PYTHONS:
+        return _recognised([_python(first), *rest])
     if rest[:2] == ["-m", "mindbatch"]:
         return Order((first, *rest[:2]), tuple(rest[2:]), "mindbatch")
     if rest and _is_generate_custom(rest[0]):
@@ -76,9 +80,16 @@ def _recognised(words: Sequence[str]) -> Order:
     return Order((first,), tuple(rest))
 
 
+def _python(name: str) -> str:
+    """The Python that the user has named for the script; else that of PATH, and where there is none, ours."""
+    named = sys.executable if os.environ.get("PYTHON") else shutil.which(name)
+    return named or sys.executable
+
+
 def _is_generate_custom(word: str) -> bool:
+    """Whether it is MindBatch's tool of this name, or a copy of that."""
     try:
-        return os.path.samefile(word, _GENERATE_CUSTOM)
+        return Path(word).name == _GENERATE_CUSTOM.name and filecmp.cmp(word, _GENERATE_CUSTOM, shallow=False)
     except (OSError, ValueError):  # no such file, or no name of one
         return False
 
@@ -92,11 +103,13 @@ def _program_faults(program: str) -> Iterator[str]:
 
 
 def with_input(order: Order, data: str | None, notes: list[str], faults: list[str]) -> Order:
-    """The order with INPUT_DATA, where that is given.
+    """The order with INPUT_DATA, where that is given; a note tells which program of two names is run.
 
     Other programs get `--input_data` and the text at their end; mindbatch gets it as its prompt, or as the
     file of its prompts where it is the path of one.
     """
+    if order.kind == "other" and any(Path(word).name == _GENERATE_CUSTOM.name for word in order.words):
+        notes.append(f"{_GENERATE_CUSTOM.name} is not MindBatch's: it is run on each rank, as it is")
     if not data:
         return order
     if order.kind == "other":

@@ -1,5 +1,6 @@
 """EXECUTE_ORDER: its words, what is recognised in it, and what INPUT_DATA and a script add to it."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -74,9 +75,31 @@ def test_programs_of_ours_are_known(text: str, program: tuple[str, ...], kind: s
     assert (order.program, order.arguments, order.kind) == (program, ("generate", "a=b"), kind)
 
 
-def test_a_python_file_alone_is_run_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert order_of("train.py --x").words == (sys.executable, "train.py", "--x")
+@pytest.mark.parametrize("text", ["train.py --x", "python train.py --x", "python3 train.py --x"])
+@pytest.mark.parametrize("named", [None, "any"])
+def test_python_is_the_one_that_is_named_else_that_of_path_else_ours(
+    text: str, named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYTHON", raising=False)
+    assert order_of(text).words == (sys.executable, "train.py", "--x")
+    for name in ("python", "python3"):
+        (tmp_path / name).touch(mode=0o755)
+    if named is not None:
+        monkeypatch.setenv("PYTHON", named)
+    name = "python3" if text.startswith("python3") else "python"
+    program = str(tmp_path / name) if named is None else sys.executable
+    assert order_of(text).words == (program, "train.py", "--x")
+
+
+def test_a_copy_of_generate_custom_is_ours_and_that_of_mindformers_is_not(tmp_path: Path) -> None:
+    copy = Path(shutil.copy(TOOL, tmp_path))
+    order, notes, _ = given_input(f"python {copy} --model_type x", None)
+    assert (order.program, order.kind, notes) == ((sys.executable, "-I", str(copy)), "generate_custom", [])
+    copy.write_text("import mindformers")
+    order, notes, _ = given_input(f"{sys.executable} {copy} --model_type x", None)
+    assert (order.words[1:], order.kind) == ((str(copy), "--model_type", "x"), "other")
+    assert notes == ["generate_custom.py is not MindBatch's: it is run on each rank, as it is"]
 
 
 @pytest.mark.parametrize("data", ["-x $(y)", 'two\nlines "q"', "${oc.env:HOME}"])

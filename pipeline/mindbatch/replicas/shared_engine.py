@@ -1,0 +1,234 @@
+"""The engines of a script that a launcher runs as several copies: rank 0's computes, the others are told.
+
+Every copy makes the same calls, so that its n-th request is the n-th of all. Rank 0 shares what it was asked
+and what its steps brought; the others wait for that where they would compute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Set
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
+
+from mindbatch.engine.engine import StepEngine, StepResult
+from mindbatch.engine.request import Request
+from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.errors import MindBatchError
+from mindbatch.replicas.asked import Asked
+from mindbatch.replicas.connection import Message
+from mindbatch.replicas.messages import (
+    failure_fields,
+    failure_of,
+    request_parts,
+    result_fields,
+    result_of,
+    statistics_fields,
+    statistics_of,
+)
+from mindbatch.replicas.remote_engine import WAIT_SECONDS, RemoteEngine, refuse_as_ranks
+from mindbatch.replicas.remote_nodes import RemoteNode
+
+MOST_SECONDS_APART = 1800.0
+"""So much later rank 0 may make a call than another."""
+
+_SAME_CALLS = "under a launcher every process must make the same calls, in the same order"
+
+
+def digest_of(request: Request) -> str:
+    """Of all that decides what a request brings."""
+    fields, [prompt] = request_parts([request])
+    said = json.dumps([fields, prompt.tolist()], sort_keys=True, default=str)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+class SharingEngine:
+    """Rank 0's: an engine whose requests and results the copies of the script are told."""
+
+    def __init__(self, engine: RemoteEngine, copies: Sequence[RemoteNode]) -> None:
+        self._engine, self._copies = engine, copies
+        self._untold: list[tuple[str, str]] = []
+
+    @property
+    def settings(self) -> EngineSettings:
+        return self._engine.settings
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        return self._engine.statistics
+
+    def add(self, request: Request) -> None:
+        """Queues a request; raises what `Engine.add` raises."""
+        self._engine.add(request)
+        self._untold.append((request.key, digest_of(request)))
+
+    def step(self) -> StepResult:
+        """What a step has brought.
+
+        Raises:
+            MindBatchError: a copy has left; or what `RemoteEngine.step` raises.
+        """
+        try:
+            for copy in self._copies:
+                if copy.has_left:
+                    which = f"rank {copy.ranks.start}"
+                    raise MindBatchError(
+                        f"{which} has closed its model before rank 0 was done: {_SAME_CALLS}"
+                    )
+            result = self._engine.step()
+        except Exception as error:
+            self.share(failure=failure_fields(error))
+            raise
+        if self._untold or result.events or result.finished:
+            told, self._untold = self._untold, []
+            statistics = statistics_fields(self.statistics)
+            self.share(requests=told, statistics=statistics, **result_fields(result))
+        return result
+
+    def wait_until_ready(self) -> None:
+        """See `RemoteEngine.wait_until_ready`."""
+        try:
+            self._engine.wait_until_ready()
+        except Exception as error:
+            self.share(failure=failure_fields(error))
+            raise
+        self.share(ready=True)
+
+    def abort(self, keys: Set[str] | None = None) -> None:
+        self._engine.abort(keys)
+        if keys is not None:
+            self.share(aborted=[*keys])
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def share(self, **fields: Any) -> None:
+        for copy in self._copies:
+            copy.share(**fields)
+
+
+class FollowingEngine:
+    """That of another copy: what rank 0 has computed for the same requests.
+
+    settings: of rank 0's engine. checks: an engine that accepts and refuses as ranks do.
+    shared: what rank 0 shares; None is that it has closed its model, or ended.
+    leave: tells rank 0 that this copy is done, and ends its ranks; called when this is closed or forgotten.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        checks: StepEngine,
+        shared: SimpleQueue[Message | None],
+        leave: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.statistics: EngineStatistics = checks.statistics
+        self._checks, self._shared = checks, shared
+        self._asked: dict[str, Asked] = {}
+        self._mine: dict[str, str] = {}  # digests of requests that rank 0 has not made yet
+        self._theirs: dict[str, str] = {}  # and of those that were not made here yet
+        self._early = StepResult([], [])  # what they have brought
+        self._next = 0
+        self._last_message = time.monotonic()
+        self._over: MindBatchError | None = None
+        self._leave = weakref.finalize(self, leave)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._asked)
+
+    def wait_until_ready(self, notice: Callable[[str], None]) -> None:
+        """Returns when rank 0 has loaded the model. Raises what it has raised."""
+        notice("waiting for rank 0 to load the model")
+        message = self._shared.get()
+        if message is None:
+            raise MindBatchError("rank 0 has ended before it had loaded the model")
+        if "failure" in message.fields:
+            raise failure_of(message.fields["failure"])
+        notice("")
+
+    def add(self, request: Request) -> None:
+        """Queues a request; raises what `Engine.add` raises, and MindBatchError if rank 0's is another."""
+        if self._over is not None:
+            raise self._over
+        refuse_as_ranks(request, self._checks)
+        self._next = int(request.key) + 1
+        self._asked[request.key] = Asked.of(request)
+        self._mine[request.key] = digest_of(request)
+        self._compare()
+
+    def step(self) -> StepResult:
+        """What rank 0's next step has brought, waited for a moment.
+
+        Raises:
+            MindBatchError: what rank 0's has raised; or it has made other calls, or none for too long.
+        """
+        if self._over is not None:
+            raise self._over
+        early, self._early = self._early, StepResult([], [])
+        if any(result := self._part_of(early)):
+            return result
+        try:
+            message = self._shared.get(timeout=WAIT_SECONDS)
+        except Empty:
+            if self._mine and time.monotonic() - self._last_message > MOST_SECONDS_APART:
+                self._fail(f"rank 0 has not made this call for {MOST_SECONDS_APART:.0f} s: {_SAME_CALLS}")
+            return result
+        self._last_message = time.monotonic()
+        if message is None:
+            self._fail(f"rank 0 has ended, or closed its model, before this call was over: {_SAME_CALLS}")
+        return self._taken(message.fields)
+
+    def abort(self, keys: Set[str] | None = None) -> None:
+        for key in [*self._asked] if keys is None else keys:
+            self._asked.pop(key, None)
+
+    def close(self) -> None:
+        """Tells rank 0, and ends the ranks of this copy."""
+        self._leave()
+
+    def _taken(self, fields: Mapping[str, Any]) -> StepResult:
+        if "failure" in fields:
+            self._over = failure_of(fields["failure"])
+            raise self._over
+        if "aborted" in fields:
+            if any(key in self._asked for key in fields["aborted"]):
+                self._fail(f"rank 0 has dropped a request that is waited for here: {_SAME_CALLS}")
+            return StepResult([], [])
+        self._theirs.update(fields["requests"])
+        self._compare()
+        self.statistics = statistics_of(fields["statistics"])
+        return self._part_of(result_of(fields))
+
+    def _compare(self) -> None:
+        for key in self._mine.keys() & self._theirs.keys():
+            if self._mine.pop(key) != self._theirs.pop(key):
+                self._fail(f"request {int(key) + 1} of this process is not that of rank 0: {_SAME_CALLS}")
+
+    def _part_of(self, result: StepResult) -> StepResult:
+        """What is for requests that were made here; what is for those to come is kept for them."""
+        mine = StepResult([], [])
+        for event in result.events:
+            if event.key in self._asked:
+                mine.events.append(event)
+            elif int(event.key) >= self._next:
+                self._early.events.append(event)
+        for output in result.finished:
+            if output.key in self._asked:
+                mine.finished.append(self._asked.pop(output.key).completed(output))
+            elif int(output.key) >= self._next:
+                self._early.finished.append(output)
+        return mine
+
+    def _fail(self, reason: str) -> NoReturn:
+        self._over = MindBatchError(reason)
+        raise self._over
