@@ -12,6 +12,9 @@ from mindbatch.models.registry import MODEL_TYPES
 MOST_THREADS = 256
 """Of the C++ kernels, as csrc/thread_pool.cpp has it."""
 
+DEFAULT_BATCH_SIZE = 32
+"""Where steps have fewer tokens, there are fewer sequences in them; who asks for more than fit is refused."""
+
 
 @dataclass
 class ModelConfig:
@@ -27,7 +30,11 @@ class ModelConfig:
     )
     provider: str = option("native", "who runs the model", choices=("native", "mindformers"))
     use_past: bool = option(True, "keep keys and values of past tokens; false recomputes them at every step")
-    batch_size: int = option(8, "largest number of sequences in one step", minimum=1)
+    batch_size: int = option(
+        DEFAULT_BATCH_SIZE,
+        "largest number of sequences in one step; more of them are faster where the cache holds them",
+        minimum=1,
+    )
     seq_length: int | None = option(
         None, "longest prompt + output, in tokens; null: the model's own", minimum=1
     )
@@ -135,6 +142,16 @@ class RuntimeConfig:
         choices=("auto", "portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
     )
     verbose: bool = option(False, "show the messages of MindSpore and MindFormers, and tracebacks")
+
+
+def batch_fault(model: ModelConfig, runtime: RuntimeConfig) -> str | None:
+    """Why a step has no room for the batch that was asked for; one that is the default is made smaller."""
+    if not 0 < runtime.max_batched_tokens < model.batch_size != DEFAULT_BATCH_SIZE:
+        return None
+    return (
+        f"runtime.max_batched_tokens={runtime.max_batched_tokens}: must be at least "
+        f"model.batch_size={model.batch_size}, for each sequence takes one token of a step"
+    )
 
 
 def ignored_keys(model: ModelConfig) -> IgnoredKeys:

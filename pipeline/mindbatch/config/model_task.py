@@ -16,6 +16,7 @@ from mindbatch.config.model_schema import (
     ModelConfig,
     ParallelConfig,
     RuntimeConfig,
+    batch_fault,
     ignored_keys,
 )
 from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
@@ -200,11 +201,8 @@ def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]
         parse_bytes(runtime.cache_memory)
     except ValueError as error:
         yield f"runtime.cache_memory={shown(runtime.cache_memory)}: {error}"
-    if 0 < runtime.max_batched_tokens < model.batch_size:
-        yield (
-            f"runtime.max_batched_tokens={runtime.max_batched_tokens}: must be at least "
-            f"model.batch_size={model.batch_size}, for each sequence takes one token of a step"
-        )
+    if fault := batch_fault(model, runtime):
+        yield fault
     if runtime.kernels != "auto" and runtime.device_target == "Ascend":
         yield (
             f"runtime.kernels={runtime.kernels}: not with runtime.device_target=Ascend, which has kernels of "

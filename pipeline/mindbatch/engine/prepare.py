@@ -8,7 +8,7 @@ from pathlib import Path
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.memory import parse_bytes
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.engine.assistant_model import AssistantFolder, find_assistant
 from mindbatch.engine.described import DescribedModel, open_model
 from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapters
@@ -119,7 +119,7 @@ def engine_settings(
     in_chunks = model.use_past and facts.two_positions is None
     blocks = affordable_blocks(budget, token_bytes, runtime.block_size, engines)
     return EngineSettings(
-        batch_size=model.batch_size,
+        batch_size=min(model.batch_size, most),
         seq_length=seq_length,
         block_size=runtime.block_size,
         num_blocks=blocks,
@@ -147,7 +147,7 @@ def _most_tokens(
     bound = min((each for each in bounds if each is not None), default=None)
     if bound is None:
         return runtime.max_batched_tokens
-    if bound < model.batch_size:
+    if bound < (1 if model.batch_size == DEFAULT_BATCH_SIZE else model.batch_size):
         raise ConfigError(
             f"model.batch_size={model.batch_size}: with runtime.device_target={runtime.device_target} this "
             f"model's attention gathers keys and values of {seq_length} tokens for every sequence; allowed: "

@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 MOST_GENERATED = 256
 """Tokens of an output where the task says nothing, as for the harness's own models."""
-BATCH_SIZE = 32
 CLOCK = "strftime_now"
 """What a chat template calls to write a date."""
 PEFT = "peft"
@@ -58,7 +57,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         adapter: with `llm`, the name of one of its adapters; None is its default.
         max_length: most tokens that the model sees of a request; None: as many as it can score.
         batch_size: most sequences of a step; "auto", and the 1 that the harness gives where it is not told
-            any, are 32.
+            any, are that of `LLM`.
         date: what the clock of a chat template says, as YYYY-MM-DD; None: the day on which this was made.
         on_progress: is called, in place of a bar, with a title and how many of how many requests are done.
         device, max_batch_size: for torch; `device_target` and `batch_size` stand for them here, and only what
@@ -97,7 +96,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             )
         if llm is None:
             assert pretrained is not None
-            llm = LLM(pretrained, batch_size=_batch_size(batch_size), **_with_peft(options, peft))
+            llm = LLM(pretrained, **_batch_size(batch_size), **_with_peft(options, peft))
         if date is not None and not is_day(date):
             raise ConfigError(f"date={date!r}: {DAY_RULE}")
         self._llm, self._adapter, self._on_progress = llm, adapter, on_progress
@@ -297,13 +296,13 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return outputs
 
 
-def _batch_size(given: int | str) -> int:
-    """The harness's command line gives a text."""
+def _batch_size(given: int | str) -> dict[str, int]:
+    """The keyword of `LLM`, if it needs one; the harness's command line gives a text."""
     if str(given) in ("auto", "1"):
-        return BATCH_SIZE
+        return {}
     if not str(given).isdecimal():
         raise ConfigError(f"batch_size={given!r}: must be a number of sequences, or auto")
-    return int(given)
+    return {"batch_size": int(given)}
 
 
 def _with_peft(options: Mapping[str, Any], folder: str | None) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Generate:
             key_column must be given. `date`, where it is not, is one for all actors of a job.
         decoding: the decoding parameters; a column of `data` may say more for single rows.
         output: `columns` to stand beside the results, `token_ids`, `prompt`.
-        options: the keywords of `LLM`; batch_size, of sequences in a step, is 32 as in `mindbatch batch`.
+        options: the keywords of `LLM`; batch_size is of sequences in a step.
             num_threads is the number of CPUs that Ray gives the actor unless it is said.
 
     Raises:

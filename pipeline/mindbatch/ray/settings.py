@@ -7,13 +7,13 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.model_schema import DecodingConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.llm_input import options_of
-from mindbatch.run.batch_config import BatchConfig, BatchModelConfig, BatchOutputConfig
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 
 ERROR = "error"
 """The column that says why a row has no result."""
@@ -62,9 +62,9 @@ def settings_of(
 
 def _model_of(
     path: Any, options: Mapping[str, Any]
-) -> tuple[BatchModelConfig, RuntimeConfig, ParallelConfig, LoraConfig]:
-    given = options_of(path, {"batch_size": BatchModelConfig().batch_size, **options})
-    return BatchModelConfig(**vars(given.model)), given.runtime, given.parallel, given.lora
+) -> tuple[ModelConfig, RuntimeConfig, ParallelConfig, LoraConfig]:
+    given = options_of(path, options)
+    return given.model, given.runtime, given.parallel, given.lora
 
 
 def _section_faults(name: str, schema: type, given: object, refused: Mapping[str, str]) -> Iterator[str]:

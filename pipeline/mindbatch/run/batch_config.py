@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
-from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
@@ -23,15 +22,6 @@ CSV_FIELDS = RESULT_FIELDS | {
 ADAPTER = "adapter"
 """What results hold besides where there are adapters."""
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
-
-
-@dataclass
-class BatchModelConfig(ModelConfig):
-    """Which model, and how it is held."""
-
-    batch_size: int = option(
-        32, "largest number of sequences in one step; more of them are faster and need more cache", minimum=1
-    )
 
 
 @dataclass
@@ -65,7 +55,6 @@ class BatchConfig(ModelTaskConfig):
 
     advises_sampling: ClassVar[bool] = True
 
-    model: BatchModelConfig = section(BatchModelConfig)
     data: DataConfig = section(DataConfig)
     output: BatchOutputConfig = section(BatchOutputConfig)
     progress: str = option(

@@ -130,3 +130,15 @@ def test_hydra_has_its_own_configuration_again() -> None:
     compose_task(TASKS["doctor"], [])
     assert ConfigStore.instance().load("hydra/config.yaml").node == before
     assert before.defaults
+
+
+def test_every_task_and_python_have_the_same_batch() -> None:
+    """It is made smaller where a step has fewer tokens; who asks for more than fit is refused."""
+    keys = [schema_keys(task.schema).keys for task in TASKS.values()]
+    assert {key["model.batch_size"].default for key in keys if "model.batch_size" in key} == {32}
+    small, others = RuntimeConfig(max_batched_tokens=16), (ParallelConfig(), LoraConfig())
+    assert option_faults(ModelConfig(), small, *others) == []
+    assert option_faults(ModelConfig(batch_size=17), small, *others) == [
+        "runtime.max_batched_tokens=16: must be at least model.batch_size=17, for each sequence takes one "
+        "token of a step"
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench_model import write_random_gpt2
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.engine.request import Request
@@ -97,3 +97,6 @@ def test_a_step_of_gathered_attention_is_bounded_by_its_memory(tmp_path: Path) -
         ConfigError, match="batch_size=33: .*16384 tokens for every sequence; allowed: 1 to 32"
     ):
         on_ascend(tmp_path, cache_memory="1GiB", batch_size=33)
+    write_random_gpt2(tmp_path, wide | {"n_positions": 32768})
+    found = on_ascend(tmp_path, cache_memory="1GiB", batch_size=DEFAULT_BATCH_SIZE)
+    assert found.settings.batch_size == found.settings.max_batched_tokens == 16

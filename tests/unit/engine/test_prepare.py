@@ -96,3 +96,12 @@ def test_the_cache_is_rounded_as_the_weights_are(options: dict[str, Any], bytes_
     facts = prepare_model(model, RuntimeConfig(), with_tokenizer=False).described.facts
     numbers = facts.cache_bytes_per_token(1)
     assert token_bytes_of(model, RuntimeConfig(), facts) == bytes_of_a_number * numbers
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens", "sequences"), [({}, 512, 32), ({}, 5, 5), ({"batch_size": 4}, 5, 4)]
+)
+def test_a_step_has_no_more_sequences_than_tokens(asked: dict[str, Any], tokens: int, sequences: int) -> None:
+    model = ModelConfig(checkpoint_name_or_path=str(SHIPPED), **asked)
+    runtime = RuntimeConfig(max_batched_tokens=tokens)
+    assert prepare_model(model, runtime, with_tokenizer=False).settings.batch_size == sequences

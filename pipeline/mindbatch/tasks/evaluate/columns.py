@@ -16,7 +16,7 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean, shown
-from mindbatch.run.batch_config import BatchConfig, BatchModelConfig, BatchOutputConfig
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.tasks.evaluate.requests import requests_data
 from mindbatch.tasks.evaluate.schema import OWN_MODEL, EvaluateConfig
 
@@ -100,7 +100,7 @@ def run_config(
         decoding = DecodingConfig(max_new_tokens=1, prompt_logprobs=0)
     model = model_of(config, column)
     made = BatchConfig(
-        model=BatchModelConfig(**vars(model)),
+        model=model,
         lora=adapters_of(config, column),
         decoding=decoding,
         parallel=config.parallel,

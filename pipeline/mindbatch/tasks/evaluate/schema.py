@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
-from mindbatch.config.model_schema import DecodingConfig, ModelConfig
+from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.model_task import NO_MODEL, ModelTaskConfig
 from mindbatch.config.path_faults import (
     folder_fault,
@@ -27,13 +27,6 @@ OWN_MODEL = "model"
 """The name of `model` among several checkpoints."""
 _NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
-
-
-@dataclass
-class EvaluateModelConfig(ModelConfig):
-    """Which model, and how it is held."""
-
-    batch_size: int = option(32, "largest number of sequences in one step", minimum=1)
 
 
 @dataclass
@@ -120,7 +113,6 @@ class EvaluateConfig(ModelTaskConfig):
     listed_group: ClassVar[str] = "decoding"
     listed_options: ClassVar[tuple[str, ...]] = ("greedy",)
 
-    model: EvaluateModelConfig = section(EvaluateModelConfig)
     data: DataConfig = section(DataConfig)
     task: AnswerConfig = section(AnswerConfig)
     harness: HarnessConfig = section(HarnessConfig)

@@ -6,7 +6,7 @@ from typing import Any
 from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
 from mindbatch.config.memory import GIB, parse_bytes
-from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_fault
 from mindbatch.config.model_task import device_map_faults
 
 RESERVE_BYTES = 4 * GIB
@@ -48,11 +48,8 @@ def compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: Runtim
     if parallel.pipeline_stage > 1 and model.provider == "mindformers":
         yield stages_fault(parallel.pipeline_stage)
     yield from device_map_faults(parallel)
-    if runtime.max_batched_tokens < model.batch_size:
-        yield (
-            f"runtime.max_batched_tokens={runtime.max_batched_tokens}: must be at least "
-            f"model.batch_size={model.batch_size}, for each sequence takes one token of a step"
-        )
+    if fault := batch_fault(model, runtime):
+        yield fault
     try:
         parse_bytes(runtime.cache_memory)
     except ValueError as error:
