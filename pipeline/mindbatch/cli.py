@@ -16,7 +16,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, Mi
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
-from mindbatch.standard_streams import discard_output, output_fails_with
+from mindbatch.standard_streams import discard_output, hold_libraries_back, output_fails_with
 from mindbatch.tasks.registry import TASKS, Task
 
 SWITCHES = {
@@ -42,13 +42,14 @@ class CommandLine:
     overrides: list[str] = field(default_factory=list)
     switches: set[str] = field(default_factory=set)
     paths: dict[str, Path] = field(default_factory=dict)
+    is_command: bool = False
 
 
 def entry_point() -> NoReturn:
     """What the console script runs. Being told to end is an interrupt too: what was begun is tidied up."""
     own_the_process()
     signal_notes.install()
-    code = main(sys.argv[1:])
+    code = main(sys.argv[1:], is_command=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)  # there is nothing left to end
     if signal_notes.came is not None:
         _leave(code)
@@ -67,12 +68,16 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the command line `arguments` and returns the exit code; errors are printed, one line each."""
+def main(arguments: list[str], *, is_command: bool = False) -> int:
+    """Runs the command line `arguments` and returns the exit code; errors are printed, one line each.
+
+    is_command: the process has nothing else to do, so that its standard error is this command's.
+    """
     line = CommandLine()
     _accept_every_character()
     try:
         line = parse_command_line(arguments)
+        line.is_command = is_command
         code = _dispatch(line)
         sys.stdout.flush()  # a reader that has gone is noticed here, not at the interpreter's exit
         return code
@@ -155,6 +160,8 @@ def _run(task: Task, line: CommandLine) -> int:
     config = composition.finish()
     if config.wants_verbose:
         line.switches.add(VERBOSE)
+    if line.is_command and not config.wants_verbose:
+        hold_libraries_back()
     prepare_environment(verbose=config.wants_verbose, num_threads=config.thread_count)
     say(*config.notes)
     run = task.run  # imports the task

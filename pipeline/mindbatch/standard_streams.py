@@ -20,6 +20,21 @@ def open_closed_streams() -> None:
         setattr(sys, name, stream)
 
 
+def hold_libraries_back() -> None:
+    """Leads nowhere what libraries write to standard error past Python, such as the panics of those in Rust.
+
+    What is written to sys.stderr comes where it came before.
+    """
+    before, nowhere = sys.stderr, os.open(os.devnull, os.O_WRONLY)
+    before.flush()
+    ours = open(  # noqa: SIM115
+        os.dup(before.fileno()), "w", buffering=1, encoding=before.encoding, errors=before.errors
+    )
+    os.dup2(nowhere, before.fileno())
+    os.close(nowhere)
+    sys.stderr = ours
+
+
 def output_fails_with(error: OSError) -> bool:
     """Whether an error, which no file of ours has, came of writing to standard output."""
     try:
@@ -34,20 +49,29 @@ def discarded_output() -> Iterator[TextIO]:
     """Drops what anybody writes to standard output and error, other processes too; gives standard error."""
     sys.stdout.flush()
     sys.stderr.flush()
-    saved = os.dup(1), os.dup(2)
+    ours = _standard_error()
+    saved = {number: os.dup(number) for number in {1, 2, ours}}
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
-        with open(saved[1], "w", encoding="utf-8", errors="replace", closefd=False) as terminal:
+        for number in saved:
+            os.dup2(nothing, number)
+        with open(saved[ours], "w", encoding="utf-8", errors="replace", closefd=False) as terminal:
             yield terminal
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, descriptor in enumerate(saved, 1):
-            os.dup2(descriptor, number)
-        for descriptor in (*saved, nothing):
+        for number, descriptor in saved.items():
+            os.dup2(descriptor, number, inheritable=number <= 2)
+        for descriptor in (*saved.values(), nothing):
             os.close(descriptor)
+
+
+def _standard_error() -> int:
+    """The descriptor that messages are written to; see `hold_libraries_back`."""
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError):  # one of a program's own
+        return 2
 
 
 def discard_output() -> None:

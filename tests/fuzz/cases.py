@@ -27,6 +27,9 @@ WALL_SECONDS = 60
 """After which a case that waits without computing is killed."""
 LONGEST_LINE = 2000
 _CASES_PER_CHILD = 500
+_JOBS_PER_CHILD = 50
+_MEMORY_OF_JOBS = 4
+"""Times MEMORY: threads reserve much that they do not use."""
 _ONLY_A_COUNT = re.compile(r"\.\.\. and \d+ more [a-z ]+")
 
 
@@ -36,7 +39,8 @@ class Reader:
 
     make: writes a good folder and gives the files of it that are changed, one at a time. read: what is tried,
     given the changed file. share: cases for each hundred of the others, for what takes long. bare_lines: its
-    messages need not name the file, and may hold what the command line escapes and cuts.
+    messages need not name the file, and may hold what the command line escapes and cuts. is_job: it starts
+    threads, so that what is good is read in a child, too.
     """
 
     name: str
@@ -45,6 +49,7 @@ class Reader:
     mutation: Mutation
     share: int = 100
     bare_lines: bool = False
+    is_job: bool = False
 
 
 class Fault(Exception):
@@ -58,11 +63,11 @@ def run_reader(reader: Reader, cases: range, kept: Path) -> list[str]:
         folder = Path(home) / reader.name
         folder.mkdir()
         files = {path: path.read_bytes() for path in reader.make(folder)}
-        for path in files:
+        for path in () if reader.is_job else files:
             reader.read(path)  # what is good is read
         first = cases.start
         while first < cases.stop:
-            last = min(cases.stop, first + _CASES_PER_CHILD)
+            last = min(cases.stop, first + (_JOBS_PER_CHILD if reader.is_job else _CASES_PER_CHILD))
             first, fault = _in_child(reader, folder, files, range(first, last))
             if fault:
                 place, content = _case(reader, files, first - 1)
@@ -84,6 +89,7 @@ def _case(reader: Reader, files: dict[Path, bytes], number: int) -> tuple[Path, 
 def _in_child(reader: Reader, folder: Path, files: dict[Path, bytes], cases: range) -> tuple[int, str]:
     """The first case that is still to be run, and the fault of the one before it, if it had one."""
     progress = mmap.mmap(-1, 8)
+    progress[:] = cases.start.to_bytes(8, "little")
     receiving, sending = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -91,7 +97,9 @@ def _in_child(reader: Reader, folder: Path, files: dict[Path, bytes], cases: ran
         os.close(receiving)
         with os.fdopen(sending, "w", encoding="utf-8", errors="backslashreplace") as pipe:
             try:
-                _bound_memory()
+                _bound_memory(MEMORY * (_MEMORY_OF_JOBS if reader.is_job else 1))
+                for path in files if reader.is_job else ():
+                    reader.read(path)
                 for number in cases:
                     progress[:] = number.to_bytes(8, "little")
                     _try(reader, folder, files, number)
@@ -151,9 +159,9 @@ def _check(faults: tuple[str, ...], folder: Path | None) -> None:
             raise Fault(f"a line of {len(line)} characters: {line[:300]}")
 
 
-def _bound_memory() -> None:
+def _bound_memory(more: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + MEMORY
+    limit = pages * resource.getpagesize() + more
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -17,10 +17,11 @@ os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
 from fuzz.cases import run_reader
 from fuzz.checkpoint_readers import READERS as CHECKPOINTS
 from fuzz.command_readers import READERS as COMMANDS
+from fuzz.job_readers import READERS as JOBS
 from fuzz.planted_readers import READERS as PLANTED
 from fuzz.run_readers import READERS as RUNS
 
-READERS = {reader.name: reader for reader in (*CHECKPOINTS, *RUNS, *COMMANDS)}
+READERS = {reader.name: reader for reader in (*CHECKPOINTS, *RUNS, *COMMANDS, *JOBS)}
 ALL = {**READERS, **{reader.name: reader for reader in PLANTED}}
 
 

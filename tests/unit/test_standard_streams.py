@@ -1,11 +1,16 @@
 """A command whose standard streams are closed or full, or whose folder is gone, says so or goes on."""
 
+import base64
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from small_gpt2 import write_small_gpt2
 
 MINDBATCH = f"{sys.executable} -m mindbatch"
 TABLE = Path(__file__).parents[2] / "examples/rank_table.json"
@@ -50,10 +55,13 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     assert (code, err) == (2, "mindbatch: the current folder has been removed; change to another one\n")
 
 
-def test_output_of_anybody_is_discarded_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_held", [False, True])
+def test_output_of_anybody_is_discarded_meanwhile(tmp_path: Path, is_held: bool) -> None:
     script = """
 import os, sys
-from mindbatch.standard_streams import discarded_output
+from mindbatch.standard_streams import discarded_output, hold_libraries_back
+if HELD:
+    hold_libraries_back()
 print("before")
 try:
     with discarded_output() as error:
@@ -66,5 +74,26 @@ except ValueError:
     print("after")
     print(" after", file=sys.stderr)
 """
-    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "script.py").write_text(script.replace("HELD", str(is_held)))
     assert run(f"{sys.executable} script.py", tmp_path) == (0, "before\nafter\n", "kept after\n")
+
+
+def write_panicking(folder: Path) -> None:
+    """A model whose tokenizer's library panics over every text."""
+    write_small_gpt2(folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    charsmap = base64.b64encode((64).to_bytes(4, "little") + b"\xff" * 64).decode()
+    tokenizer["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def test_what_libraries_write_is_for_verbose(tmp_path: Path) -> None:
+    write_panicking(tmp_path / "model")
+    command = f"{MINDBATCH} generate model.checkpoint_name_or_path=model prompts=[a]"
+    code, _, err = run(command, tmp_path)
+    assert code == 1
+    assert re.fullmatch(r"mindbatch: prompts\[0\]: the tokenizer cannot encode it: index out of .*\n", err)
+    code, _, verbose = run(f"{command} --verbose", tmp_path)
+    assert code == 1
+    assert "panicked at" in verbose
+    assert err.splitlines()[0] in verbose

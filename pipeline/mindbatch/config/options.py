@@ -1,5 +1,6 @@
 """The options of the groups (`model=auto`), shipped and the user's own: their files, and what these set."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +55,7 @@ class OptionFiles:
         near = did_you_mean(option, names, cutoff=0.8 if group == "model" else 0.6)
         hint = f"no such option; there are {', '.join(names)}{near}"
         if group == "model" and not near:  # a folder, or the name of a model on the hub
-            there = "" if Path(option).is_dir() or "/" in option else f"{hint}; "
+            there = "" if os.path.isdir(option) or "/" in option else f"{hint}; "
             hint = f"{there}a folder is given as model.checkpoint_name_or_path={option}"
         log.add(f"{choice.source}{group}={option}: {hint}", group)
         return False

@@ -88,8 +88,9 @@ def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> Addr
     found = Addresses(str(path))
     try:
         data = first_bytes(path, LARGEST_CONF + 1)
-    except OSError as error:
-        found.faults.append(f"{path}: cannot be read ({reason_of(error)})")
+    except (OSError, ValueError) as error:  # ValueError: what is no path
+        reason = reason_of(error) if isinstance(error, OSError) else error
+        found.faults.append(f"{path}: cannot be read ({reason})")
         return found
     if len(data) > LARGEST_CONF:
         found.faults.append(f"{path}: more than {LARGEST_CONF >> 20} MiB")

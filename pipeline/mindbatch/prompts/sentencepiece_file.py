@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts.charsmap import refuse_false_charsmap
 
 SPACE = "▁"
 UNIGRAM, BYTE_PAIRS = 1, 2  # TrainerSpec.model_type
@@ -70,14 +71,16 @@ def _normalizers(defined: Iterable[str]) -> Iterable[normalizers.Normalizer]:
 
 
 def parsed_model(data: bytes, path: Path) -> Any:
-    """The ModelProto of a file's bytes. CheckpointError: they are none."""
+    """The ModelProto of a file's bytes. CheckpointError: they are none, or its table is cut off."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
     try:
-        return sentencepiece_model_pb2.ModelProto.FromString(data)
+        model = sentencepiece_model_pb2.ModelProto.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:  # one or the other, as protobuf is built
         raise CheckpointError(f"{path}: not a sentencepiece model: {error}") from error
+    refuse_false_charsmap(model.normalizer_spec.precompiled_charsmap, path)
+    return model
 
 
 def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:

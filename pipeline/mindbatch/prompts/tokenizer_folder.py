@@ -17,6 +17,8 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
 from mindbatch.checkpoint.json_object import read_bounded
 from mindbatch.errors import CheckpointError
+from mindbatch.prompts.charsmap import refuse_false_charsmaps
+from mindbatch.prompts.prompt_lines import utf8_fault
 from mindbatch.strict_json import parts_fault
 
 SETTINGS = "tokenizer_config.json"
@@ -112,6 +114,7 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
         if has_file(folder, name):
             with collecting(faults):
                 found[name] = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
+                refuse_false_charsmaps(found[name], folder / name)
     for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
         with collecting(faults):
             if has_file(folder, name):
@@ -120,6 +123,7 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
     for name in _template_names(folder):
         with collecting(faults):
             found[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)
+            _refuse_other_text(found[name], folder / name)
     raise_if_any(faults)
     with tempfile.TemporaryDirectory(prefix="mindbatch-tokenizer-") as copy:
         for name, data in found.items():
@@ -127,6 +131,13 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
         yield Path(copy)
+
+
+def _refuse_other_text(template: bytes, path: Path) -> None:
+    try:
+        template.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: {utf8_fault(error)}") from error
 
 
 def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Path) -> bytes:

@@ -241,6 +241,8 @@ def test_strange_paths_are_refused_not_crashed_on() -> None:
     for path in ("x" * 5000, "'a\0b'", "shipped:../../etc", "'~nobody-has-this-name/x'"):
         (line,) = faults(f"model.checkpoint_name_or_path={path}", "prompts=Hi")
         assert line.startswith("model.checkpoint_name_or_path=")
+    (line,) = faults(f"model={'x' * 5000}", "prompts=Hi")
+    assert "no such option" in line
 
 
 def test_an_unknown_option_lists_those_that_exist(model_folder: Path) -> None:

@@ -230,6 +230,8 @@ def test_a_list_of_mindformers_stands_for_its_adapters(here: Path) -> None:
         ('{"law": "law", "law": "med"}', "(the key 'law' appears twice"),
         ("{}", "lora.adapters=lists: lora_adapter.json has {}; must be an object of folders by name"),
         ("PK", "lora.adapters=lists: lora_adapter.json: not valid JSON"),
+        (json.dumps({"law": "x" * 5000}), "...: cannot be used (File name too long)"),
+        (json.dumps({"law": "x\0"}), "lora.adapters.law=x\0: no such folder"),
     ],
 )
 def test_lists_that_are_none(here: Path, content: str | None, fault: str) -> None:

@@ -269,3 +269,18 @@ def test_a_decoder_that_panics_on_short_tokens_is_refused(tmp_path: Path) -> Non
     write_folder(tmp_path, backend, {"tokenizer_class": "PreTrainedTokenizerFast"})
     with pytest.raises(CheckpointError, match="Strip with stop above 0"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"tokenizer_class": "PreTrainedTokenizerFast"}, LLAMA], ids=["plain", "llama"]
+)
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/tools.jinja"])
+def test_a_template_that_is_not_utf8_is_refused_by_name(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    write_folder(tmp_path, sentencepiece_like(), settings)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes("{{ 'é' }}".encode("latin-1"))
+    with pytest.raises(CheckpointError) as caught:
+        load_tokenizer_files(tmp_path)
+    assert caught.value.faults == (f"{tmp_path / name}: not valid UTF-8: byte 0xe9 at position 4",)

@@ -10,7 +10,7 @@ from typing import Any
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.fault_lines import nearest
+from mindbatch.fault_lines import nearest, shown
 
 _MAX_SIBLINGS = 10_000
 
@@ -88,8 +88,13 @@ _MAX_BYTES = 4 << 20
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Reads config.json. CheckpointError when it is missing or not strict JSON."""
-    return _read(folder, CONFIG_NAME)
+    """Reads config.json. CheckpointError when it is missing or not strict JSON, or its type is no text."""
+    config = _read(folder, CONFIG_NAME)
+    if not isinstance(config.get("model_type"), str | None):
+        raise CheckpointError(
+            f"{folder / CONFIG_NAME}: model_type={shown(config['model_type'])}: must be a text"
+        )
+    return config
 
 
 def read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:

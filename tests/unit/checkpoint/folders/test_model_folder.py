@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
+from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.errors import CheckpointError, ConfigError
@@ -54,6 +55,13 @@ def test_a_folder_gives_config_and_tensors(folder: Path) -> None:
 
 def test_no_generation_config(folder: Path) -> None:
     assert ModelFolder(folder).generation_config is None
+
+
+@pytest.mark.parametrize("model_type", [["gpt2"], {}, 7, True])
+def test_a_type_that_is_no_text(folder: Path, model_type: Any) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(CheckpointError, match=r"config.json: model_type=.*: must be a text$"):
+        read_config(folder)
 
 
 def test_unknown_tensor(folder: Path) -> None:
