@@ -15,6 +15,7 @@ from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeCo
 from mindbatch.config.model_task import ModelTaskConfig, option_faults, settle_model_paths
 from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean
 
@@ -170,6 +171,11 @@ def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]
         faults.append(f"{place}: found {kind}; must be a DecodingParams or a dict, for all or each")
     elif unknown := _unknown(f"{place}: ", given):
         faults += unknown
+    elif {**given, **keywords}.get("seed") == RANDOM:
+        faults.append(
+            f"{place}: seed={RANDOM!r}: give DecodingParams(seed={RANDOM!r}, ...), whose seed then says what "
+            "was drawn"
+        )
     else:
         try:
             return DecodingParams(**{**given, **keywords})

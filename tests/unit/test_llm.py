@@ -108,6 +108,7 @@ def test_what_is_no_prompt_is_refused(prompts: Any, shadow_llm: LLM) -> None:
         ([FEW, 5], r"params\[1\]: found int; must be a DecodingParams or a dict, for all or each"),
         ([FEW, {"top_q": 1}], r"params\[1\]: top_q: unknown decoding parameter; did you mean top_p\?"),
         ({"do_sample": True, "top_p": 1.5}, "decoding.top_p=1.5: must be .*"),
+        ([FEW, {"seed": "random"}], r"params\[1\]: seed='random': give DecodingParams\(seed='random', .*"),
     ],
 )
 def test_wrong_params_are_refused(params: Any, reason: str, shadow_llm: LLM) -> None:

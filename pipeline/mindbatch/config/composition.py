@@ -75,6 +75,7 @@ class Composition:
         self.log.add_consequences(config.settle_paths())
         if config.runs_model:
             self._ask_model(cast("ModelTaskConfig", config))
+            cast("ModelTaskConfig", config).draw_seed()
         self.log.add_consequences(self._faults(config))
         self.log.raise_if_any()
         config.unresolved_yaml = self._portable_yaml(config)
@@ -296,15 +297,26 @@ def save_config(
 ) -> None:
     """Writes `config` to `path` as YAML, whole or not at all; ${...} stay as written, so no secret is kept.
 
-    fixed: by key, what has come of values that were left to the moment; None is left as it is.
+    What was drawn stands in it. fixed: by key, what has come of other values that were left to the moment;
+    None is left as it is.
 
     Raises StorageError when it cannot be written.
     """
-    tree = OmegaConf.create(config.unresolved_yaml)
-    for name, value in (fixed or {}).items():
-        if value is not None:
+    values = {name: value for name, value in {**config.drawn, **(fixed or {})}.items() if value is not None}
+    write_whole(path, _with_values(config.unresolved_yaml, values).encode(), storage)
+
+
+def _with_values(text: str, values: Mapping[str, Any]) -> str:
+    """A configuration as YAML with other values."""
+    if not values:
+        return text
+    tree: Any = OmegaConf.create(text)
+    for name, value in values.items():
+        if OmegaConf.is_list(tree.get(name.partition(".")[0])):
+            tree[name] = value  # beside the list of options for its section
+        else:
             OmegaConf.update(tree, name, value)
-    write_whole(path, OmegaConf.to_yaml(tree).encode(), storage)
+    return OmegaConf.to_yaml(tree)
 
 
 def _defaults_for(

@@ -23,6 +23,7 @@ from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.decoding.value_kinds import RANDOM, drawn_seed
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.memory import (
     DTYPES,
@@ -39,6 +40,7 @@ from mindbatch.kernels.memory import (
 NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
 SMALLEST_NPU_BLOCK = 16
+SEED = "decoding.seed"
 
 
 @dataclass
@@ -54,6 +56,9 @@ class ModelTaskConfig(TaskConfig):
 
     advises_sampling: ClassVar[bool] = False
     """Whether the user is told that the model recommends sampling where the run is plainly greedy."""
+
+    records_seed: ClassVar[bool] = False
+    """Whether a run's record has the seed that was drawn, with which the same command goes on."""
 
     starts_processes: ClassVar[bool] = True
     """Whether the task runs the model in as many processes as `parallel` makes."""
@@ -78,6 +83,22 @@ class ModelTaskConfig(TaskConfig):
     def is_launched(self) -> bool:
         is_plain = self.launch.launcher == "dynamic" and not self.launch.dry_run
         return self.starts_processes and (world_size_of(self.parallel) > 1 or not is_plain)
+
+    def draw_seed(self) -> None:
+        """Draws the seed where one is to be drawn: the same for all variants."""
+        chosen = [each for each in (self.decoding, *self.variants.values()) if str(each.seed) == RANDOM]
+        if chosen:
+            self.set_drawn_seed(chosen, drawn_seed())
+            if not self.records_seed:
+                self.notes += (f"{SEED}={self.drawn[SEED]} was drawn; it gives the same again",)
+
+    def set_drawn_seed(self, sections: Iterable[DecodingConfig], seed: int) -> None:
+        """Notes a seed that was drawn, in the sections that have asked for it."""
+        self.drawn = {SEED: seed}
+        for each in sections:
+            vars(each).update(seed=seed)
+        if settings := self.resolved_settings.get("decoding"):
+            settings["seed"] = self.decoding.seed
 
     def settle_paths(self) -> list[str]:
         faults = settle_model_paths(self.model)

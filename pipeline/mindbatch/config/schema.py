@@ -65,6 +65,9 @@ class TaskConfig:
     resolved_settings = dict[str, Any]()
     """The values of all keys, nested as in YAML; one written with ${...} stays so, for it may be a secret."""
 
+    drawn = dict[str, Any]()
+    """By key, what was drawn in place of a value that leaves it to chance."""
+
     notes = tuple[str, ...]()
     """What the user should be told before the task begins."""
 

@@ -10,6 +10,7 @@ import orjson
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.params import PARAMETERS as DECODING
+from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean, shown
 
@@ -64,6 +65,8 @@ class OverrideRules:
         return dict(overrides), [_as_given(fault, shown_as) for fault in faults]
 
     def _validated(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if given.get("seed") == RANDOM:
+            return {}, ("decoding.seed=random: is for all rows of a run; a row gives a number",)
         if given.get("temperature") == 0 and self._base.do_sample:
             # The row wants the likeliest tokens: what the run samples among is not its concern.
             given = {**{name: DECODING[name].default for name in FILTERS}, **given}

@@ -94,10 +94,11 @@ class DecodingParams:
     )
     seed: int = parameter(
         0,
-        kind.whole(0, LARGEST_SEED),
-        "of the random draws; the same seed and prompt give the same text",
+        kind.seed(LARGEST_SEED),
+        "of the random draws; the same seed and prompt give the same text. random draws one and tells it",
         openai=("seed",),
         of_model=False,
+        accepts="whole number or random",
     )
     num_beams: int = parameter(
         1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
 """Bounds of what logits are divided and multiplied by, so that no logit of a sane model overflows float32."""
 MOST_STOPS, MOST_STOP_CHARACTERS = 1 << 10, 1 << 16
 """All of them are looked for after each token."""
+RANDOM = "random"
+"""In place of a seed: one is drawn."""
 _LONGEST_ID = 20
 """Digits; converting thousands of them takes long, and Python refuses."""
 
@@ -61,6 +64,17 @@ def whole(low: int, high: float = math.inf, *, optional: bool = False) -> Kind:
         f"a whole number, {span}{_or_null(optional)}",
         lambda value: (optional and value is None) or (_is_whole(value) and low <= value <= high),
     )
+
+
+def seed(largest: int) -> Kind:
+    """Whole numbers; RANDOM becomes one that is drawn here."""
+    takes = f"{whole(0, largest).takes}, or {RANDOM}"
+    return of(takes, lambda value: _is_whole(value) and 0 <= value <= largest, _seed)
+
+
+def drawn_seed() -> int:
+    """A number to begin with, another one each time; short enough to be typed, and never the default."""
+    return 1 + secrets.randbelow((1 << 32) - 1)
 
 
 def number(takes: str, accepts: Callable[[float], bool]) -> Kind:
@@ -243,6 +257,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool) or _of_numpy(value, "bool_"):
         return bool(value)
     return int(value) if isinstance(value, Integral) else value
+
+
+def _seed(value: Any) -> Any:
+    """A text of digits stands for its number: variables of the environment have no other numbers."""
+    if not isinstance(value, str):
+        return _plain(value)
+    is_number = value.isascii() and value.isdigit() and len(value) <= _LONGEST_ID
+    return drawn_seed() if value == RANDOM else int(value) if is_number else value
 
 
 def _real(value: Any) -> Any:

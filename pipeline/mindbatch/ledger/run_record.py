@@ -29,7 +29,7 @@ class RunRecord:
 
     created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
     by dotted name. dataset: the digests of its files, by name. date: what chat templates are told, as
-    YYYY-MM-DD; None of runs that were begun before it was written down.
+    YYYY-MM-DD; None of runs that were begun before it was written down. seed_was_drawn: and not given.
     """
 
     created: str
@@ -37,6 +37,7 @@ class RunRecord:
     fields: dict[str, Any]
     dataset: dict[str, Any]
     date: str | None = None
+    seed_was_drawn: bool = False
     version: int = VERSION
 
     @property
@@ -84,6 +85,7 @@ class RunRecord:
                 "dataset": dict(),
                 "version": int(),
             } if all(isinstance(word, str) for word in command) and _is_day(content.get("date")):
+                content["seed_was_drawn"] = content.get("seed_was_drawn") is True
                 return cls(
                     **{field.name: content[field.name] for field in fields(cls) if field.name in content}
                 )

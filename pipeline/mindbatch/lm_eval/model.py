@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from mindbatch.calendar_day import DAY_RULE, is_day, today
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import ConfigError, PromptError
 from mindbatch.llm import LLM
@@ -316,6 +317,8 @@ def _decoding(given: Mapping[str, Any]) -> DecodingParams:
     params = dict(normalize_gen_kwargs(dict(given), MOST_GENERATED))
     params["stop"] = [text for text in _texts(params.pop("until", None)) if text]
     params["max_new_tokens"] = params.pop("max_gen_toks")
+    if params.get("seed") == RANDOM:
+        raise ConfigError("generation_kwargs: seed=random: must be a number, for scores to be had again")
     try:
         return DecodingParams(**params)
     except TypeError as error:  # a name that is none

@@ -10,6 +10,7 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
+from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.llm_input import options_of
@@ -90,5 +91,7 @@ def _section_faults(name: str, schema: type, given: object, refused: Mapping[str
 def _row_faults(config: BatchConfig) -> Iterable[str]:
     if config.data.key_column is None:
         yield _NO_KEY
+    if str(config.decoding.seed) == RANDOM:
+        yield "decoding.seed=random: each actor would draw its own; give a number"
     if ERROR in config.output.columns:
         yield f"output.columns: {ERROR}: results have a field of that name already"

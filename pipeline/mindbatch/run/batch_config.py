@@ -54,6 +54,7 @@ class BatchConfig(ModelTaskConfig):
     """The keys of `mindbatch batch`, and of every task that continues or plans its runs."""
 
     advises_sampling: ClassVar[bool] = True
+    records_seed: ClassVar[bool] = True
 
     data: DataConfig = section(DataConfig)
     output: BatchOutputConfig = section(BatchOutputConfig)

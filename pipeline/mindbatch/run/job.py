@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mindbatch.calendar_day import today
+from mindbatch.config.composition import save_config
+from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError, RankError
@@ -29,7 +31,7 @@ from mindbatch.run.monitor import Monitor
 from mindbatch.run.result_files import output_options, result_format, write_result_files
 from mindbatch.run.survey import survey
 from mindbatch.screen_text import say
-from mindbatch.storage import Storage, StorageError, write_whole
+from mindbatch.storage import Storage, StorageError
 
 MOST_FOLDERS = 1000
 
@@ -104,6 +106,7 @@ class BatchJob:
     def _run_in(self, folder: RunFolder, index: RowIndex) -> int:
         if self._retry:
             refuse_unfinished(folder)
+        self._keep_seed(folder)
         dataset = self._input.dataset(folder)
         maker = RowMaker(
             self._config.data,
@@ -121,13 +124,26 @@ class BatchJob:
             fields=self._fields,
             dataset=concealed(dataset.digest()),
             date=self._config.data.date or self._date or today(),
+            seed_was_drawn=bool(self._config.drawn),
         )
         with ExitStack() as stack:
             ledger, record = self._ledger(folder, record, index, stack)
             if not self._retry:
-                write_whole(folder.config_file, self._config.unresolved_yaml.encode(), self._storage)
+                save_config(self._config, folder.config_file, self._storage)
             self._work(folder, index, ledger, record, is_openai=dataset.is_openai)
         return EXIT_FAILED if _counts(index).failed else EXIT_DONE
+
+    def _keep_seed(self, folder: RunFolder) -> None:
+        """Takes the seed that was drawn when the folder's run was begun, if this one is to be drawn, too."""
+        config = self._config
+        if not config.drawn or not folder.holds_a_run:
+            return
+        record = RunRecord.read(folder)
+        seed = record.fields.get(SEED)
+        if record.seed_was_drawn and isinstance(seed, int):
+            config.set_drawn_seed([config.decoding], seed)
+            self._fields[SEED] = seed
+            self._params = DecodingParams(**vars(config.decoding))
 
     def _ledger(
         self, folder: RunFolder, record: RunRecord, index: RowIndex, stack: ExitStack
@@ -153,7 +169,8 @@ class BatchJob:
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
     ) -> None:
         """Runs what is pending and writes the result files; the manifest says how far it came."""
-        self._say(*ledger.notes)
+        drawn = [f"{folder.path}: {SEED}={self._params.seed} was drawn"] if self._config.drawn else []
+        self._say(*ledger.notes, *drawn)
         monitor = Monitor(self._config, folder, _counts(index))
         results = folder.results(result_format(self._config.output.format, is_openai)).name
         others = written_results(folder) - {results}

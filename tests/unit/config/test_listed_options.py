@@ -94,7 +94,7 @@ def test_an_unknown_name_gets_the_nearest_and_the_others_are_checked(given: list
 
 def test_a_value_that_is_wrong_for_all_is_named_once(given: list[str]) -> None:
     assert faults(*given, "decoding=[greedy,sampling]", "decoding.seed=x", "decoding.max_new_tokens=-1") == [
-        "decoding.seed=x: must be a whole number",
+        "decoding.seed='x': must be a whole number, from 0 to 18446744073709551615, or random",
         "decoding.max_new_tokens=-1: must be a whole number, at least 1, or null",
     ]
 

@@ -73,8 +73,12 @@ BAD: dict[str, tuple[Any, list[str]]] = {
         {"tok_k": 1, "seed": "x"},
         [
             "own.tok_k: no decoding parameter; did you mean top_k?",
-            "own.seed='x': must be a whole number, from 0 to 18446744073709551615",
+            "own.seed='x': must be a whole number, from 0 to 18446744073709551615, or random",
         ],
+    ),
+    "a seed that is drawn": (
+        {"seed": "random", "top_p": 0.5},
+        ["own.seed=random: is for all rows of a run; a row gives a number"],
     ),
     "with the run's": (
         {"num_return_sequences": 2, "temperature": 0},

@@ -175,7 +175,7 @@ def test_every_fault_is_said_before_a_model_is_loaded() -> None:
         Generate(
             "nowhere/at/all",
             data={"limit": 3, "prompt_colum": "q", "chat": 1},
-            decoding={"tempratur": 2.0, "seed": "x"},
+            decoding={"tempratur": 2.0, "num_beams": "x"},
             output={"dir": "x", "format": "csv"},
             batch_size=0,
         )
@@ -184,7 +184,7 @@ def test_every_fault_is_said_before_a_model_is_loaded() -> None:
         "data.prompt_colum: unknown key",
         "data.chat=1: must be true or false",
         "decoding.tempratur: unknown key",
-        "decoding.seed=x: must be a whole number",
+        "decoding.num_beams=x: must be a whole number",
         "output.dir: has no effect with Ray Data: no file is written",
         "output.format: has no effect with Ray Data: no file is written",
         "model.checkpoint_name_or_path=nowhere/at/all: no such folder",
@@ -213,6 +213,13 @@ def test_faults_of_values_that_have_the_right_types(given: dict[str, Any], fault
 def test_an_option_that_there_is_not() -> None:
     with pytest.raises(TypeError, match="'bath_size'; did you mean batch_size"):
         Generate(MODEL, data=DATA, bath_size=3)
+
+
+def test_no_seed_is_drawn() -> None:
+    with pytest.raises(
+        ConfigError, match="decoding.seed=random: each actor would draw its own; give a number"
+    ):
+        Generate(MODEL, data=DATA, decoding={"do_sample": True, "seed": "random"})
 
 
 def test_chats_are_told_the_date_that_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigErro
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import Prompt
+from mindbatch.run.batch_config import BatchConfig
 from mindbatch.storage import Storage, StorageError
 from shadow_llm import greedy_tokens, make_llm
 from stub_job import (
@@ -366,3 +367,38 @@ def test_rows_that_are_computed_otherwise_than_before_are_told(
         "than in an unbroken run\n"
     ]
     assert results(tmp_path / "run") == results(tmp_path / "whole")
+
+
+def test_a_seed_that_was_drawn_is_kept_to(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the same command, which draws another one, and by one that gives it."""
+
+    def drawing(seed: int, name: str = "run") -> BatchConfig:
+        sampling = {"do_sample": True, "temperature": 3.0, "seed": seed}
+        config = job_config(data, tmp_path / name, key_column="id", decoding=sampling)
+        config.drawn, config.progress = {"decoding.seed": seed}, "plain"
+        config.unresolved_yaml = "decoding: {seed: random}"
+        return config
+
+    make_job(drawing(11, "whole")).run()
+    make_job(drawing(12, "other")).run()
+    assert results(tmp_path / "whole") != results(tmp_path / "other")
+    interrupted(drawing(11), 9)
+    interrupted(drawing(12), 5)
+    assert f"{tmp_path / 'run'}: decoding.seed=11 was drawn\n" in capsys.readouterr().err
+    assert (tmp_path / "run/config.yaml").read_text() == "decoding:\n  seed: 11\n"
+    given = drawing(11)
+    given.drawn = {}
+    interrupted(given, 3)
+    assert make_job(drawing(13)).run() == EXIT_DONE
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
+    assert make_job(drawing(14), load=never, retry=True).run() == EXIT_DONE
+
+
+def test_a_seed_that_was_given_is_not_taken_for_one_that_is_drawn(tmp_path: Path, data: Path) -> None:
+    make_job(job_config(data, tmp_path / "run", decoding={"seed": 5})).run()
+    config = job_config(data, tmp_path / "run", decoding={"seed": 6})
+    config.drawn = {"decoding.seed": 6}
+    with pytest.raises(ConfigError, match=r"decoding\.seed 5 -> 6"):
+        make_job(config, load=never).run()

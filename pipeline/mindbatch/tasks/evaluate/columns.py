@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
+from mindbatch.config.model_task import SEED
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
@@ -110,6 +111,8 @@ def run_config(
         output=BatchOutputConfig(dir=str(folder), format="jsonl"),
         progress="none",
     )
+    if decoding.seed == config.drawn.get(SEED):
+        made.drawn = config.drawn
     made.resolved_settings = _settings(made, config.resolved_settings)
     made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(made.resolved_settings))
     return made

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mindbatch.calendar_day import today
+from mindbatch.config.model_task import SEED
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import StepResult
@@ -26,6 +27,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.run.moving_bar import MovingBar
+from mindbatch.screen_text import say
 from mindbatch.storage import make_folder
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
 from mindbatch.tasks.evaluate.continuation import Continuations
@@ -72,7 +74,9 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
         StorageError, RankError, KeyboardInterrupt: as `BatchJob.run`; the same command goes on.
     """
     home = Path(config.output.dir or "")
-    date = config.data.date or _begun_on(home)
+    earlier = [*_earlier(home)]
+    _keep_seed(config, earlier)
+    date = config.data.date or min((record.chat_date for record in earlier), default=today())
     questions = [_dated(question, date) for question in questions]
     by_model = [(name, [*group]) for name, group in groupby(columns, key=lambda column: column.checkpoint)]
     requests = {name: [*_requests(config, group[0], questions, home)] for name, group in by_model}
@@ -87,13 +91,22 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
     return done
 
 
-def _begun_on(home: Path) -> str:
-    """The first date that a run of an earlier command has; today where there is none."""
-    dates = []
+def _earlier(home: Path) -> Iterator[RunRecord]:
+    """The records of the runs of earlier commands."""
     for path in (*home.glob("columns/*/*/run.json"), *home.glob("scored/*/*/run.json")):
         with suppress(MindBatchError):  # a column of this command says so itself
-            dates.append(RunRecord.read(RunFolder(path.parent)).chat_date)
-    return min(dates, default=today())
+            yield RunRecord.read(RunFolder(path.parent))
+
+
+def _keep_seed(config: EvaluateConfig, earlier: Iterable[RunRecord]) -> None:
+    """Takes the seed that an earlier command has drawn, if this one's is drawn, too; says what it is."""
+    if not config.drawn:
+        return
+    sections = (config.decoding, *config.variants.values())
+    chosen = [each for each in sections if each.seed == config.drawn[SEED]]
+    kept = (record.fields.get(SEED) for record in earlier if record.seed_was_drawn)
+    config.set_drawn_seed(chosen, next((seed for seed in kept if isinstance(seed, int)), config.drawn[SEED]))
+    say(f"{SEED}={config.drawn[SEED]} was drawn")
 
 
 def _dated(question: Question, date: str) -> Question:

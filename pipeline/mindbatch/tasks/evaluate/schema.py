@@ -112,6 +112,7 @@ class EvaluateConfig(ModelTaskConfig):
 
     listed_group: ClassVar[str] = "decoding"
     listed_options: ClassVar[tuple[str, ...]] = ("greedy",)
+    records_seed: ClassVar[bool] = True
 
     data: DataConfig = section(DataConfig)
     task: AnswerConfig = section(AnswerConfig)

@@ -167,3 +167,27 @@ def test_chats_of_all_columns_are_told_one_date(
     assert all(whole[name] != other[name] for name in whole)
     on(FIRST, tmp_path / "evaluation", both[:1])
     assert on(SECOND, tmp_path / "evaluation", both) == whole
+
+
+def test_a_column_that_is_added_has_the_seed_that_was_drawn(
+    configured: Configured, shadow: mock.Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drawing(seed: int, home: str, names: tuple[str, ...]) -> dict[str, Any]:
+        config = configured(("exact_match", "perplexity"), names)
+        for each in config.variants.values():
+            each.seed = seed
+        config.drawn = {"decoding.seed": seed}
+        config.output.dir = str(tmp_path / home)
+        finish(config)
+        name = "columns/model+sampling/generation/results.jsonl"
+        return {"seed": config.drawn["decoding.seed"], "lines": lines_of(tmp_path / home / name)}
+
+    both = ("greedy", "sampling")
+    whole, other = drawing(11, "whole", both), drawing(12, "other", both)
+    assert whole != other
+    config = configured(("exact_match",), both[:1])
+    config.variants["greedy"].seed, config.drawn = 11, {"decoding.seed": 11}
+    config.output.dir = str(tmp_path / "evaluation")
+    finish(config)
+    assert drawing(13, "evaluation", both) == whole
+    assert capsys.readouterr().err.count("decoding.seed=11 was drawn") == 3
