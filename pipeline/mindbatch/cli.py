@@ -1,6 +1,7 @@
 """The command `mindbatch TASK [FLAGS] [KEY=VALUE ...]`: its flags, dispatch to a task, and the exit codes."""
 
 import atexit
+import errno
 import gc
 import io
 import os
@@ -117,8 +118,10 @@ def _report_error(error: Exception, verbose: bool) -> int:
         say(f"standard output: cannot be written ({error.strerror})")
         return EXIT_FAILED
     text = " ".join(str(error).split())
+    is_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    name = "out of memory" if is_memory else type(error).__name__
     hint = "" if verbose else " (run again with --verbose for the traceback)"
-    say(f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}")
+    say(f"{name}: {text}{hint}" if text else f"{name}{hint}")
     return EXIT_FAILED
 
 

@@ -1,5 +1,6 @@
 """The command: help, exit codes, one line for each fault, and what is imported."""
 
+import errno
 import gc
 import json
 import os
@@ -168,6 +169,14 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_with_verbose(
         shown = capsys.readouterr().err
         assert shown.startswith("Traceback ")
         assert shown.endswith("mindbatch: ValueError: first second\n")
+
+
+@pytest.mark.parametrize("error", [MemoryError("7 GiB"), OSError(errno.ENOMEM, "7 GiB")])
+def test_memory_that_runs_out_anywhere_is_told_as_such(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_task(monkeypatch, raising(error)) == 1
+    assert capsys.readouterr().err.startswith("mindbatch: out of memory: ")
 
 
 def test_an_interrupt_is_one_line(

@@ -104,7 +104,8 @@ def row_error(error: Exception, key: str) -> PromptError:
         return error
     _log.info("row %s", printable(key), exc_info=error)
     text = " ".join(str(error).split())
-    return PromptError(printable(f"unforeseen {type(error).__name__}{': ' * bool(text)}{text}", _LONGEST))
+    what = "out of memory" if isinstance(error, MemoryError) else f"unforeseen {type(error).__name__}"
+    return PromptError(printable(f"{what}{': ' * bool(text)}{text}", _LONGEST))
 
 
 class RawScores:

@@ -15,7 +15,7 @@ from mindbatch.engine.described import DescribedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
 from mindbatch.engine.known_adapters import KnownAdapters
-from mindbatch.engine.memory_check import MemoryDemand, refuse_beyond_memory
+from mindbatch.engine.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.engine.prepare import PreparedModel, prepare_model
 from mindbatch.engine.runner import Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
@@ -78,16 +78,21 @@ def load_model(
         ConfigError: the options do not fit the model or this machine.
     """
     prepared = prepare_model(model, runtime, lora=lora)
-    facts, smaller = prepared.described.facts, prepared.assistant_facts
-    demand = MemoryDemand(
-        model, runtime, prepared.cache_tokens, facts, smaller, adapters=prepared.adapters.live
-    )
-    refuse_beyond_memory(demand)
+    refuse_beyond_memory(_demand_of(prepared, model, runtime))
     say(*prepared.adapters.warnings)
     runners = load_runners(prepared, model, runtime, notice)
     engine = engine_of(prepared, runners.model, runners.assistant)
     known, kernels = prepared.adapters.known, kernels_in_use(runtime.kernels, runtime.device_target)
-    return LoadedModel(engine, facts, prepared.tokenizer, runners.cache_bytes, known, kernels)
+    return LoadedModel(
+        engine, prepared.described.facts, prepared.tokenizer, runners.cache_bytes, known, kernels
+    )
+
+
+def _demand_of(prepared: PreparedModel, model: ModelConfig, runtime: RuntimeConfig) -> MemoryDemand:
+    """Of this process."""
+    facts, smaller, live = prepared.described.facts, prepared.assistant_facts, prepared.adapters.live
+    stages = [prepared.part.stage]
+    return MemoryDemand(model, runtime, prepared.cache_tokens, facts, smaller, stages, adapters=live)
 
 
 def load_runners(
@@ -104,6 +109,7 @@ def load_runners(
     Raises:
         CheckpointError: a tensor is damaged.
         ConfigError: this machine has not what the options ask for.
+        MindBatchError: memory has run out.
     """
     notice("loading kernels")
     # MindSpore, which all but the C++ kernels need, is imported only from here on: everything that can be
@@ -136,8 +142,11 @@ def load_runners(
         described: DescribedModel, settings: EngineSettings, adapters: FittedAdapters | None = None
     ) -> ModelRunner:
         geometry = CacheGeometry(prepared.num_blocks, settings.block_size)
-        return ModelRunner(described.load(kernels, geometry, loaded, adapters), settings, compiling)
+        with naming_exhaustion(demand, "loading"):
+            loaded_model = described.load(kernels, geometry, loaded, adapters)
+        return ModelRunner(loaded_model, settings, compiling, demand)
 
+    demand = _demand_of(prepared, model, runtime)
     settings, drafter = prepared.settings, prepared.drafter
     main = run(prepared.described, settings, prepared.adapters.live)
     # An assistant drafts for whoever has the logits.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mindbatch.amounts import size
 from mindbatch.config.memory import MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.prepare import token_bytes_of
-from mindbatch.errors import ConfigError
+from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.kernels.memory import (
     BFLOAT16,
     FLOAT32,
@@ -182,6 +184,17 @@ class MemoryDemand:
         """MiB of runtime.cache_memory, where that is less than now; else 0. left: bytes beside all else."""
         most = max(0, left) // max(1, self.processes) // _MIB
         return most if most and most * _MIB < parse_bytes(self.runtime.cache_memory) else 0
+
+
+@contextmanager
+def naming_exhaustion(demand: MemoryDemand | None, doing: str) -> Iterator[None]:
+    """Raises MindBatchError in place of what Python raises where memory has run out; None lets that pass."""
+    try:
+        yield
+    except (MemoryError, OSError) as error:
+        if demand is None or (isinstance(error, OSError) and error.errno != errno.ENOMEM):
+            raise
+        raise MindBatchError(demand.exhausted(doing)) from error
 
 
 def refuse_beyond_memory(demand: MemoryDemand, machine: MachineMemory | None = None) -> None:

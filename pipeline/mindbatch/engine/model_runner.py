@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mindbatch.engine.batch import flatten, wanted_tokens
+from mindbatch.engine.memory_check import MemoryDemand, naming_exhaustion
 from mindbatch.engine.recorded_steps import RecordedSteps
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
@@ -37,13 +38,18 @@ class ModelRunner:
     """One rank's model with its paged cache. A step that all its ranks compute is prepared by one of them."""
 
     def __init__(
-        self, model: RunnableModel, settings: EngineSettings, on_compile: OnCompile = lambda rows: None
+        self,
+        model: RunnableModel,
+        settings: EngineSettings,
+        on_compile: OnCompile = lambda rows: None,
+        demand: MemoryDemand | None = None,
     ) -> None:
-        """`on_compile`: see `CompiledCell`."""
+        """`on_compile`: see `CompiledCell`. demand: what to say where memory runs out."""
         self.vocab_size = model.vocab_size
         self.cache = model.cache
         self._model = model
         self._settings = settings
+        self._demand = demand
         self._network: StepNetwork
         if model.programs is None:
             from mindbatch.engine.encoder_graphs import EncoderDecoderGraphs  # MindSpore
@@ -107,7 +113,14 @@ class ModelRunner:
         """Loads adapters, copies blocks and computes a step that this rank or another has prepared.
 
         Of a pipeline stage before the last the values are what it hands over.
+
+        Raises:
+            MindBatchError: memory has run out.
         """
+        with naming_exhaustion(self._demand, "computing a step"):
+            return self._compute(inputs)
+
+    def _compute(self, inputs: StepInputs) -> StepValues:
         for slot, name in inputs.adapter_loads:
             assert self._model.adapters is not None
             self._model.adapters.load(slot, name)
@@ -119,7 +132,8 @@ class ModelRunner:
 
         adapters: slots [S], where the model has any.
         """
-        return self._network.project(hidden, adapters)
+        with naming_exhaustion(self._demand, "computing logits"):
+            return self._network.project(hidden, adapters)
 
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)

@@ -59,6 +59,12 @@ def refuse_as_ranks(request: Request, checks: StepEngine) -> None:
     checks.abort({request.key})
 
 
+_KILLED = (
+    "signal 9: killed, by the system where memory has run out; model.dtype=bfloat16, a smaller "
+    "runtime.cache_memory or fewer ranks on a machine take less"
+)
+
+
 class RemoteEngine:
     """Runs requests over the replicas of a job.
 
@@ -251,7 +257,8 @@ class RemoteEngine:
         self._links.renew(replica.ranks, replica.attempt)  # nothing is read of the old processes any more
         self._admission.forget(replica.ranks)
         if self._restarts == self._max_restarts:
-            self._over = self._over or RankError([failure.reason, *failure.details])
+            hints = [_KILLED] if failure.reason.endswith("signal 9") else []
+            self._over = self._over or RankError([failure.reason, *failure.details, *hints])
             return blamed
         self._restarts += 1
         self._warn(f"{failure.reason}; started again ({self._restarts} of {self._max_restarts} times)")

@@ -14,6 +14,7 @@ from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain,
 from mindbatch.config.environment import prepare_environment
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.row import row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Decision, GroupView
 from mindbatch.engine import engine as engine_module
@@ -267,6 +268,7 @@ def test_a_row_that_fails_before_it_starts_is_refused() -> None:
     with pytest.raises(PromptError, match="^unforeseen ValueError: no colour$"):
         engine.add(bad("greedy"))
     assert not engine.has_work
+    assert row_error(MemoryError("7 GiB"), "a").faults == ("out of memory: 7 GiB",)
 
 
 def test_an_interrupt_is_no_rows_error() -> None:

@@ -1,5 +1,6 @@
 """Weights and caches that a machine does not hold are refused with what would do."""
 
+import errno
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +9,13 @@ import pytest
 from mindbatch.config.memory import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine import memory_check
-from mindbatch.engine.memory_check import MemoryDemand, refuse_beyond_memory
-from mindbatch.errors import ConfigError
+from mindbatch.engine.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
+from mindbatch.engine.recorded_steps import RecordedSteps
+from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.llm import LLM
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
+from mindbatch.models.native_model import NativeModel
 
 # Two stages: a rank of the first has 1 GiB of weights in float32, one of the second 2; a token takes 1 MiB.
 FACTS = ModelFacts("gpt2", 100, 100, 3 << 28, 1 << 18, 16, rank_parameters=(1 << 28, 2 << 28))
@@ -141,3 +145,39 @@ def test_smaller_weights_go_before_more_machines() -> None:
     assert fault_of_8b(4) == f"{more}, fewest with {int8}"
     assert fault_of_8b(4, dtype="bfloat16") == fault_of_8b(4, quantization="int8") == more
     assert fault_of_8b(12, provider="mindformers") == more
+
+
+TAKEN = (
+    "the model takes 6.0 GiB, 1.0 GiB of weights in float32, 4.0 GiB of adapters and 1.0 GiB of runtime."
+    "cache_memory; what takes less: model.dtype=bfloat16 (512.0 MiB of weights), model.quantization=int8 "
+    "(256.0 MiB of weights), runtime.cache_memory below 1GiB, lora.max_loaded below 8, "
+    "runtime.max_batched_tokens below 512"
+)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+def test_memory_that_runs_out_is_told_with_what_takes_less(error: Exception) -> None:
+    adapters = FittedAdapters({}, 8, (1 << 27, 1 << 28))
+    demand = MemoryDemand(ModelConfig(), RuntimeConfig(), 1 << 10, FACTS, adapters=adapters)
+    with pytest.raises(MindBatchError) as caught, naming_exhaustion(demand, "loading"):
+        raise error
+    assert caught.value.faults == (f"out of memory while loading: {TAKEN}",)
+    with pytest.raises(type(error)), naming_exhaustion(None, "loading"):
+        raise error
+    with pytest.raises(FileNotFoundError), naming_exhaustion(demand, "loading"):
+        raise FileNotFoundError(errno.ENOENT, "No such file")
+
+
+def test_a_run_says_where_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(RecordedSteps, "run", run_out)
+    with (
+        LLM("shipped:examples/tiny_gpt2") as llm,
+        pytest.raises(MindBatchError, match="^out of memory while computing a step: the model takes 1.0 GiB"),
+    ):
+        llm.generate("nine")
+    monkeypatch.setattr(NativeModel, "load", run_out)
+    with pytest.raises(MindBatchError, match="^out of memory while loading: the model takes 1.0 GiB"):
+        LLM("shipped:examples/tiny_gpt2")
