@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.kernels.alibi import Alibi, alibi_slopes
+from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
 from mindbatch.models import gpt2, gpt_neox
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import TensorSpec, norm, taking_turns, vocabulary
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -88,28 +88,24 @@ def network(layers: Layers) -> Network:
     return layers.network(embedding, gpt2.block, partial(layers.layer_norm, "norm"))
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden, size = arch.hidden_size, arch.head_dim
-    specs = [
-        vocabulary("embedding.weight", "transformer.word_embeddings.weight", arch.vocab_size, hidden),
-        *norm("embedding.norm", "transformer.word_embeddings_layernorm", hidden, "bias"),
-        *norm("norm", "transformer.ln_f", hidden, "bias"),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        source = f"transformer.h.{layer}"
-        fused = f"{source}.self_attention.query_key_value.weight"
-        qkv = taking_turns(fused, (size,) * 3, arch.heads, hidden, size)
-        specs += gpt_neox.block_tensors(arch, layer, source, qkv, "self_attention")
-    return specs
+class Model(Module):
+    """A normed token embedding, blocks, a last norm and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
+        self.embedding.norm = LayerNorm("transformer.word_embeddings_layernorm", a.hidden_size)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        sources = (f"transformer.h.{index}" for index in range(a.num_layers))
+        self.layers = [
+            gpt_neox.Block(a, source, gpt_neox.Attention(a, f"{source}.self_attention")) for source in sources
+        ]
 
 
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=Model,
     network=network,
     defaults=DEFAULTS,
     prefix="transformer.",

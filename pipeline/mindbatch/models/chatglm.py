@@ -7,14 +7,13 @@ is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from mindbatch.layers.parameters import ColumnLinear, Head, Module, RmsNorm, RowLinear, TokenEmbedding
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, fused, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part, fused
 
 # Of ChatGLMConfig of the published models; their network ties nothing unless asked.
 DEFAULTS = {
@@ -95,44 +94,48 @@ def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
     return Rotary(tuple(map(float, frequencies)), is_interleaved=True)
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    words, hidden = "transformer.embedding.word_embeddings.weight", arch.hidden_size
-    specs = [
-        vocabulary("embedding.weight", words, arch.vocab_size, hidden),
-        *norm("norm", "transformer.encoder.final_layernorm", hidden),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "transformer.output_layer.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        specs += _block_tensors(arch, f"transformer.encoder.layers.{layer}", f"layers.{layer}")
-    return specs
+class Attention(Module):
+    """Query, key and value by one matrix, the output by another."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.qkv = ColumnLinear(*llama.qkv_parts(a, f"{source}.query_key_value.weight"), bias=a.qkv_bias)
+        output = Part(f"{source}.dense.weight", a.hidden_size, a.heads * a.head_dim)
+        self.output = RowLinear(output, bias=a.output_bias)
 
 
-def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
-    attention, mlp = f"{source}.self_attention", f"{source}.mlp"
-    hidden, inner = arch.hidden_size, arch.intermediate_size
-    query, key, value = fused(
-        f"{attention}.query_key_value.weight", (queries, keys, keys), hidden, arch.head_dim
-    )
-    qkv = (query, replace(key, is_shared=True), replace(value, is_shared=True))
-    gate_up = fused(f"{mlp}.dense_h_to_4h.weight", (inner, inner), hidden)
-    output = (Part(f"{attention}.dense.weight", hidden, queries),)
-    down = (Part(f"{mlp}.dense_4h_to_h.weight", hidden, inner),)
-    return [
-        *norm(f"{name}.attention_norm", f"{source}.input_layernorm", hidden),
-        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
-        *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
-        *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden),
-        *linear(f"{name}.mlp.up", gate_up, Sharding.OUTPUTS, arch.mlp_bias),
-        *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
-    ]
+class Mlp(Module):
+    """down(act(gate(x)) * up(x)), of a gate and up that are one matrix."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden, inner, bias = a.hidden_size, a.intermediate_size, a.mlp_bias
+        self.up = ColumnLinear(*fused(f"{source}.dense_h_to_4h.weight", (inner, inner), hidden), bias=bias)
+        self.down = RowLinear(Part(f"{source}.dense_4h_to_h.weight", hidden, inner), bias=bias)
+
+
+class Block(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
+        self.attention = Attention(a, f"{source}.self_attention")
+        self.mlp_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+        self.mlp = Mlp(a, f"{source}.mlp")
+
+
+class Model(Module):
+    """The token embedding, blocks, a last norm and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        words = "transformer.embedding.word_embeddings"
+        self.embedding = TokenEmbedding(words, a.vocab_size, a.hidden_size)
+        self.norm = RmsNorm("transformer.encoder.final_layernorm", a.hidden_size)
+        self.head = Head("transformer.output_layer", a.vocab_size, a.hidden_size, tied=a.tied)
+        self.layers = [Block(a, f"transformer.encoder.layers.{index}") for index in range(a.num_layers)]
 
 
 MODEL = ModelType(
     describe,
-    tensors,
+    Model,
     llama.network,
     DEFAULTS,
     prefix="transformer.",

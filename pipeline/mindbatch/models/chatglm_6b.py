@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
 from mindbatch.models import gpt_neox
 from mindbatch.models.architecture import Architecture, Rotary, TwoPositions
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import TensorSpec, norm, taking_turns, vocabulary
 
 # Of ChatGLMConfig of the published model, whose class ties the head to the embedding.
 DEFAULTS: dict[str, Any] = {
@@ -99,27 +99,23 @@ def _token(reader: ConfigReader, key: str) -> int:
     return found
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden, size = arch.hidden_size, arch.head_dim
-    specs = [
-        vocabulary("embedding.weight", "transformer.word_embeddings.weight", arch.vocab_size, hidden),
-        *norm("norm", "transformer.final_layernorm", hidden, "bias"),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        source = f"transformer.layers.{layer}"
-        fused = f"{source}.attention.query_key_value.weight"
-        qkv = taking_turns(fused, (size,) * 3, arch.heads, hidden, size)
-        specs += gpt_neox.block_tensors(arch, layer, source, qkv, "attention")
-    return specs
+class Model(Module):
+    """The token embedding, blocks, a last norm and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
+        self.norm = LayerNorm("transformer.final_layernorm", a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        sources = (f"transformer.layers.{index}" for index in range(a.num_layers))
+        self.layers = [
+            gpt_neox.Block(a, source, gpt_neox.Attention(a, f"{source}.attention")) for source in sources
+        ]
 
 
 MODEL: ModelType = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=Model,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq",),

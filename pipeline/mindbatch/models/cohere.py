@@ -6,15 +6,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import Module, RmsNorm
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary
-from mindbatch.models.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network, ParallelBlock
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' CohereConfig.
 DEFAULTS = {key: value for key, value in llama.DEFAULTS.items() if key != "rms_norm_eps"} | {
@@ -60,7 +61,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.layer_norm, "norm", has_bias=False))
 
 
-def block(layers: Layers, index: int) -> ParallelBlock:
+def block(layers: Layers, index: int) -> Operation:
     """x + attention(norm(x)) + mlp(norm(x))."""
     name = f"layers.{index}"
     return layers.parallel_block(
@@ -70,9 +71,21 @@ def block(layers: Layers, index: int) -> ParallelBlock:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters but for the second norm of each layer."""
-    return [spec for spec in llama.tensors(arch) if ".mlp_norm." not in spec.name]
+class Block(Module):
+    """x + attention(norm(x)) + mlp(norm(x))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
+        self.attention = llama.Attention(a, f"{source}.self_attn")
+        self.mlp = llama.Mlp(a, f"{source}.mlp")
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=network, defaults=DEFAULTS)
+class Model(llama.Model):
+    """Llama's ends around blocks with one norm each."""
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        return Block(a, f"model.layers.{index}")
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=network, defaults=DEFAULTS)

@@ -7,15 +7,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.layers.parameters import (
+    ColumnLinear,
+    Module,
+    ReplicatedLinear,
+    RmsNorm,
+    RowLinear,
+    SplitLinear,
+)
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary, yarn_scale
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, linear, norm
+from mindbatch.models.tensor_spec import Part
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' DeepseekV3Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -112,41 +121,36 @@ def describe_latent(
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters with those of latent attention and of experts."""
-    plain = [spec for spec in llama.tensors(arch) if ".attention." not in spec.name]
-    return experts.tensors(
-        arch, plain + [spec for layer in range(arch.num_layers) for spec in _attention(arch, layer)]
-    )
+class Attention(Module):
+    """Latent attention: the matrices that make latents and queries are whole on every rank."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        latent, hidden, bias = a.latent, a.hidden_size, a.qkv_bias
+        assert latent is not None, "every deepseek describes it"
+        if latent.query_rank:
+            self.q_a = ReplicatedLinear(
+                Part(f"{source}.q_a_proj.weight", latent.query_rank, hidden), bias=bias
+            )
+            self.q_norm = RmsNorm(f"{source}.q_a_layernorm", latent.query_rank)
+            self.q_b = ColumnLinear(*_queries(f"{source}.q_b_proj.weight", a, latent.query_rank))
+        else:
+            self.q = ColumnLinear(*_queries(f"{source}.q_proj.weight", a, hidden))
+        kv_a = Part(f"{source}.kv_a_proj_with_mqa.weight", latent.rank + latent.rotated, hidden)
+        self.kv_a = ReplicatedLinear(kv_a, bias=bias)
+        self.kv_norm = RmsNorm(f"{source}.kv_a_layernorm", latent.rank)
+        unit = latent.plain + latent.value
+        kv_b = Part(f"{source}.kv_b_proj.weight", a.heads * unit, latent.rank, unit=unit)
+        self.kv_b = SplitLinear(kv_b, latent.plain)
+        output = Part(f"{source}.o_proj.weight", hidden, a.heads * latent.value)
+        self.output = RowLinear(output, bias=a.output_bias)
 
 
-def _attention(arch: Architecture, layer: int) -> list[TensorSpec]:
-    name, source = f"layers.{layer}.attention", f"model.layers.{layer}.self_attn"
-    latent, heads, hidden, bias = arch.latent, arch.heads, arch.hidden_size, arch.qkv_bias
-    assert latent is not None, "every deepseek describes it"
-    unit = latent.plain + latent.value
-    kv_b = Part(f"{source}.kv_b_proj.weight", heads * unit, latent.rank, unit=unit)
-    kv_a = Part(f"{source}.kv_a_proj_with_mqa.weight", latent.rank + latent.rotated, hidden)
-    output = Part(f"{source}.o_proj.weight", hidden, heads * latent.value)
-    specs = [
-        *linear(f"{name}.kv_a", (kv_a,), Sharding.REPLICATED, bias),
-        *norm(f"{name}.kv_norm", f"{source}.kv_a_layernorm", latent.rank),
-        TensorSpec(f"{name}.kv_b.weight", (kv_b,), Sharding.OUTPUTS, Layout.PACKED, split=latent.plain),
-        *linear(f"{name}.output", (output,), Sharding.INPUTS, arch.output_bias),
-    ]
-    if not latent.query_rank:
-        return [
-            *linear(f"{name}.q", _queries(f"{source}.q_proj.weight", arch, hidden), Sharding.OUTPUTS, False),
-            *specs,
-        ]
-    q_a = Part(f"{source}.q_a_proj.weight", latent.query_rank, hidden)
-    q_b = _queries(f"{source}.q_b_proj.weight", arch, latent.query_rank)
-    return [
-        *linear(f"{name}.q_a", (q_a,), Sharding.REPLICATED, bias),
-        *norm(f"{name}.q_norm", f"{source}.q_a_layernorm", latent.query_rank),
-        *linear(f"{name}.q_b", q_b, Sharding.OUTPUTS, False),
-        *specs,
-    ]
+class Model(experts.Model):
+    """Llama's ends around blocks with latent attention, of which some have experts."""
+
+    def attention(self, a: Architecture, source: str) -> Module:
+        """The attention of a layer."""
+        return Attention(a, source)
 
 
 def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
@@ -165,7 +169,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x))."""
     name = f"layers.{index}"
     return layers.block(
@@ -179,7 +183,7 @@ def block(layers: Layers, index: int) -> Block:
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=Model,
     network=network,
     defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published size.

@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.kernels.routing import Routing
+from mindbatch.layers.parameters import ColumnLinear, ExpertLinears, Module, RmsNorm, Router, RowLinear
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.stage_cut import layer_of
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
+from mindbatch.models.tensor_spec import Part, Sharding
 
 if TYPE_CHECKING:
     from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 MAX_EXPERTS = 1 << 16
 """Of all layers together, above those of every published model (23,040): each is described by three parts."""
@@ -109,63 +109,85 @@ def read_count(reader: ConfigReader, key: str, largest: int) -> int:
     return found
 
 
-def tensors(
-    arch: Architecture, specs: Sequence[TensorSpec], block: str = "mlp", names: ExpertNames | None = None
-) -> list[TensorSpec]:
-    """The specs of a model with the same layers without experts, and experts in the layers that have them.
+class Mlp(Module):
+    """A gated MLP. names: of its matrices below `source`."""
 
-    block: the name of the feed-forward block in the checkpoint's layers.
+    def __init__(self, source: str, inner: int, hidden: int, names: ExpertNames) -> None:
+        gate_up = (Part(f"{source}.{which}.weight", inner, hidden) for which in (names.gate, names.up))
+        self.up = ColumnLinear(*gate_up)
+        self.down = RowLinear(Part(f"{source}.{names.down}.weight", hidden, inner))
+
+
+class Mixture(Module):
+    """A router, and of all experts gate and up in one stack, down in another."""
+
+    def __init__(
+        self, router: Router, sources: Sequence[str], inner: int, hidden: int, names: ExpertNames
+    ) -> None:
+        self.router, count = router, len(sources)
+        up = [
+            Part(f"{source}.{which}.weight", inner, hidden)
+            for source in sources
+            for which in (names.gate, names.up)
+        ]
+        down = [Part(f"{source}.{names.down}.weight", hidden, inner) for source in sources]
+        self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
+        self.down = ExpertLinears(*down, experts=count, sharding=Sharding.INPUTS)
+
+
+class SparseMlp(Mixture):
+    """The experts of a layer, of which each row has some, and the networks that every row has besides."""
+
+    def __init__(self, a: Architecture, source: str, names: ExpertNames) -> None:
+        its, hidden = a.experts, a.hidden_size
+        assert its is not None, "a type of mixtures of experts describes them"
+        correction = f"{source}.{names.correction}" if its.has_correction else None
+        router = Router(f"{source}.{names.router}", its.routing.experts, hidden, correction)
+        experts = [f"{source}.{names.experts}.{number}" for number in range(its.routing.experts)]
+        super().__init__(router, experts, its.intermediate_size, hidden, names)
+        self.shared: list[Module] = []
+        for number, inner in enumerate(its.shared):
+            beside = f"{source}.{names.shared.format(number)}"
+            if its.shared_is_gated:
+                gate = Router(f"{source}.{names.shared_router}", 1, hidden)
+                self.shared.append(Mixture(gate, [beside], inner, hidden, names))
+            else:
+                self.shared.append(Mlp(beside, inner, hidden, names))
+
+
+class Block(Module):
+    """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x)).
+
+    names, below: of the experts in the checkpoint, and of the feed-forward block of its layers.
     """
-    experts = arch.experts
-    assert experts is not None, "a type of mixtures of experts describes them"
-    found = [spec for spec in specs if not (".mlp." in spec.name and layer_of(spec) in experts.layers)]
-    for layer in experts.layers:
-        source = f"model.layers.{layer}.{block}"
-        found += _layer_tensors(arch.hidden_size, experts, source, f"layers.{layer}.experts", names)
-    return found
+
+    def __init__(
+        self, a: Architecture, index: int, attention: Module, names: ExpertNames, below: str
+    ) -> None:
+        source = f"model.layers.{index}"
+        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
+        self.attention = attention
+        self.mlp_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+        if a.experts is not None and index in a.experts.layers:
+            self.experts = SparseMlp(a, f"{source}.{below}", names)
+        else:
+            self.mlp = llama.Mlp(a, f"{source}.mlp")
 
 
-def _layer_tensors(
-    hidden: int, experts: Experts, source: str, name: str, names: ExpertNames | None
-) -> list[TensorSpec]:
-    names, count = names or ExpertNames(), experts.routing.experts
-    each = [f"{source}.{names.experts}.{expert}" for expert in range(count)]
-    specs = [
-        _of_router(f"{name}.router.weight", Part(f"{source}.{names.router}", count, hidden)),
-        *_matrices(name, each, (experts.intermediate_size, hidden), names, count),
-    ]
-    if experts.has_correction:
-        specs.append(_of_router(f"{name}.router.correction", Part(f"{source}.{names.correction}", count)))
-    for number, inner in enumerate(experts.shared):
-        shared, its_source = f"{name}.shared.{number}", f"{source}.{names.shared.format(number)}"
-        if experts.shared_is_gated:
-            router = Part(f"{source}.{names.shared_router}", 1, hidden)
-            specs.append(_of_router(f"{shared}.router.weight", router))
-        matrices = 1 if experts.shared_is_gated else 0
-        specs += _matrices(shared, [its_source], (inner, hidden), names, matrices)
-    return specs
+class Model(llama.Model):
+    """Llama's ends around its blocks, of which some have experts."""
 
+    names = ExpertNames()
+    below = "mlp"
 
-def _of_router(name: str, part: Part) -> TensorSpec:
-    """In float32: what is rounded may change which experts are chosen."""
-    return TensorSpec(name, (part,), layout=Layout.FLOAT32)
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        attention = self.attention(a, f"model.layers.{index}.self_attn")
+        return Block(a, index, attention, self.names, self.below)
 
-
-def _matrices(
-    name: str, sources: Sequence[str], sizes: tuple[int, int], names: ExpertNames, matrices: int
-) -> list[TensorSpec]:
-    """Gate and up of all sources, and down. sizes: of the inside and of x."""
-    inner, hidden = sizes
-    up = tuple(
-        Part(f"{source}.{which}.weight", inner, hidden)
-        for source in sources
-        for which in (names.gate, names.up)
-    )
-    down = tuple(Part(f"{source}.{names.down}.weight", hidden, inner) for source in sources)
-    return [
-        TensorSpec(f"{name}.up.weight", up, Sharding.OUTPUTS, Layout.PACKED, matrices),
-        TensorSpec(f"{name}.down.weight", down, Sharding.INPUTS, Layout.PACKED, matrices),
-    ]
+    def attention(self, a: Architecture, source: str) -> Module:
+        """The attention of a layer."""
+        return llama.Attention(a, source)
 
 
 def network(layers: Layers) -> Network:
@@ -173,7 +195,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x))."""
     return llama.block(layers, index, feed_forward(layers, index))
 

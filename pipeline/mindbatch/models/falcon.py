@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mindbatch.kernels.alibi import Alibi, alibi_slopes
+from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
 from mindbatch.models import gpt_neox
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import read_rotary
-from mindbatch.models.tensor_spec import Part, TensorSpec, norm, taking_turns, vocabulary
+from mindbatch.models.tensor_spec import Part, taking_turns
 
 # Of transformers' FalconConfig.
 DEFAULTS = {
@@ -92,28 +93,28 @@ def _shares_norm(reader: ConfigReader) -> bool:
     return norms == 1 and reader.flag("parallel_attn")
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden = arch.hidden_size
-    specs = [
-        vocabulary("embedding.weight", "transformer.word_embeddings.weight", arch.vocab_size, hidden),
-        *norm("norm", "transformer.ln_f", hidden, "bias"),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        source = f"transformer.h.{layer}"
-        qkv = _qkv(arch, f"{source}.self_attention.query_key_value.weight")
-        specs += gpt_neox.block_tensors(arch, layer, source, qkv, "self_attention", _norms(arch))
-    return specs
+class Attention(gpt_neox.Attention):
+    """In the matrix the query heads of a key and value head, and these two, take turns."""
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Query, key and value; with multi_query it is one turn."""
+        size, turns = a.head_dim, a.kv_heads
+        runs = (a.heads // turns * size, size, size)
+        query, key, value = taking_turns(source, runs, turns, a.hidden_size, size)
+        return query, replace(key, is_shared=True), replace(value, is_shared=True)
 
 
-def _qkv(arch: Architecture, source: str) -> tuple[Part, ...]:
-    """The query heads of a key and value head, and these two, in turns; with multi_query that is one turn."""
-    size, turns = arch.head_dim, arch.kv_heads
-    runs = (arch.heads // turns * size, size, size)
-    query, key, value = taking_turns(source, runs, turns, arch.hidden_size, size)
-    return query, replace(key, is_shared=True), replace(value, is_shared=True)
+class Model(Module):
+    """The token embedding, blocks, a last norm and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        sources, norms = (f"transformer.h.{index}" for index in range(a.num_layers)), _norms(a)
+        self.layers = [
+            gpt_neox.Block(a, source, Attention(a, f"{source}.self_attention"), norms) for source in sources
+        ]
 
 
 def _norms(arch: Architecture) -> Sequence[str]:
@@ -125,7 +126,7 @@ def _norms(arch: Architecture) -> Sequence[str]:
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=Model,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),

@@ -11,8 +11,9 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' GemmaConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -44,7 +45,7 @@ def network(layers: Layers) -> Network:
     return layers.network(embedding, block, partial(layers.rms_norm, "norm", offset=1.0))
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + attention(norm(x)), then x + mlp(norm(x))."""
     name = f"layers.{index}"
     return layers.block(

@@ -6,15 +6,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import Module, RmsNorm
 from mindbatch.models import gemma, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
-from mindbatch.models.tensor_spec import TensorSpec, norm
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' Gemma2Config.
 DEFAULTS = {key: value for key, value in gemma.DEFAULTS.items() if key != "hidden_act"} | {
@@ -69,7 +70,7 @@ def network(layers: Layers) -> Network:
     return layers.network(embedding, block, partial(layers.rms_norm, "norm", offset=1.0))
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x)))."""
     name = f"layers.{index}"
     after_attention, after_mlp = (
@@ -83,15 +84,23 @@ def block(layers: Layers, index: int) -> Block:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters, and two norms more in each layer."""
-    specs, hidden = [spec for spec in llama.tensors(arch) if ".mlp_norm." not in spec.name], arch.hidden_size
-    for layer in range(arch.num_layers):
-        source, name = f"model.layers.{layer}", f"layers.{layer}"
-        specs += norm(f"{name}.attention.after_norm", f"{source}.post_attention_layernorm", hidden)
-        specs += norm(f"{name}.mlp_norm", f"{source}.pre_feedforward_layernorm", hidden)
-        specs += norm(f"{name}.mlp.after_norm", f"{source}.post_feedforward_layernorm", hidden)
-    return specs
+class Block(llama.Block):
+    """Llama's with norms of what attention and MLP add, too."""
+
+    def __init__(self, a: Architecture, index: int) -> None:
+        super().__init__(a, index)
+        source = f"model.layers.{index}"
+        self.attention.after_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+        self.mlp_norm = RmsNorm(f"{source}.pre_feedforward_layernorm", a.hidden_size)
+        self.mlp.after_norm = RmsNorm(f"{source}.post_feedforward_layernorm", a.hidden_size)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=network, defaults=DEFAULTS)
+class Model(llama.Model):
+    """Llama's ends around blocks with four norms."""
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        return Block(a, index)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=network, defaults=DEFAULTS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mindbatch.layers.parameters import Module
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_partial_rotary
-from mindbatch.models.tensor_spec import TensorSpec, stored_as_one
+from mindbatch.models.tensor_spec import Part, fused
 
 # Of transformers' GlmConfig and Glm4Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -31,9 +32,28 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, rotary=replace(arch.rotary, is_interleaved=True))
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters; gate and up are one tensor of the checkpoint."""
-    return stored_as_one(llama.tensors(arch), {"gate_proj": "gate_up_proj"})
+class Mlp(llama.Mlp):
+    """Gate and up are one tensor of the checkpoint."""
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Gate and up."""
+        return fused(f"{source}.gate_up_proj.weight", (a.intermediate_size,) * 2, a.hidden_size)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, defaults=DEFAULTS)
+class Block(llama.Block):
+    """Llama's with its own MLP."""
+
+    def __init__(self, a: Architecture, index: int) -> None:
+        super().__init__(a, index)
+        self.mlp = Mlp(a, f"model.layers.{index}.mlp")
+
+
+class Model(llama.Model):
+    """Llama's ends around its blocks."""
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        return Block(a, index)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mindbatch.models import glm
+from mindbatch.layers.parameters import Module, RmsNorm
+from mindbatch.models import glm, llama
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.tensor_spec import TensorSpec, norm
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 
 def network(layers: Layers) -> Network:
@@ -20,7 +21,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x)))."""
     name = f"layers.{index}"
     return layers.block(
@@ -31,14 +32,15 @@ def block(layers: Layers, index: int) -> Block:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Those of glm, and two norms more in each layer."""
-    specs = glm.tensors(arch)
-    for layer in range(arch.num_layers):
-        source, name = f"model.layers.{layer}", f"layers.{layer}"
-        specs += norm(f"{name}.attention.after_norm", f"{source}.post_self_attn_layernorm", arch.hidden_size)
-        specs += norm(f"{name}.mlp.after_norm", f"{source}.post_mlp_layernorm", arch.hidden_size)
-    return specs
+class Model(llama.Model):
+    """Llama's ends around glm's blocks, which norm what attention and MLP add, too."""
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        block, source = glm.Block(a, index), f"model.layers.{index}"
+        block.attention.after_norm = RmsNorm(f"{source}.post_self_attn_layernorm", a.hidden_size)
+        block.mlp.after_norm = RmsNorm(f"{source}.post_mlp_layernorm", a.hidden_size)
+        return block
 
 
-MODEL = replace(glm.MODEL, tensors=tensors, network=network)
+MODEL = replace(glm.MODEL, tree=Model, network=network)

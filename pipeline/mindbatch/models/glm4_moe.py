@@ -8,7 +8,6 @@ from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_partial_rotary
-from mindbatch.models.tensor_spec import TensorSpec
 
 # Of transformers' Glm4MoeConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -44,15 +43,10 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers))
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters with those of experts."""
-    return experts.tensors(arch, llama.tensors(arch))
-
-
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=experts.Model,
     network=experts.network,
     defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published sizes.

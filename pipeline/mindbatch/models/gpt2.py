@@ -5,15 +5,25 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import (
+    ColumnLinear,
+    Head,
+    LayerNorm,
+    Module,
+    RowLinear,
+    Table,
+    TokenEmbedding,
+)
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, fused, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part, fused
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' GPT2Config.
 DEFAULTS = {
@@ -77,7 +87,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, norm, layers.learned_positions)
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + attention(norm(x)), then x + mlp(norm(x))."""
     name = f"layers.{index}"
     return layers.block(
@@ -88,43 +98,53 @@ def block(layers: Layers, index: int) -> Block:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden = arch.hidden_size
-    specs = [
-        vocabulary("embedding.weight", "transformer.wte.weight", arch.vocab_size, hidden),
-        TensorSpec("positions.weight", (Part("transformer.wpe.weight", arch.max_positions, hidden),)),
-        *norm("norm", "transformer.ln_f", hidden, "bias"),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        specs += _block_tensors(arch, f"transformer.h.{layer}", f"layers.{layer}")
-    return specs
+class Attention(Module):
+    """Query, key and value by one matrix, the output by another."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden = a.hidden_size
+        self.qkv = ColumnLinear(*_conv1d(f"{source}.c_attn", (hidden,) * 3, hidden, a.head_dim), bias=True)
+        self.output = RowLinear(*_conv1d(f"{source}.c_proj", (hidden,), hidden), bias=True)
 
 
-def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    hidden, inner = arch.hidden_size, arch.intermediate_size
+class Mlp(Module):
+    """down(act(up(x)))."""
 
-    def conv1d(which: str, widths: tuple[int, ...], inputs: int, unit: int = 1) -> tuple[Part, ...]:
-        return fused(f"{source}.{which}.weight", widths, inputs, unit, transposed=True)
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden, inner = a.hidden_size, a.intermediate_size
+        self.up = ColumnLinear(*_conv1d(f"{source}.c_fc", (inner,), hidden), bias=True)
+        self.down = RowLinear(*_conv1d(f"{source}.c_proj", (hidden,), inner), bias=True)
 
-    qkv = conv1d("attn.c_attn", (hidden,) * 3, hidden, arch.head_dim)
-    return [
-        *norm(f"{name}.attention_norm", f"{source}.ln_1", hidden, "bias"),
-        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, bias=True),
-        *linear(
-            f"{name}.attention.output", conv1d("attn.c_proj", (hidden,), hidden), Sharding.INPUTS, bias=True
-        ),
-        *norm(f"{name}.mlp_norm", f"{source}.ln_2", hidden, "bias"),
-        *linear(f"{name}.mlp.up", conv1d("mlp.c_fc", (inner,), hidden), Sharding.OUTPUTS, bias=True),
-        *linear(f"{name}.mlp.down", conv1d("mlp.c_proj", (hidden,), inner), Sharding.INPUTS, bias=True),
-    ]
+
+class Block(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, a: Architecture, index: int) -> None:
+        source = f"transformer.h.{index}"
+        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
+        self.attention = Attention(a, f"{source}.attn")
+        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size)
+        self.mlp = Mlp(a, f"{source}.mlp")
+
+
+class Model(Module):
+    """Token and position embedding, blocks, a last norm and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
+        self.positions = Table("transformer.wpe", a.max_positions, a.hidden_size)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        self.layers = [Block(a, index) for index in range(a.num_layers)]
+
+
+def _conv1d(source: str, widths: tuple[int, ...], inputs: int, unit: int = 1) -> tuple[Part, ...]:
+    return fused(f"{source}.weight", widths, inputs, unit, transposed=True)
 
 
 MODEL = ModelType(
     describe,
-    tensors,
+    Model,
     network,
     DEFAULTS,
     prefix="transformer.",

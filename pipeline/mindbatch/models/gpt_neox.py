@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import ColumnLinear, Head, LayerNorm, Module, RowLinear, TokenEmbedding
 from mindbatch.models import gpt2
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
@@ -14,17 +15,13 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies, rotary_width
 from mindbatch.models.tensor_spec import (
     Part,
-    Sharding,
-    TensorSpec,
-    linear,
-    norm,
     taking_turns,
-    vocabulary,
 )
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network, ParallelBlock
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' GPTNeoXConfig.
 DEFAULTS = {
@@ -88,7 +85,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.layer_norm, "norm"))
 
 
-def block(layers: Layers, index: int) -> Block | ParallelBlock:
+def block(layers: Layers, index: int) -> Operation:
     """x + attention(norm(x)) + mlp(norm(x)), of one norm or two; GPT-2's where they follow one another."""
     if not layers.arch.is_parallel:
         return gpt2.block(layers, index)
@@ -101,49 +98,59 @@ def block(layers: Layers, index: int) -> Block | ParallelBlock:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden, size = arch.hidden_size, arch.head_dim
-    specs = [
-        vocabulary("embedding.weight", "gpt_neox.embed_in.weight", arch.vocab_size, hidden),
-        vocabulary("head.weight", "embed_out.weight", arch.vocab_size, hidden),
-        *norm("norm", "gpt_neox.final_layer_norm", hidden, "bias"),
-    ]
-    for layer in range(arch.num_layers):
-        source = f"gpt_neox.layers.{layer}"
-        fused = f"{source}.attention.query_key_value.weight"
-        qkv = taking_turns(fused, (size,) * 3, arch.heads, hidden, size)
-        specs += block_tensors(arch, layer, source, qkv, "attention")
-    return specs
+class Attention(Module):
+    """Query, key and value by one matrix, in which the heads' three take turns; the output by another."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.qkv = ColumnLinear(*self.projections(a, f"{source}.query_key_value.weight"), bias=a.qkv_bias)
+        output = Part(f"{source}.dense.weight", a.hidden_size, a.heads * a.head_dim)
+        self.output = RowLinear(output, bias=a.output_bias)
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Query, key and value."""
+        return taking_turns(source, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
 
 
-def block_tensors(
-    arch: Architecture,
-    layer: int,
-    source: str,
-    qkv: tuple[Part, ...],
-    attention: str,
-    norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm"),
-) -> list[TensorSpec]:
-    """A layer as Megatron names it. qkv: of the fused matrix. attention, norms: names below `source`."""
-    hidden, inner, name = arch.hidden_size, arch.intermediate_size, f"layers.{layer}"
-    output = (Part(f"{source}.{attention}.dense.weight", hidden, arch.heads * arch.head_dim),)
-    up = (Part(f"{source}.mlp.dense_h_to_4h.weight", inner, hidden),)
-    down = (Part(f"{source}.mlp.dense_4h_to_h.weight", hidden, inner),)
-    specs = [
-        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
-        *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
-        *linear(f"{name}.mlp.up", up, Sharding.OUTPUTS, arch.mlp_bias),
-        *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
-    ]
-    for ours, theirs in zip(("attention_norm", "mlp_norm"), norms, strict=False):
-        specs += norm(f"{name}.{ours}", f"{source}.{theirs}", hidden, "bias")
-    return specs
+class Mlp(Module):
+    """down(act(up(x)))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden, inner = a.hidden_size, a.intermediate_size
+        self.up = ColumnLinear(Part(f"{source}.dense_h_to_4h.weight", inner, hidden), bias=a.mlp_bias)
+        self.down = RowLinear(Part(f"{source}.dense_4h_to_h.weight", hidden, inner), bias=a.mlp_bias)
+
+
+class Block(Module):
+    """A layer as Megatron names it. source: of the layer; attention, norms: names below it."""
+
+    def __init__(
+        self,
+        a: Architecture,
+        source: str,
+        attention: Module,
+        norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm"),
+    ) -> None:
+        self.attention_norm = LayerNorm(f"{source}.{norms[0]}", a.hidden_size)
+        self.attention = attention
+        if len(norms) > 1:
+            self.mlp_norm = LayerNorm(f"{source}.{norms[1]}", a.hidden_size)
+        self.mlp = Mlp(a, f"{source}.mlp")
+
+
+class Model(Module):
+    """The token embedding, blocks, a last norm and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("gpt_neox.embed_in", a.vocab_size, a.hidden_size)
+        self.norm = LayerNorm("gpt_neox.final_layer_norm", a.hidden_size)
+        self.head = Head("embed_out", a.vocab_size, a.hidden_size)
+        sources = (f"gpt_neox.layers.{index}" for index in range(a.num_layers))
+        self.layers = [Block(a, source, Attention(a, f"{source}.attention")) for source in sources]
 
 
 MODEL = ModelType(
     describe,
-    tensors,
+    Model,
     network,
     DEFAULTS,
     prefix="gpt_neox.",

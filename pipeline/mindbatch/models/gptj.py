@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.models import gpt_neox
+from mindbatch.layers.parameters import ColumnLinear, Head, LayerNorm, Module, RowLinear, TokenEmbedding
+from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.gpt2 import SUMMARY_KEYS
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part
 
 # Of transformers' GPTJConfig.
 DEFAULTS = {
@@ -57,46 +58,46 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of; the head has a bias."""
-    hidden = arch.hidden_size
-    specs = [
-        vocabulary("embedding.weight", "transformer.wte.weight", arch.vocab_size, hidden),
-        *norm("norm", "transformer.ln_f", hidden, "bias"),
-        TensorSpec("head.bias", (Part("lm_head.bias", arch.vocab_size),), Sharding.VOCABULARY),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        specs += _block_tensors(arch, f"transformer.h.{layer}", f"layers.{layer}")
-    return specs
+class Attention(Module):
+    """Query, key and value by one matrix, the output by another."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.qkv = ColumnLinear(*llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv")))
+        self.output = RowLinear(Part(f"{source}.out_proj.weight", a.hidden_size, a.hidden_size))
 
 
-def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    hidden, inner = arch.hidden_size, arch.intermediate_size
+class Mlp(Module):
+    """down(act(up(x)))."""
 
-    def matrix(which: str, outputs: int, inputs: int, unit: int = 1) -> Part:
-        return Part(f"{source}.{which}.weight", outputs, inputs, unit=unit)
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden, inner = a.hidden_size, a.intermediate_size
+        self.up = ColumnLinear(Part(f"{source}.fc_in.weight", inner, hidden), bias=True)
+        self.down = RowLinear(Part(f"{source}.fc_out.weight", hidden, inner), bias=True)
 
-    qkv = tuple(matrix(f"attn.{which}_proj", hidden, hidden, arch.head_dim) for which in "qkv")
-    output, up, down = (
-        (matrix("attn.out_proj", hidden, hidden),),
-        (matrix("mlp.fc_in", inner, hidden),),
-        (matrix("mlp.fc_out", hidden, inner),),
-    )
-    return [
-        *norm(f"{name}.attention_norm", f"{source}.ln_1", hidden, "bias"),
-        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, bias=False),
-        *linear(f"{name}.attention.output", output, Sharding.INPUTS, bias=False),
-        *linear(f"{name}.mlp.up", up, Sharding.OUTPUTS, bias=True),
-        *linear(f"{name}.mlp.down", down, Sharding.INPUTS, bias=True),
-    ]
+
+class Block(Module):
+    """x + attention(norm(x)) + mlp(norm(x)), of one norm."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
+        self.attention = Attention(a, f"{source}.attn")
+        self.mlp = Mlp(a, f"{source}.mlp")
+
+
+class Model(Module):
+    """The token embedding, blocks, a last norm and a head with a bias."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied, bias=True)
+        self.layers = [Block(a, f"transformer.h.{index}") for index in range(a.num_layers)]
 
 
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=Model,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),

@@ -11,8 +11,9 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' GraniteConfig.
 FACTORS = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")
@@ -40,7 +41,7 @@ def network(layers: Layers) -> Network:
     return layers.network(embedding, block, partial(layers.rms_norm, "norm"))
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + r * attention(norm(x)), then x + r * mlp(norm(x))."""
     name, factor = f"layers.{index}", layers.arch.residual_factor
     return layers.block(

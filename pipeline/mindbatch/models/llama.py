@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import ColumnLinear, Head, Module, RmsNorm, RowLinear, TokenEmbedding
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import RotaryReader, read_rotary
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part, fused
 
 if TYPE_CHECKING:
     from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -100,7 +102,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
 
 
-def block(layers: Layers, index: int, mlp: Operation | None = None) -> Block:
+def block(layers: Layers, index: int, mlp: Operation | None = None) -> Operation:
     """x + attention(norm(x)), then x + mlp(norm(x)). mlp: None for the plain gated one."""
     name = f"layers.{index}"
     return layers.block(
@@ -111,42 +113,81 @@ def block(layers: Layers, index: int, mlp: Operation | None = None) -> Block:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden = arch.hidden_size
-    specs = [
-        vocabulary("embedding.weight", "model.embed_tokens.weight", arch.vocab_size, hidden),
-        *norm("norm", "model.norm", hidden),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        specs += _block_tensors(arch, f"model.layers.{layer}", f"layers.{layer}")
-    return specs
+class Attention(Module):
+    """Query, key and value by one matrix, the output by another; norms where the type has them.
+
+    after_norm: of what is added.
+    """
+
+    q_norm: Module
+    k_norm: Module
+    after_norm: Module
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        if a.qk_norm:
+            self.q_norm, self.k_norm = (RmsNorm(f"{source}.{which}_norm", a.head_dim) for which in "qk")
+        self.qkv = ColumnLinear(*self.projections(a, source), bias=a.qkv_bias)
+        output = Part(f"{source}.o_proj.weight", a.hidden_size, a.heads * a.head_dim)
+        self.output = RowLinear(output, bias=a.output_bias)
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Query, key and value."""
+        return qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
 
 
-def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    hidden, inner, size = arch.hidden_size, arch.intermediate_size, arch.head_dim
-    attention, heads = f"{source}.self_attn", {"q": arch.heads, "k": arch.kv_heads, "v": arch.kv_heads}
-    qkv = tuple(
-        Part(f"{attention}.{which}_proj.weight", count * size, hidden, unit=size, is_shared=which != "q")
-        for which, count in heads.items()
-    )
-    output = (Part(f"{attention}.o_proj.weight", hidden, arch.heads * size),)
-    up = tuple(Part(f"{source}.mlp.{which}_proj.weight", inner, hidden) for which in ("gate", "up"))
-    down = (Part(f"{source}.mlp.down_proj.weight", hidden, inner),)
-    return [
-        *norm(f"{name}.attention_norm", f"{source}.input_layernorm", hidden),
-        *(norm(f"{name}.attention.q_norm", f"{attention}.q_norm", size) if arch.qk_norm else ()),
-        *(norm(f"{name}.attention.k_norm", f"{attention}.k_norm", size) if arch.qk_norm else ()),
-        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
-        *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
-        *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden),
-        *linear(f"{name}.mlp.up", up, Sharding.OUTPUTS, arch.mlp_bias),
-        *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
-    ]
+class Mlp(Module):
+    """down(act(gate(x)) * up(x)), of a gate and up that are one matrix. after_norm: of what is added."""
+
+    after_norm: Module
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.up = ColumnLinear(*self.projections(a, source), bias=a.mlp_bias)
+        down = Part(f"{source}.down_proj.weight", a.hidden_size, a.intermediate_size)
+        self.down = RowLinear(down, bias=a.mlp_bias)
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Gate and up."""
+        sizes = a.intermediate_size, a.hidden_size
+        return tuple(Part(f"{source}.{which}_proj.weight", *sizes) for which in ("gate", "up"))
+
+
+class Block(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, a: Architecture, index: int) -> None:
+        source = f"model.layers.{index}"
+        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
+        self.attention = Attention(a, f"{source}.self_attn")
+        self.mlp_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+        self.mlp = Mlp(a, f"{source}.mlp")
+
+
+class Model(Module):
+    """The token embedding, blocks, a last norm and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("model.embed_tokens", a.vocab_size, a.hidden_size)
+        self.norm = RmsNorm("model.norm", a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        self.layers = [self.block(a, index) for index in range(a.num_layers)]
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        return Block(a, index)
+
+
+def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
+    """Query, key and value of three tensors, or of one that has them one after another."""
+    query, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
+    widths = (query, keys, keys)
+    if len(sources) == 1:
+        parts = fused(sources[0], widths, a.hidden_size, a.head_dim)
+    else:
+        sizes = zip(sources, widths, strict=True)
+        parts = tuple(Part(source, width, a.hidden_size, unit=a.head_dim) for source, width in sizes)
+    return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
 MODEL = ModelType(
-    describe, tensors, network, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",)
+    describe, Model, network, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",)
 )

@@ -14,7 +14,6 @@ from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies, read_rotary
-from mindbatch.models.tensor_spec import TensorSpec
 
 # Of MiniMind's own MiniMindConfig (2025: the models without norms of query and key heads).
 DEFAULTS = llama.DEFAULTS | {
@@ -112,10 +111,10 @@ def _experts_of_3(reader: ConfigReader, arch: Architecture, layers: tuple[int, .
     return Experts(routing, reader.positive("moe_intermediate_size", arch.intermediate_size), layers)
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters, with those of experts where there are any."""
-    specs = llama.tensors(arch)
-    return specs if arch.experts is None else experts.tensors(arch, specs, names=NAMES)
+class Model(experts.Model):
+    """The shared networks have names of their own."""
+
+    names = NAMES
 
 
 def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
@@ -142,4 +141,4 @@ def _yarn(head_dim: int, theta: float, max_positions: int) -> tuple[float, ...]:
     return tuple(map(float, frequencies * (1 - slowed + slowed / FACTOR)))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=experts.network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=experts.network, defaults=DEFAULTS)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import TensorSpec
 
 # Of transformers' MixtralConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -33,9 +32,10 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=Experts(routing, arch.intermediate_size, sparse))
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters with those of experts."""
-    return experts.tensors(arch, llama.tensors(arch), "block_sparse_moe", NAMES)
+class Model(experts.Model):
+    """All layers have experts, with names of their own."""
+
+    names, below = NAMES, "block_sparse_moe"
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=experts.network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=experts.network, defaults=DEFAULTS)

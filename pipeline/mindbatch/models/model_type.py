@@ -1,4 +1,4 @@
-"""What a model's file declares: how its configuration is read, its tensors, its network."""
+"""What a model's file declares: how its configuration is read, its layers, its network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mindbatch.layers.parameters import Module
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:  # MindSpore is imported where a network is made
     from mindbatch.layers.builder import Layers
@@ -20,7 +20,7 @@ class ModelType:
     """Models of one `model_type`.
 
     describe: from config.json; faults are left in the reader.
-    tensors: every parameter and the checkpoint tensors it is made of.
+    tree: its layers, which own the parameters.
     network: the model itself, of shared layers.
     defaults: what the model's own configuration class takes for a key that is absent.
     prefix: of the checkpoint's names; some checkpoints leave it out.
@@ -31,7 +31,7 @@ class ModelType:
     """
 
     describe: Callable[[ConfigReader], Architecture]
-    tensors: Callable[[Architecture], list[TensorSpec]]
+    tree: Callable[[Architecture], Module]
     network: Callable[[Layers], Network]
     defaults: Mapping[str, Any]
     prefix: str

@@ -6,14 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import AllHeadsNorm, Module, RmsNorm
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, norm
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' Olmo2Config.
 DEFAULTS = llama.DEFAULTS | {"vocab_size": 50304, "rms_norm_eps": 1e-5}
@@ -31,7 +32,7 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """x + norm(attention(x)), then x + norm(mlp(x))."""
     name = f"layers.{index}"
     return layers.block(
@@ -42,31 +43,38 @@ def block(layers: Layers, index: int) -> Block:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters with other norms."""
-    specs = [
-        spec
-        for spec in llama.tensors(arch)
-        if not spec.name.endswith(("attention_norm.weight", "mlp_norm.weight"))
-    ]
-    for layer in range(arch.num_layers):
-        source, name = f"model.layers.{layer}", f"layers.{layer}"
-        specs += norm(f"{name}.attention.after_norm", f"{source}.post_attention_layernorm", arch.hidden_size)
-        specs += norm(f"{name}.mlp.after_norm", f"{source}.post_feedforward_layernorm", arch.hidden_size)
-        specs += [
-            _head_norm(
-                arch, f"{name}.attention.{which}_norm.weight", f"{source}.self_attn.{which}_norm.weight"
-            )
-            for which in "qk"
-        ]
-    return specs
+class Attention(llama.Attention):
+    """Llama's with norms over all heads, and one of what it adds."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        super().__init__(a, f"{source}.self_attn")
+        self.q_norm = AllHeadsNorm(f"{source}.self_attn.q_norm", a.heads, a.head_dim)
+        self.k_norm = AllHeadsNorm(f"{source}.self_attn.k_norm", a.kv_heads, a.head_dim, is_shared=True)
+        self.after_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
 
 
-def _head_norm(arch: Architecture, name: str, source: str) -> TensorSpec:
-    """The part of a norm over all heads that a rank's heads have."""
-    is_key = name.endswith("k_norm.weight")
-    width = (arch.kv_heads if is_key else arch.heads) * arch.head_dim
-    return TensorSpec(name, (Part(source, width, unit=arch.head_dim, is_shared=is_key),), Sharding.OUTPUTS)
+class Mlp(llama.Mlp):
+    """Llama's with a norm of what it adds."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        super().__init__(a, f"{source}.mlp")
+        self.after_norm = RmsNorm(f"{source}.post_feedforward_layernorm", a.hidden_size)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=network, defaults=DEFAULTS)
+class Block(Module):
+    """x + norm(attention(x)), then x + norm(mlp(x))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.attention = Attention(a, source)
+        self.mlp = Mlp(a, source)
+
+
+class Model(llama.Model):
+    """Llama's ends around other blocks."""
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        return Block(a, f"model.layers.{index}")
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=network, defaults=DEFAULTS)

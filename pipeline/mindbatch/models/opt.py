@@ -6,15 +6,26 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mindbatch.models import gpt2, gpt_neox
+from mindbatch.layers.parameters import (
+    ColumnLinear,
+    Head,
+    LayerNorm,
+    Module,
+    ReplicatedLinear,
+    RowLinear,
+    Table,
+    TokenEmbedding,
+)
+from mindbatch.models import gpt2, gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network
+    from mindbatch.layers.decoder import Network
 
 # Of transformers' OPTConfig.
 DEFAULTS = {
@@ -33,6 +44,8 @@ DEFAULTS = {
 FIRST_POSITION = 2
 """The row of the first token's position; nothing reads the rows before it."""
 EPSILON = 1e-5  # of the layer norms; no key says it
+
+DECODER = "model.decoder"
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -78,7 +91,7 @@ def network(layers: Layers) -> Network:
     return layers.network(embedding, block, partial(layers.layer_norm, "norm"), positions)
 
 
-def block(layers: Layers, index: int) -> Block:
+def block(layers: Layers, index: int) -> Operation:
     """GPT-2's; or x = norm(x + attention(x)), then norm(x + mlp(x)), whose norm begins the next one."""
     if not layers.arch.adds_normed:
         return gpt2.block(layers, index)
@@ -91,58 +104,67 @@ def block(layers: Layers, index: int) -> Block:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden, decoder = arch.hidden_size, "model.decoder"
-    positions = Part(f"{decoder}.embed_positions.weight", arch.max_positions + FIRST_POSITION, hidden)
-    width, last = arch.embedding_size or hidden, arch.num_layers - 1
-    final = f"{decoder}.layers.{last}" if arch.adds_normed else decoder
-    specs = [
-        vocabulary("embedding.weight", f"{decoder}.embed_tokens.weight", arch.vocab_size, width),
-        TensorSpec("positions.weight", (positions,)),
-        *norm("norm", f"{final}.final_layer_norm", hidden, "bias"),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, width))
-    if arch.embedding_size:
-        into, out_of = (
-            Part(f"{decoder}.project_in.weight", hidden, width),
-            Part(f"{decoder}.project_out.weight", width, hidden),
-        )
-        specs += linear("embedding.project", (into,), Sharding.REPLICATED, False)
-        specs += linear("head.project", (out_of,), Sharding.REPLICATED, False)
-    for layer in range(arch.num_layers):
-        source, name = f"{decoder}.layers.{layer}", f"layers.{layer}"
-        if arch.adds_normed:
-            before = f"{decoder}.layers.{layer - 1}.final_layer_norm"
-            norms = norm(f"{name}.attention_norm", before, hidden, "bias") if layer else []
-            norms += norm(f"{name}.mlp_norm", f"{source}.self_attn_layer_norm", hidden, "bias")
-        else:
-            norms = norm(f"{name}.attention_norm", f"{source}.self_attn_layer_norm", hidden, "bias")
-            norms += norm(f"{name}.mlp_norm", f"{source}.final_layer_norm", hidden, "bias")
-        specs += [*norms, *_block_tensors(arch, source, name)]
-    return specs
+class Attention(Module):
+    """Query, key and value by one matrix, the output by another."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        parts = llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
+        self.qkv = ColumnLinear(*parts, bias=a.qkv_bias)
+        output = Part(f"{source}.out_proj.weight", a.hidden_size, a.hidden_size)
+        self.output = RowLinear(output, bias=a.output_bias)
 
 
-def _block_tensors(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    hidden, inner, attention = arch.hidden_size, arch.intermediate_size, f"{source}.self_attn"
-    qkv = tuple(
-        Part(f"{attention}.{which}_proj.weight", hidden, hidden, unit=arch.head_dim) for which in "qkv"
-    )
-    output = (Part(f"{attention}.out_proj.weight", hidden, hidden),)
-    up, down = (Part(f"{source}.fc1.weight", inner, hidden),), (Part(f"{source}.fc2.weight", hidden, inner),)
-    return [
-        *linear(f"{name}.attention.qkv", qkv, Sharding.OUTPUTS, arch.qkv_bias),
-        *linear(f"{name}.attention.output", output, Sharding.INPUTS, arch.output_bias),
-        *linear(f"{name}.mlp.up", up, Sharding.OUTPUTS, arch.mlp_bias),
-        *linear(f"{name}.mlp.down", down, Sharding.INPUTS, arch.mlp_bias),
-    ]
+class Mlp(Module):
+    """down(act(up(x)))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden, inner = a.hidden_size, a.intermediate_size
+        self.up = ColumnLinear(Part(f"{source}.fc1.weight", inner, hidden), bias=a.mlp_bias)
+        self.down = RowLinear(Part(f"{source}.fc2.weight", hidden, inner), bias=a.mlp_bias)
+
+
+class Block(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); or with norms behind the sums.
+
+    Each of those begins what follows it: the first is of the layer before, and the last that of the model.
+    """
+
+    def __init__(self, a: Architecture, index: int) -> None:
+        source, before = _layer(index), _layer(index - 1)
+        first, second = f"{source}.self_attn_layer_norm", f"{source}.final_layer_norm"
+        if a.adds_normed:
+            first, second = f"{before}.final_layer_norm", first
+        if index or not a.adds_normed:
+            self.attention_norm = LayerNorm(first, a.hidden_size)
+        self.attention = Attention(a, f"{source}.self_attn")
+        self.mlp_norm = LayerNorm(second, a.hidden_size)
+        self.mlp = Mlp(a, source)
+
+
+class Model(Module):
+    """Token and position embedding, blocks, a last norm and the head, between two matrices in OPT-350m."""
+
+    def __init__(self, a: Architecture) -> None:
+        hidden, width = a.hidden_size, a.embedding_size or a.hidden_size
+        self.embedding = TokenEmbedding(f"{DECODER}.embed_tokens", a.vocab_size, width)
+        self.positions = Table(f"{DECODER}.embed_positions", a.max_positions + FIRST_POSITION, hidden)
+        last = _layer(a.num_layers - 1) if a.adds_normed else DECODER
+        self.norm = LayerNorm(f"{last}.final_layer_norm", hidden)
+        self.head = Head("lm_head", a.vocab_size, width, tied=a.tied)
+        if a.embedding_size:
+            self.embedding.project = ReplicatedLinear(Part(f"{DECODER}.project_in.weight", hidden, width))
+            self.head.project = ReplicatedLinear(Part(f"{DECODER}.project_out.weight", width, hidden))
+        self.layers = [Block(a, index) for index in range(a.num_layers)]
+
+
+def _layer(index: int) -> str:
+    return f"{DECODER}.layers.{index}"
 
 
 MODEL = replace(
     gpt2.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=Model,
     network=network,
     defaults=DEFAULTS,
     prefix="model.",

@@ -9,15 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mindbatch.models import gpt2, gpt_neox
+from mindbatch.layers.parameters import (
+    ColumnLinear,
+    Head,
+    LayerNorm,
+    Module,
+    RowLinear,
+    Table,
+    TokenEmbedding,
+)
+from mindbatch.models import gpt2, gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part
 
 if TYPE_CHECKING:
+    from mindbatch.kernels.layer import Operation
     from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Block, Network, QueryBlock
+    from mindbatch.layers.decoder import Network
 
 # Of GPTPanguConfig of the published 2.6B model.
 DEFAULTS = {
@@ -68,62 +78,76 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, block, None, layers.learned_positions, by_position=table)
 
 
-def block(layers: Layers, index: int) -> Block | QueryBlock:
+def block(layers: Layers, index: int) -> Operation:
     """GPT-2's, and the one at the top."""
     if index < layers.arch.num_layers - 1:
         return gpt2.block(layers, index)
     return layers.query_block(f"layers.{index}", index)
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    hidden, last = arch.hidden_size, f"layers.{arch.num_layers - 1}"
-    specs = [
-        vocabulary("embedding.weight", "transformer.wte.weight", arch.vocab_size, hidden),
-        TensorSpec("positions.weight", (Part("transformer.wpe.weight", arch.max_positions, hidden),)),
-        # They are of the last layer, so that they are in its stage.
-        TensorSpec(f"{last}.positions.weight", (Part("transformer.wqe.weight", arch.max_positions, hidden),)),
-        *norm(f"{last}.first_norm", "transformer.ln_f", hidden, "bias"),
-    ]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, hidden))
-    for layer in range(arch.num_layers):
-        specs += _block_tensors(arch, layer)
-    return specs
+class Attention(Module):
+    """Query, key and value by one matrix, the output by another."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        parts = llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
+        self.qkv = ColumnLinear(*parts, bias=True)
+        self.output = RowLinear(Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size), bias=True)
 
 
-def _block_tensors(arch: Architecture, layer: int) -> list[TensorSpec]:
-    hidden, inner = arch.hidden_size, arch.intermediate_size
-    source, name = f"transformer.h.{layer}", f"layers.{layer}"
-    query, *keys = (
-        Part(f"{source}.attn.{which}_proj.weight", hidden, hidden, unit=arch.head_dim) for which in "qkv"
-    )
-    output = Part(f"{source}.attn.c_proj.weight", hidden, hidden)
-    up, down = (
-        Part(f"{source}.mlp.{which}.weight", *sizes)
-        for which, sizes in (("c_fc", (inner, hidden)), ("c_proj", (hidden, inner)))
-    )
-    if layer == arch.num_layers - 1:
-        qkv = [
-            *linear(f"{name}.attention.q", (query,), Sharding.OUTPUTS, True),
-            *linear(f"{name}.attention.kv", (*keys,), Sharding.OUTPUTS, True),
-        ]
-    else:
-        qkv = linear(f"{name}.attention.qkv", (query, *keys), Sharding.OUTPUTS, True)
-    return [
-        *norm(f"{name}.attention_norm", f"{source}.ln_1", hidden, "bias"),
-        *qkv,
-        *linear(f"{name}.attention.output", (output,), Sharding.INPUTS, True),
-        *norm(f"{name}.mlp_norm", f"{source}.ln_2", hidden, "bias"),
-        *linear(f"{name}.mlp.up", (up,), Sharding.OUTPUTS, True),
-        *linear(f"{name}.mlp.down", (down,), Sharding.INPUTS, True),
-    ]
+class QueryAttention(Module):
+    """The same with queries of positions, so that their matrix is another one than keys and values have."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        query, *keys = llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
+        self.q, self.kv = ColumnLinear(query, bias=True), ColumnLinear(*keys, bias=True)
+        self.output = RowLinear(Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size), bias=True)
+
+
+class Mlp(Module):
+    """down(act(up(x)))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden, inner = a.hidden_size, a.intermediate_size
+        self.up = ColumnLinear(Part(f"{source}.c_fc.weight", inner, hidden), bias=True)
+        self.down = RowLinear(Part(f"{source}.c_proj.weight", hidden, inner), bias=True)
+
+
+class Block(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
+        self.attention: Module = Attention(a, f"{source}.attn")
+        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size)
+        self.mlp = Mlp(a, f"{source}.mlp")
+
+
+class LastBlock(Block):
+    """The one at the top: a norm of all that came before, and queries made of a table of positions."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.positions = Table("transformer.wqe", a.max_positions, a.hidden_size)
+        self.first_norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        super().__init__(a, source)
+        self.attention = QueryAttention(a, f"{source}.attn")
+
+
+class Model(Module):
+    """Token and position embedding, blocks and the head."""
+
+    def __init__(self, a: Architecture) -> None:
+        self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
+        self.positions = Table("transformer.wpe", a.max_positions, a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        last = a.num_layers - 1
+        self.layers: list[Block] = [Block(a, f"transformer.h.{index}") for index in range(last)]
+        self.layers.append(LastBlock(a, f"transformer.h.{last}"))
 
 
 MODEL = replace(
     gpt2.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=Model,
     network=network,
     defaults=DEFAULTS,
     prefix="transformer.",

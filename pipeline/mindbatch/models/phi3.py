@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from mindbatch.models import llama
+from mindbatch.layers.parameters import Module
+from mindbatch.models import glm, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies, rotary_width
-from mindbatch.models.tensor_spec import TensorSpec, stored_as_one
+from mindbatch.models.tensor_spec import Part
 
 # Of transformers' Phi3Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -84,9 +85,22 @@ def _attention_factor(max_positions: int, original: int) -> float:
     return math.sqrt(1 + math.log(max_positions / original) / math.log(original))
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters; query, key and value are one tensor of the checkpoint, gate and up another."""
-    return stored_as_one(llama.tensors(arch), {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"})
+class Attention(llama.Attention):
+    """Query, key and value are one tensor of the checkpoint."""
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Query, key and value."""
+        return llama.qkv_parts(a, f"{source}.qkv_proj.weight")
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, defaults=DEFAULTS)
+class Model(llama.Model):
+    """Llama's ends around blocks with fused matrices."""
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        block = glm.Block(a, index)
+        block.attention = Attention(a, f"model.layers.{index}.self_attn")
+        return block
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

@@ -8,7 +8,6 @@ from mindbatch.models import experts, llama, qwen3_moe
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import FULL, SLIDING, windows_by_kind
-from mindbatch.models.tensor_spec import TensorSpec
 
 # Of transformers' Qwen2MoeConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -44,9 +43,10 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=replace(found, shared=(shared,), shared_is_gated=True))
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters with those of experts."""
-    return experts.tensors(arch, llama.tensors(arch), names=NAMES)
+class Model(experts.Model):
+    """The shared network has names of its own."""
+
+    names = NAMES
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=experts.network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=experts.network, defaults=DEFAULTS)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import TensorSpec
 
 # Of transformers' Qwen3MoeConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -57,15 +56,10 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
     return Experts(routing, reader.positive("moe_intermediate_size"), sparse)
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters with those of experts."""
-    return experts.tensors(arch, llama.tensors(arch))
-
-
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tensors=tensors,
+    tree=experts.Model,
     network=experts.network,
     defaults=DEFAULTS,
     newer_names={"num_experts": "num_local_experts"},

@@ -87,7 +87,8 @@ def describe(
     if quantised := to_be_run and _is_read_quantised(config, source, ignore):
         reader.ignore([QUANTIZATION])
     reader.finish()
-    if quantised and any(part.transposed for spec in declared.tensors(architecture) for part in spec.parts):
+    parts = (part for spec in declared.tree(architecture).parameters() for part in spec.parts)
+    if quantised and any(part.transposed for part in parts):
         raise CheckpointError(f"{source}: {QUANTIZATION}: quantised weights of {chosen} are not read")
     return replace(architecture, model_type=chosen)
 
@@ -169,4 +170,4 @@ def _digits(text: str) -> str:
 
 def tensor_specs(architecture: Architecture) -> list[TensorSpec]:
     """The parameters of an architecture and where they come from."""
-    return declaration(architecture.model_type).tensors(architecture)
+    return [*declaration(architecture.model_type).tree(architecture).parameters()]

@@ -6,10 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import ColumnLinear, LayerNorm, Module, RowLinear
 from mindbatch.models import gpt2, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm
+from mindbatch.models.tensor_spec import Part
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -49,31 +50,35 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, gpt2.block, partial(layers.layer_norm, "norm"))
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Llama's parameters but for the MLP, and a bias of each norm."""
-    specs = [spec for spec in llama.tensors(arch) if ".mlp." not in spec.name and not _is_norm(spec)]
-    specs += norm("norm", "model.norm", arch.hidden_size, "bias")
-    for layer in range(arch.num_layers):
-        specs += _rest_of_block(arch, f"model.layers.{layer}", f"layers.{layer}")
-    return specs
+class Mlp(Module):
+    """down(act(up(x)))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        hidden, inner = a.hidden_size, a.intermediate_size
+        self.up = ColumnLinear(Part(f"{source}.c_fc.weight", inner, hidden), bias=a.mlp_bias)
+        self.down = RowLinear(Part(f"{source}.c_proj.weight", hidden, inner), bias=a.mlp_bias)
 
 
-def _is_norm(spec: TensorSpec) -> bool:
-    return spec.name.endswith("norm.weight")
+class Block(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        self.attention_norm = LayerNorm(f"{source}.input_layernorm", a.hidden_size)
+        self.attention = llama.Attention(a, f"{source}.self_attn")
+        self.mlp_norm = LayerNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+        self.mlp = Mlp(a, f"{source}.mlp")
 
 
-def _rest_of_block(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    hidden, inner, bias = arch.hidden_size, arch.intermediate_size, arch.mlp_bias
-    up, down = (
-        Part(f"{source}.mlp.c_fc.weight", inner, hidden),
-        Part(f"{source}.mlp.c_proj.weight", hidden, inner),
-    )
-    return [
-        *norm(f"{name}.attention_norm", f"{source}.input_layernorm", hidden, "bias"),
-        *norm(f"{name}.mlp_norm", f"{source}.post_attention_layernorm", hidden, "bias"),
-        *linear(f"{name}.mlp.up", (up,), Sharding.OUTPUTS, bias),
-        *linear(f"{name}.mlp.down", (down,), Sharding.INPUTS, bias),
-    ]
+class Model(llama.Model):
+    """Llama's with layer norms and a plain MLP."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
+        self.norm = LayerNorm("model.norm", a.hidden_size)
+
+    def block(self, a: Architecture, index: int) -> Module:
+        """The layer of an index."""
+        return Block(a, f"model.layers.{index}")
 
 
-MODEL = replace(llama.MODEL, describe=describe, tensors=tensors, network=network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=network, defaults=DEFAULTS)

@@ -5,10 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mindbatch.layers.parameters import (
+    ColumnLinear,
+    Head,
+    Module,
+    RmsNorm,
+    RowLinear,
+    TokenEmbedding,
+    Vectors,
+)
 from mindbatch.models.architecture import Architecture, Encoder
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, linear, norm, vocabulary
+from mindbatch.models.tensor_spec import Part
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -128,59 +137,68 @@ def network(layers: Layers) -> Network:
     )
 
 
-def tensors(arch: Architecture) -> list[TensorSpec]:
-    """Every parameter and the checkpoint tensors it is made of."""
-    assert arch.encoder is not None
-    specs = [vocabulary("embedding.weight", "shared.weight", arch.vocab_size, arch.hidden_size)]
-    if not arch.tied:
-        specs.append(vocabulary("head.weight", "lm_head.weight", arch.vocab_size, arch.hidden_size))
-    for stack, prefix in (("encoder", "encoder."), ("decoder", "")):
-        table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        specs.append(TensorSpec(f"positions.{stack}", (Part(table, arch.encoder.buckets, arch.heads),)))
-        specs += norm(f"{prefix}norm", f"{stack}.final_layer_norm", arch.hidden_size)
-    for layer in range(arch.encoder.num_layers):
-        source, name = f"encoder.block.{layer}.layer", f"encoder.layers.{layer}"
-        specs += _attention(arch, f"{source}.0", name, "SelfAttention", {"qkv": "qkv"})
-        specs += _mlp(arch, f"{source}.1", name)
-    for layer in range(arch.num_layers):
-        source, name = f"decoder.block.{layer}.layer", f"layers.{layer}"
-        specs += _attention(arch, f"{source}.0", name, "SelfAttention", {"qkv": "qkv"})
-        cross = {"query": "q", "key_value": "kv"}
-        specs += _attention(arch, f"{source}.1", name, "EncDecAttention", cross, "cross")
-        specs += _mlp(arch, f"{source}.2", name)
-    return specs
-
-
-def _attention(
-    arch: Architecture, source: str, name: str, kind: str, fused: dict[str, str], own: str = "attention"
-) -> list[TensorSpec]:
+class Attention(Module):
     """fused: the matrices of the checkpoint, by their letters, that make one of ours."""
-    width, hidden = arch.heads * arch.head_dim, arch.hidden_size
-    specs = norm(f"{name}.{own}_norm", f"{source}.layer_norm", hidden)
-    for joined, letters in fused.items():
-        parts = (Part(f"{source}.{kind}.{x}.weight", width, hidden, unit=arch.head_dim) for x in letters)
-        specs += linear(f"{name}.{own}.{joined}", tuple(parts), Sharding.OUTPUTS, bias=False)
-    output = (Part(f"{source}.{kind}.o.weight", hidden, width),)
-    return [*specs, *linear(f"{name}.{own}.output", output, Sharding.INPUTS, bias=False)]
+
+    def __init__(self, a: Architecture, source: str, **fused: str) -> None:
+        width, hidden, unit = a.heads * a.head_dim, a.hidden_size, a.head_dim
+        for joined, letters in fused.items():
+            parts = (Part(f"{source}.{letter}.weight", width, hidden, unit=unit) for letter in letters)
+            setattr(self, joined, ColumnLinear(*parts))
+        self.output = RowLinear(Part(f"{source}.o.weight", hidden, width))
 
 
-def _mlp(arch: Architecture, source: str, name: str) -> list[TensorSpec]:
-    assert arch.encoder is not None
-    hidden, inner, dense = arch.hidden_size, arch.intermediate_size, f"{source}.DenseReluDense"
-    names = ("wi_0", "wi_1") if arch.encoder.is_gated else ("wi",)
-    up = tuple(Part(f"{dense}.{each}.weight", inner, hidden) for each in names)
-    return [
-        *norm(f"{name}.mlp_norm", f"{source}.layer_norm", hidden),
-        *linear(f"{name}.mlp.up", up, Sharding.OUTPUTS, bias=False),
-        *linear(
-            f"{name}.mlp.down", (Part(f"{dense}.wo.weight", hidden, inner),), Sharding.INPUTS, bias=False
-        ),
-    ]
+class Mlp(Module):
+    """down(act(up(x))), or with a gate that is one matrix with up."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        assert a.encoder is not None
+        hidden, inner = a.hidden_size, a.intermediate_size
+        names = ("wi_0", "wi_1") if a.encoder.is_gated else ("wi",)
+        self.up = ColumnLinear(*(Part(f"{source}.{each}.weight", inner, hidden) for each in names))
+        self.down = RowLinear(Part(f"{source}.wo.weight", hidden, inner))
+
+
+class Block(Module):
+    """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, a: Architecture, stack: str, index: int) -> None:
+        layer, hidden, last = f"{stack}.block.{index}.layer", a.hidden_size, 1
+        self.attention_norm = RmsNorm(f"{layer}.0.layer_norm", hidden)
+        self.attention = Attention(a, f"{layer}.0.SelfAttention", qkv="qkv")
+        if stack == "decoder":
+            self.cross_norm, last = RmsNorm(f"{layer}.1.layer_norm", hidden), 2
+            self.cross = Attention(a, f"{layer}.1.EncDecAttention", query="q", key_value="kv")
+        self.mlp_norm = RmsNorm(f"{layer}.{last}.layer_norm", hidden)
+        self.mlp = Mlp(a, f"{layer}.{last}.DenseReluDense")
+
+
+class Stack(Module):
+    """The blocks of the encoder, or of the decoder, and a last norm."""
+
+    def __init__(self, a: Architecture, stack: str, layers: int) -> None:
+        self.norm = RmsNorm(f"{stack}.final_layer_norm", a.hidden_size)
+        self.layers = [Block(a, stack, index) for index in range(layers)]
+
+
+class Model(Stack):
+    """Encoder and decoder over one token embedding, each with biases of scores by distance."""
+
+    def __init__(self, a: Architecture) -> None:
+        assert a.encoder is not None
+        self.embedding = TokenEmbedding("shared", a.vocab_size, a.hidden_size)
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        self.positions = Module()
+        for stack in ("encoder", "decoder"):
+            table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
+            setattr(self.positions, stack, Vectors(table, a.encoder.buckets, a.heads))
+        self.encoder = Stack(a, "encoder", a.encoder.num_layers)
+        super().__init__(a, "decoder", a.num_layers)
 
 
 MODEL = ModelType(
     describe,
-    tensors,
+    Model,
     network,
     DEFAULTS,
     prefix="",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import accumulate
 
 from mindbatch.parallel.topology import TensorSlice
 
@@ -177,16 +176,6 @@ class TensorSpec:
         return self.local_outputs(shard) * (self.local_inputs(shard) or 1)
 
 
-def vocabulary(name: str, source: str, size: int, width: int) -> TensorSpec:
-    """A token embedding or a head."""
-    return TensorSpec(name, (Part(source, size, width),), Sharding.VOCABULARY, Layout.PACKED)
-
-
-def norm(name: str, source: str, width: int, *ends: str) -> list[TensorSpec]:
-    """The vectors of a norm: the weight, and what else `ends` names."""
-    return [TensorSpec(f"{name}.{end}", (Part(f"{source}.{end}", width),)) for end in ("weight", *ends)]
-
-
 def fused(
     source: str, widths: Sequence[int], inputs: int, unit: int = 1, transposed: bool = False
 ) -> tuple[Part, ...]:
@@ -203,43 +192,6 @@ def taking_turns(source: str, runs: Sequence[int], turns: int, inputs: int, unit
         Part(source, run * turns, inputs, sum(runs[:index]), unit=unit, run=run, spacing=sum(runs))
         for index, run in enumerate(runs)
     )
-
-
-def stored_as_one(specs: Iterable[TensorSpec], names: Mapping[str, str]) -> list[TensorSpec]:
-    """The specs where the parts of some matrices are one tensor of the checkpoint, one after another.
-
-    names: from the matrix of the first part to that of all.
-    """
-
-    def joined(spec: TensorSpec) -> TensorSpec:
-        *owner, name, end = spec.parts[0].source.split(".")
-        if name not in names:
-            return spec
-        firsts = accumulate((part.outputs for part in spec.parts), initial=0)
-        source = ".".join((*owner, names[name], end))
-        parts = zip(spec.parts, firsts, strict=False)
-        return replace(spec, parts=tuple(replace(part, source=source, first=first) for part, first in parts))
-
-    return [joined(spec) for spec in specs]
-
-
-def linear(name: str, parts: tuple[Part, ...], sharding: Sharding, bias: bool) -> list[TensorSpec]:
-    """A packed weight and, where the model has one, its bias; each part's source ends in `weight`."""
-    specs = [TensorSpec(f"{name}.weight", parts, sharding, Layout.PACKED)]
-    if bias:
-        # A bias follows the outputs; where the inputs are divided it is added once, to the sum.
-        vectors = tuple(
-            replace(part, source=f"{part.source.removesuffix('weight')}bias", inputs=None, transposed=False)
-            for part in parts
-        )
-        specs.append(
-            TensorSpec(
-                f"{name}.bias",
-                vectors,
-                Sharding.OUTPUTS if sharding is Sharding.OUTPUTS else Sharding.REPLICATED,
-            )
-        )
-    return specs
 
 
 def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.layers.parameters import ColumnLinear
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import (
     Sharding,
     TensorSpec,
-    linear,
     shard_specs,
     source_shapes,
     taking_turns,
@@ -154,7 +154,7 @@ def test_parts_take_turns_in_rank_files_as_in_whole_ones(queries: int, ranks: in
     runs = (2 * queries, 2, 2)
     query, *shared = taking_turns("qkv.weight", runs, 4, 1, unit=2)
     parts = (query, *(replace(part, is_shared=True) for part in shared))
-    [spec] = linear("layers.0.qkv", parts, Sharding.OUTPUTS, bias=False)
+    [spec] = ColumnLinear(*parts).parameters("layers.0.qkv")
     full = np.arange(4 * sum(runs))
     assert source_shapes([spec]) == {"qkv.weight": (len(full), 1)}
     [placement] = placements([spec], ranks).values()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mindbatch.backends.mindformers.description import EMBEDDING, Description, GroupedAttention
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, fused, vocabulary
+from mindbatch.backends.mindformers.description import EMBEDDING, HEAD, Description, GroupedAttention
+from mindbatch.layers.parameters import Head, TokenEmbedding
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, fused
 
 
 def adapter_specs(model: Description) -> list[TensorSpec]:
@@ -16,11 +17,10 @@ def adapter_specs(model: Description) -> list[TensorSpec]:
 
     Not of keys and values that the checkpoint has in one tensor either: MindFormers divides it by heads.
     """
-    specs = [vocabulary("embedding.weight", model.own_name(EMBEDDING), model.vocab_size, model.hidden_size)]
-    if not model.tied:
-        specs.append(
-            vocabulary("head.weight", model.own_name("lm_head.weight"), model.vocab_size, model.hidden_size)
-        )
+    sizes, end = (model.vocab_size, model.hidden_size), ".weight"
+    embedding, head = (model.own_name(name).removesuffix(end) for name in (EMBEDDING, HEAD))
+    specs = [*TokenEmbedding(embedding, *sizes).parameters("embedding")]
+    specs += Head(head, *sizes, tied=model.tied).parameters("head")
     for layer in range(model.num_layers):
         specs += _attention(model, layer)
         if model.experts is None or layer < model.experts.first:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CORRECTION_BIAS = "e_score_correction_bias"
-EMBEDDING = "model.embed_tokens.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Description:
     @property
     def tied_tensors(self) -> Mapping[str, str]:
         """The tensor of the token embedding by the head's name, where they are one."""
-        return {"lm_head.weight": EMBEDDING} if self.tied else {}
+        return {HEAD: EMBEDDING} if self.tied else {}
 
     @property
     def num_parameters(self) -> int:
@@ -130,7 +130,7 @@ def tensor_shapes(model: Description) -> Shapes:
     hidden, vocabulary = model.hidden_size, (model.vocab_size, model.hidden_size)
     shapes: Shapes = {EMBEDDING: vocabulary, "model.norm.weight": (hidden,)}
     if not model.tied:
-        shapes["lm_head.weight"] = vocabulary
+        shapes[HEAD] = vocabulary
     norms = ["input_layernorm", "post_attention_layernorm"]
     if model.sandwich_norms:
         norms += ["post_self_attn_layernorm", "post_mlp_layernorm"]
