@@ -81,7 +81,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models.tensor_spec": {"parallel"},
     "kernels": {"parallel", "kernels.alibi", "kernels.memory", "kernels.native_library", "kernels.routing"}
     | LOWEST,
-    "layers": {"models.architecture", "models.tensor_spec", "kernels", "kernels.routing", "parallel"} | LOWEST,
+    "layers": {"models.architecture", "models.tensor_spec", "kernels", "kernels.routing", "parallel"}
+    | LOWEST,
     "cache": {"kernels"} | LOWEST,
     "checkpoint": {"parallel", "storage"} | DECLARATIONS | LOWEST,
     "decoding": {"kernels.native_library"} | LOWEST,

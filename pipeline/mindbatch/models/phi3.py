@@ -62,12 +62,13 @@ def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rot
 
 
 def _is_long(scaling: object, original: int) -> bool:
-    """Whether it is longrope's, as transformers 4 wrote it or with the keys that 5 repeats in it."""
+    """Whether it is longrope's, as transformers 4 wrote it or as 5 does, with the original context in it."""
     if not isinstance(scaling, Mapping):
         return False
-    repeated = {"rope_type": scaling.get("type"), "original_max_position_embeddings": original}
-    rest = {key: value for key, value in scaling.items() if key not in repeated or value != repeated[key]}
-    return {*rest} == {"type", *_FACTORS} and rest["type"] in LONG
+    kinds = [scaling[key] for key in ("type", "rope_type") if key in scaling]
+    beside = scaling.get("original_max_position_embeddings", original)
+    keys = scaling.keys() - {"type", "rope_type", "original_max_position_embeddings"}
+    return bool(kinds) and keys == {*_FACTORS} and beside == original and all(kind in LONG for kind in kinds)
 
 
 def _are_factors(values: object, count: int) -> bool:

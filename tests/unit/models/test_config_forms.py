@@ -101,3 +101,23 @@ def test_mindformers_families_read_both(case: str) -> None:
             return list(error.faults)
 
     assert described(newer(case)) == described(SAVED[case]["older"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "longrope"},
+        {"rope_type": "longrope"},
+        {"rope_type": "su", "original_max_position_embeddings": 128},
+    ],
+)
+def test_longrope_in_every_form(change: dict[str, Any]) -> None:
+    older = SAVED["phi3_long"]["older"]
+    factors = {key: older["rope_scaling"][key] for key in ("short_factor", "long_factor")}
+    assert describe(older | {"rope_scaling": factors | change}) == describe(older)
+    for wrong in (
+        {"rope_type": "longrope", "original_max_position_embeddings": 64},
+        {"rope_type": "linear"},
+        {},
+    ):
+        assert "must be null or {type" in faults_of(older | {"rope_scaling": factors | wrong})[0]
