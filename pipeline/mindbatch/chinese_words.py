@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
+
+from mindbatch.leftovers import TemporaryFolder
 
 _LOADING = threading.Lock()
 
@@ -34,7 +35,7 @@ def _loaded() -> Any:
 
     jieba.setLogLevel(logging.WARNING)  # it tells on stderr that it loads its dictionary
     divider = jieba.Tokenizer()
-    with tempfile.TemporaryDirectory(prefix="mindbatch-jieba-") as folder:
-        divider.tmp_dir = folder
+    with TemporaryFolder() as folder:
+        divider.tmp_dir = str(folder)
         divider.initialize()
     return divider

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mindbatch.errors import MindBatchError
+from mindbatch.leftovers import hold, remove_abandoned
 from mindbatch.regular_file import check_own, open_own
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ class WholeFile(io.BufferedIOBase):
 
     Within `with`, what is written goes to a hidden file beside it. At the end that one is synced and renamed,
     and the folder synced. An exception within, an interrupt too, removes it and leaves what was there before;
-    so does closing it early. A process that is killed leaves the hidden file behind: see `remove_leftovers`.
+    so does closing it early. A process that is killed leaves the hidden file behind, and the next one that
+    writes the file removes it.
 
     Raises StorageError, also when something else than a regular file has the name.
     """
@@ -176,8 +178,11 @@ class WholeFile(io.BufferedIOBase):
     def __enter__(self) -> WholeFile:
         try:
             check_own(self._path)
+            remove_abandoned(self._path.parent, lambda name: leftover_of(name) == self._path.name)
             self._is_beside = True  # first: an interrupt may come when the file is there already
             self._file = self._storage.create(self._beside)
+            if not hold(self._file):  # somebody who looked at that moment took it for one that was left
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         except OSError as error:
             self.close()
             raise StorageError.writing(self._path, error) from error

@@ -173,6 +173,22 @@ def test_a_file_system_that_cannot_sync_folders_is_no_fault(
         Storage().sync_folder(path.parent)
 
 
+def test_what_a_killed_process_left_goes_when_its_file_is_written_again(path: Path) -> None:
+    left, others = WholeFile(path)._beside, WholeFile(path.with_name("other"))._beside
+    for each in (left, others):
+        each.write_bytes(b"half")
+    write_whole(path, b"new")
+    assert sorted(os.listdir(path.parent)) == sorted([path.name, others.name])
+
+
+def test_what_another_process_is_writing_stays(path: Path) -> None:
+    with WholeFile(path) as file:
+        file.write(b"of the one that is done last")
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"of the one that is done last"
+    assert os.listdir(path.parent) == ["file"]
+
+
 def test_leftovers_of_killed_processes_go_and_nothing_else(path: Path) -> None:
     leftover = WholeFile(path)._beside
     leftover.write_bytes(b"half")

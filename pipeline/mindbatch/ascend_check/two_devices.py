@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mindbatch.ascend_check.commands import CommandError, last_lines, said_by
 from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.leftovers import TemporaryFolder
 
 RECORDED = Path(__file__).parent / "two_devices.json"
 """By prompt the token ids that one process gives on a CPU; makers/record_ascend_check.py writes it."""
@@ -28,8 +28,8 @@ def run_on_npus() -> Result:
     """Runs the job on the first two NPUs of this machine; skipped where there is one only."""
     if len([*_DEVICES.glob("davinci[0-9]*")]) == 1:
         return _result(SKIPPED, "this machine has one NPU")
-    with TemporaryDirectory(prefix="mindbatch-") as name:
-        return judged(Path(name), _NPU)
+    with TemporaryFolder() as folder:
+        return judged(folder, _NPU)
 
 
 def judged(folder: Path, *words: str) -> Result:

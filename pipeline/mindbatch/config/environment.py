@@ -6,11 +6,11 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mindbatch.leftovers import TemporaryFolder
 from mindbatch.screen_text import shown_traceback
 
 _FOREIGN = ("mindspore", "mindformers", "transformers")
@@ -123,9 +123,9 @@ def cache_folder() -> Path:
             return folder
     except (OSError, RuntimeError):  # RuntimeError: no home folder at all
         pass
-    temporary = Path(tempfile.mkdtemp(prefix="mindbatch-"))
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    return temporary
+    temporary = TemporaryFolder()
+    atexit.register(temporary.remove)
+    return temporary.path
 
 
 def thread_settings() -> dict[str, str | None]:

@@ -1,6 +1,8 @@
 """Why a path cannot be used for what it was given for; nothing is read but the names and kinds of files."""
 
 import os
+import re
+import secrets
 from collections.abc import Callable
 from glob import glob, has_magic
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import cached_model, how_to_get, near_shipped, near_sibling, resolve_path
 from mindbatch.foreign_formats import foreign_file, foreign_folder
+from mindbatch.leftovers import remove_abandoned
 from mindbatch.regular_file import check_own
 
 LONGEST_SHOWN = 200
@@ -21,6 +24,8 @@ DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
 
 ADAPTER_SUFFIXES = (".ckpt", ".safetensors")
 """Of files with the tensors of an adapter."""
+
+_PROBES = re.compile(r"\.mindbatch-[0-9a-f]{16}")
 
 Check = Callable[[Path], str | None]
 """The reason why a path cannot be used, or None when it can."""
@@ -188,10 +193,17 @@ def _write_fault(folder: Path) -> str | None:
 
 def _new_file_fault(folder: Path) -> str | None:
     """Rights do not tell it all: root has them everywhere, and in /proc nobody makes a file."""
-    probe = folder / f".mindbatch-{os.urandom(8).hex()}"
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        os.unlink(probe)
-    except OSError as error:
-        return f"no file can be made in the folder {folder} ({error.strerror})"
+        os.close(os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600))
+    except OSError:  # a file system that has no files without a name, or cannot be written
+        try:
+            _make_and_remove(folder / f".mindbatch-{secrets.token_hex(8)}")
+        except OSError as error:
+            return f"no file can be made in the folder {folder} ({error.strerror})"
     return None
+
+
+def _make_and_remove(probe: Path) -> None:
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    probe.unlink(missing_ok=True)  # another process may have taken it for one that was left
+    remove_abandoned(probe.parent, _PROBES.fullmatch)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
 from mindbatch.errors import ConfigError
 from mindbatch.launch.rank_table import RankTable
+from mindbatch.leftovers import TemporaryFolder
 from mindbatch.storage import Storage, reason_of, write_whole
 
 
@@ -26,9 +25,9 @@ def made_folder(given: Path, key: str = "launch.log_dir=") -> Path:
 
 def temporary_folder(owner: object) -> Path:
     """A folder that is removed with its owner."""
-    folder = tempfile.mkdtemp(prefix="mindbatch-logs-")
-    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    folder = TemporaryFolder()
+    weakref.finalize(owner, folder.remove)
+    return folder.path
 
 
 def replica_table(logs: Path, replica: int) -> Path:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.child_main import outlive_parent
 from mindbatch.launch.supervisor import EndedProcess
+from mindbatch.leftovers import TemporaryFolder
 
 if TYPE_CHECKING:
     from mindbatch.launch.ray_place import ReplicaPlace, Room
@@ -66,16 +67,14 @@ def _own_cluster(room: Room, world_size: int, stack: ExitStack) -> dict[str, Any
     """Options of a cluster of one node with room for all ranks, which leaves nothing behind."""
     os.environ.update({name: os.environ.get(name, value) for name, value in _LOCAL.items()})
     # Its sockets are in there, whose paths may have about a hundred characters.
-    folder = stack.enter_context(
-        tempfile.TemporaryDirectory(prefix="mb", dir="/tmp", ignore_cleanup_errors=True)
-    )
+    folder = stack.enter_context(TemporaryFolder("mb", Path("/tmp")))
     resources = {name: count * world_size for name, count in room.resources.items()}
     return {
         "num_cpus": int(resources.pop("CPU")),
         "resources": resources,
         "include_dashboard": False,
         "object_store_memory": _STORE_BYTES,
-        "_temp_dir": folder,
+        "_temp_dir": str(folder),
     }
 
 

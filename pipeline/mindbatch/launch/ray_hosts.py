@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from mindbatch.children import command
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
+from mindbatch.leftovers import TemporaryFolder
 
 _TICK_SECONDS = 0.1
 
@@ -23,8 +22,8 @@ class RankHost:
     """
 
     def __init__(self, logs: str | None) -> None:
-        self._temporary = tempfile.mkdtemp(prefix="mindbatch-logs-") if logs is None else None
-        folder = Path(logs or self._temporary or "")
+        self._temporary = TemporaryFolder() if logs is None else None
+        folder = Path(logs or "") if self._temporary is None else self._temporary.path
         folder.mkdir(parents=True, exist_ok=True)
         self._supervisor = Supervisor(folder)
 
@@ -51,4 +50,4 @@ class RankHost:
         """Ends its processes; they are gone when it returns."""
         self._supervisor.end()
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.remove()

@@ -7,7 +7,6 @@ given a folder of our own: files that were opened and checked here, and of the s
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
 from mindbatch.checkpoint.json_object import read_bounded
 from mindbatch.errors import CheckpointError
+from mindbatch.leftovers import TemporaryFolder
 from mindbatch.prompts.charsmap import refuse_false_charsmaps
 from mindbatch.prompts.prompt_lines import utf8_fault
 from mindbatch.strict_json import parts_fault
@@ -125,12 +125,12 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
             found[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)
             _refuse_other_text(found[name], folder / name)
     raise_if_any(faults)
-    with tempfile.TemporaryDirectory(prefix="mindbatch-tokenizer-") as copy:
+    with TemporaryFolder() as copy:
         for name, data in found.items():
-            path = Path(copy, name)
+            path = copy / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
-        yield Path(copy)
+        yield copy
 
 
 def _refuse_other_text(template: bytes, path: Path) -> None:

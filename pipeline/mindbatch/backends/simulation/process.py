@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mindbatch.backends.failure import BackendError
@@ -19,6 +18,7 @@ from mindbatch.backends.simulation.plugin import AscendPlugin, find_plugin
 from mindbatch.backends.simulation.stubs import LIBRARIES, PACKAGES, stub_libraries
 from mindbatch.children import Child, end_session
 from mindbatch.config.environment import cache_folder, simulation_environment
+from mindbatch.leftovers import TemporaryFolder
 from mindbatch.screen_text import TerminalText
 
 LOG_NAME = "mindspore.log"
@@ -73,10 +73,11 @@ def simulate(
         "packages": str(stubs / PACKAGES),
         "memory_bytes": limits.memory_bytes,
     }
-    with TemporaryDirectory(prefix="mindbatch-") as name:
-        folder = Path(name)
-        with _child(json.dumps(job), folder, plugin, stubs, rank, verbose) as child:
-            yield from _reports(child, rank, limits, folder / LOG_NAME)
+    with (
+        TemporaryFolder() as folder,
+        _child(json.dumps(job), folder, plugin, stubs, rank, verbose) as child,
+    ):
+        yield from _reports(child, rank, limits, folder / LOG_NAME)
 
 
 @contextmanager

@@ -7,14 +7,13 @@ computed.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.simulation.plugin import AscendPlugin
 from mindbatch.backends.simulation.symbols import needed_tool, run_tool, wanted_functions
+from mindbatch.leftovers import TemporaryFolder
 from mindbatch.storage import Storage, reason_of
 
 FOLDER = "ascend_simulation"
@@ -47,16 +46,16 @@ def stub_libraries(plugin: AscendPlugin, cache: Path) -> Path:
         return home
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".building-", dir=home.parent))
+        beside = TemporaryFolder(".building-", home.parent)
     except OSError as error:
         raise BackendError(f"{home.parent}: cannot be written ({reason_of(error)})") from error
     try:
-        _build(plugin, beside)
-        _publish(beside, home, Storage())
+        _build(plugin, beside.path)
+        _publish(beside.path, home, Storage())
     except OSError as error:
         raise BackendError(f"{home.parent}: cannot be written ({reason_of(error)})") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        beside.remove()
     return home
 
 

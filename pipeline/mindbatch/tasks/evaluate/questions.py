@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mindbatch.config.memory import parse_bytes
@@ -19,6 +17,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.evaluation.scoring.instructions import instruction
 from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.leftovers import TemporaryFolder
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import selection_of
 from mindbatch.run.outputs.rows import columns_of
@@ -170,7 +169,7 @@ def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFai
     dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
     with ExitStack() as stack:
         maker = stack.enter_context(closing(RowMaker(data, DecodingParams(), False, columns=columns)))
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="mindbatch-")))
+        folder = stack.enter_context(TemporaryFolder())
         index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
         survey(dataset, maker, selection_of(data), index)
         for indexed in index.in_order():

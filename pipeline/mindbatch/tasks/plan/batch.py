@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from mindbatch.amounts import size
 from mindbatch.config.memory import MachineMemory, memory_here
@@ -19,6 +18,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.memory_check import MemoryDemand
 from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.leftovers import TemporaryFolder
 from mindbatch.parallel.topology import DeviceMap, Topology
 from mindbatch.replicas.load import topology_of
 from mindbatch.run.calibration import calibrate, sample_rows
@@ -40,8 +40,8 @@ def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
     """The plan. Raises ConfigError: the data is not what the settings ask for, or calibrating failed."""
     topology = replace(topology_of(config.parallel), device_map=device_map)
     model = outline(config.model, config.runtime, topology.part_of(0), config.lora)
-    with TemporaryDirectory(prefix="mindbatch-") as name:
-        return make_plan(config, model, topology, RunFolder(Path(name)))
+    with TemporaryFolder() as folder:
+        return make_plan(config, model, topology, RunFolder(folder))
 
 
 def make_plan(config: PlanConfig, model: ModelOutline, topology: Topology, scratch: RunFolder) -> Plan:
