@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 GIB = 1 << 30
 MEMINFO = Path("/proc/meminfo")
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+MEMORY_LIMIT = CONTROL_GROUPS / "memory.max"
 OWN_GROUPS = Path("/proc/self/cgroup")
 _NO_LIMIT = 1 << 60  # what the first version of control groups says where there is none
 
@@ -36,14 +37,22 @@ def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT, groups: Path = O
 
 def _limits_of(groups: Path, hierarchy: Path) -> Iterator[Path]:
     """The files that limit a process: of its control group and of all above, of either version."""
+    for is_unified, group in control_groups("memory", groups, hierarchy):
+        yield group / ("memory.max" if is_unified else "memory.limit_in_bytes")
+
+
+def control_groups(
+    controller: str, groups: Path = OWN_GROUPS, hierarchy: Path = CONTROL_GROUPS
+) -> Iterator[tuple[bool, Path]]:
+    """The folders of this process's control group and of all above, each with whether it is of version 2."""
     for line in lines(groups):
         number, controllers, name = (line.split(":", 2) + ["", ""])[:3]
         group = PurePosixPath(name)
         for above in (group, *group.parents):
             if number == "0":
-                yield hierarchy / str(above).lstrip("/") / "memory.max"
-            elif "memory" in controllers.split(","):
-                yield hierarchy / "memory" / str(above).lstrip("/") / "memory.limit_in_bytes"
+                yield True, hierarchy / str(above).lstrip("/")
+            elif controller in controllers.split(","):
+                yield False, hierarchy / controller / str(above).lstrip("/")
 
 
 def free_memory() -> int | None:

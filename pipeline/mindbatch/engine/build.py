@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.processors import thread_notes, usable_cores
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.described import DescribedModel
@@ -79,7 +80,7 @@ def load_model(
     """
     prepared = prepare_model(model, runtime, lora=lora)
     refuse_beyond_memory(_demand_of(prepared, model, runtime))
-    say(*prepared.adapters.warnings)
+    say(*thread_notes(runtime.num_threads), *prepared.adapters.warnings)
     runners = load_runners(prepared, model, runtime, notice)
     engine = engine_of(prepared, runners.model, runners.assistant)
     known, kernels = prepared.adapters.known, kernels_in_use(runtime.kernels, runtime.device_target)
@@ -123,7 +124,7 @@ def load_runners(
         kernels = choose_kernels(
             runtime.kernels,
             runtime.device_target,
-            runtime.num_threads,
+            runtime.num_threads or usable_cores(),
             model.dtype,
             model.quantization,
             runtime.instruction_set,

@@ -15,6 +15,7 @@ from mindbatch.config.environment import thread_settings
 from mindbatch.config.memory import MachineMemory
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.processors import thread_notes, usable_cores
 from mindbatch.engine.build import LoadedModel, Notice
 from mindbatch.engine.memory_check import refuse_beyond_memory
 from mindbatch.engine.outline import ModelOutline, outline
@@ -75,7 +76,7 @@ def load_replicas(
         replicas_are_local=shares_memory(setup),
         has_worlds=has_worlds,
     )
-    say(*outlined.adapters.warnings)
+    say(*thread_notes(runtime.num_threads, local_size), *outlined.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
     links, ranks = _started(config, setup, node_logs(config, admission, logs), notice, has_worlds)
     remote = RemoteEngine(
@@ -178,7 +179,7 @@ def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
         return replace(runtime, num_threads=1)
     if runtime.num_threads is not None or thread_settings()["OMP_NUM_THREADS"] is not None:
         return runtime
-    return replace(runtime, num_threads=max(1, len(os.sched_getaffinity(0)) // processes))
+    return replace(runtime, num_threads=max(1, usable_cores() // processes))
 
 
 def topology_of(parallel: ParallelConfig) -> Topology:

@@ -10,6 +10,7 @@ from typing import Any
 from mindbatch.config.environment import cache_folder, thread_settings
 from mindbatch.config.memory import GIB, memory
 from mindbatch.config.paths import data_root
+from mindbatch.config.processors import usable_cores
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.screen_text import printable, say, show, show_json
@@ -51,7 +52,7 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
             "platform": platform.platform(),
             "processor": machine.processor(),
             "flags": machine.processor_flags(),
-            "cores": machine.usable_cores(),
+            "cores": usable_cores(),
             **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in memory().items()},
         },
         "devices": {name: _is_available(mindspore, name) for name in DEVICES} | {"fault": fault},

@@ -42,13 +42,6 @@ def processor_flags(cpuinfo: Path = CPUINFO) -> list[str]:
     return [flag for flag in USED_FLAGS if flag in found]
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def process_age(status: Path = PROCESS_STATUS) -> float:
     """Seconds since this process was started; 0 where the system does not say."""
     fields = "".join(lines(status)).rpartition(")")[2].split()
