@@ -12,7 +12,7 @@ from mindbatch.config.lora_schema import unknown_adapter
 from mindbatch.dataset.columns import ColumnError, column, missing_column
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
-from mindbatch.dataset.records import Record, RowDraft
+from mindbatch.dataset.records import Record, RowDraft, is_request
 from mindbatch.dataset.template import DataTemplate
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import shown
@@ -131,6 +131,8 @@ class ColumnRows:
             return self._messages(columns[name], name, record)
         if PROMPT not in columns:
             line = missing_column(PROMPT, record)
+            if is_request(columns):
+                raise ColumnError(f"{line}; as a request of OpenAI's batch files it needs data.format=openai")
             first = next((name for name, value in columns.items() if isinstance(value, str)), "question")
             raise ColumnError(
                 f"{line}; name the prompt with data.prompt_column or data.template, for example "

@@ -26,6 +26,8 @@ BESIDE_CHATS = (
     "date",
 )
 LARGEST_ROW = 1 << 30
+MOST_ERRORS = 100_000
+"""More than anybody looks through; in a few KB a packed file may have a thousand times as many."""
 NO_DATA = "data.path: must be given: a file, folder or pattern of the rows, or - for standard input"
 
 
@@ -86,6 +88,9 @@ class DataConfig:
         "take these rows only",
         accepts="list of keys, file with a key on each line, or null",
         is_path=True,
+    )
+    max_errors: int | None = option(
+        MOST_ERRORS, "most rows that may be errors; the job ends at one more; null: no limit", minimum=0
     )
     max_line_bytes: str = option("10MiB", "largest row that is read; a larger one is an error of that row")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from mindbatch.dataset.byte_streams import DamagedData, opened, plain
@@ -12,12 +13,13 @@ from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, nam
 from mindbatch.dataset.json_array import array_fault, array_rows
 from mindbatch.dataset.line_rows import json_line_rows, text_rows
 from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
-from mindbatch.dataset.records import MOST_COLUMNS, Record, columns_fault
+from mindbatch.dataset.records import MOST_COLUMNS, Record, columns_fault, is_request
 from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES
 
 OPENAI = "openai"
-_OPENAI_COLUMNS = {"custom_id", "method", "url", "body"}
+MOST_LOOKED_AT = 10_000
+"""Rows among which one that can be read is looked for, to see what the others are."""
 _DIGEST_CHUNK = 1 << 20
 
 _READERS: dict[Format, Callable[[DataFile, int], Iterator[Record]]] = {
@@ -76,16 +78,35 @@ class Dataset:
 
     @cached_property
     def is_openai(self) -> bool:
-        """Whether the rows are OpenAI batch requests: said to be, or the first readable one is."""
-        first = self.data_files[0]
-        if self._format != AUTO or first.format != "jsonl":
+        """Whether the rows are OpenAI batch requests: said to be, or the first readable one of each file is.
+
+        Raises:
+            ConfigError: those of some files are and those of others are not.
+        """
+        if self._format != AUTO:
             return self._format == OPENAI
-        readable = (record.columns for record in self._file_records(first) if record.columns is not None)
-        return next(readable, {}).keys() >= _OPENAI_COLUMNS
+        kinds = {file: self._holds_requests(file) for file in self.data_files}
+        requests, others = (
+            next((file for file in kinds if kinds[file] is kind), None) for kind in (True, False)
+        )
+        if requests and others:
+            raise ConfigError(
+                f"data.path: {requests.path} holds OpenAI batch requests, {others.path} does not; give one "
+                "kind at a time, or say with data.format which all of them are (openai, jsonl)"
+            )
+        return requests is not None
 
     def digest(self) -> dict[str, dict[str, int | str]]:
         """By the name of each file: the number of its bytes on disk and their XXH3-128, in hexadecimal."""
         return {file.name: _digest(file.path) for file in self.data_files}
+
+    def _holds_requests(self, file: DataFile) -> bool | None:
+        """None where no row near the beginning can be read."""
+        if file.format != "jsonl":
+            return False
+        rows = islice(self._file_records(file), MOST_LOOKED_AT)
+        columns = next((row.columns for row in rows if row.columns is not None), None)
+        return None if columns is None else is_request(columns)
 
     def _file_records(self, file: DataFile) -> Iterator[Record]:
         line = 0

@@ -13,7 +13,7 @@ from mindbatch.config.lora_schema import unknown_adapter
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
-from mindbatch.dataset.records import Record, RowDraft
+from mindbatch.dataset.records import REQUEST, Record, RowDraft
 from mindbatch.errors import PromptError
 from mindbatch.fault_lines import did_you_mean, shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
@@ -21,7 +21,6 @@ from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 from mindbatch.strict_json import unicode_fault
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-_LINE = ("custom_id", "method", "url", "body")
 _PROMPTS = {CHAT: "messages", COMPLETION: "prompt"}
 
 _WITHOUT_EFFECT = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier")
@@ -104,8 +103,10 @@ def _refuse_several(prompt: object) -> None:
 
 
 def _line_faults(columns: Mapping[str, Any]) -> list[str]:
-    faults = [f"{name}: missing; a request needs {', '.join(_LINE)}" for name in _LINE if name not in columns]
-    faults += [f"{name}: unknown{did_you_mean(name, _LINE)}" for name in columns if name not in _LINE]
+    faults = [
+        f"{name}: missing; a request needs {', '.join(REQUEST)}" for name in REQUEST if name not in columns
+    ]
+    faults += [f"{name}: unknown{did_you_mean(name, REQUEST)}" for name in columns if name not in REQUEST]
     if "custom_id" in columns and (fault := _id_fault(columns["custom_id"])):
         faults.append(f"custom_id{fault}")
     if "method" in columns and columns["method"] != "POST":

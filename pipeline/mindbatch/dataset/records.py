@@ -9,6 +9,8 @@ from mindbatch.fault_lines import shown
 
 MOST_COLUMNS = 10_000
 _MOST_NAMED = 5
+REQUEST = ("custom_id", "method", "url", "body")
+"""The fields of a line of OpenAI's batch files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Record:
     def source(self) -> str:
         """Where the row stands, as error lines name it."""
         return f"{self.file}:{self.line}"
+
+
+def is_request(columns: Mapping[str, Any]) -> bool:
+    """Whether a row has what a request of OpenAI's batch files has."""
+    return all(name in columns for name in REQUEST)
 
 
 def columns_fault(names: Sequence[str]) -> str | None:

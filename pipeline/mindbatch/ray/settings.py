@@ -19,7 +19,16 @@ from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 ERROR = "error"
 """The column that says why a row has no result."""
 
-_OF_THE_DATASET = ("path", "format", "limit", "skip", "shuffle_seed", "filter_keys", "max_line_bytes")
+_OF_THE_DATASET = (
+    "path",
+    "format",
+    "limit",
+    "skip",
+    "shuffle_seed",
+    "filter_keys",
+    "max_errors",
+    "max_line_bytes",
+)
 _OF_FILES = ("dir", "format", "on_mismatch", "tensorboard")
 _NO_KEY = (
     "data.key_column: must be given: the column that names a row, different in every row; Ray deals rows out "

@@ -54,11 +54,15 @@ class _Asked(NamedTuple):
 
 
 class Tally:
-    """Rows that were finished in this session."""
+    """Rows that were finished in this session.
+
+    last_error: the place and the reason of the last one that failed.
+    """
 
     def __init__(self) -> None:
         self.done = 0
         self.failed = 0
+        self.last_error = ""
 
 
 def generate(
@@ -118,6 +122,7 @@ def _record(output: RequestOutput, asked: _Asked, index: RowIndex, ledger: Ledge
         tally.done += 1
     else:
         tally.failed += 1
+        tally.last_error = f"{asked.source}: {entry.body['reason']}"
 
 
 def entry_of(output: RequestOutput, source: str, digest: str) -> Entry:

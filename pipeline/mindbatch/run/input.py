@@ -98,7 +98,7 @@ def selection_of(data: DataConfig) -> Selection:
     Raises:
         ConfigError: the file of keys cannot be read.
     """
-    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit)
+    return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit, data.max_errors)
 
 
 def _keys(given: object) -> Container[str] | None:

@@ -14,7 +14,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError, RankError
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
 from mindbatch.hidden_values import concealed
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
@@ -23,17 +23,23 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
 from mindbatch.run.computed_with import computed_with, mixed, results_by_kind
-from mindbatch.run.generation import Generator, generate
+from mindbatch.run.generation import Generator, Tally, generate
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
 from mindbatch.run.manifest import RowCounts, Status, now, write_manifest, written_results
 from mindbatch.run.monitor import Monitor
+from mindbatch.run.reading_line import ReadingLine
 from mindbatch.run.result_files import output_options, result_format, write_result_files
-from mindbatch.run.survey import survey
+from mindbatch.run.survey import survey, too_many_errors
 from mindbatch.screen_text import say
 from mindbatch.storage import Storage, StorageError
 
 MOST_FOLDERS = 1000
+OnStep = Callable[[Tally], None]
+
+
+class TooManyErrors(MindBatchError):
+    """More rows have failed than data.max_errors allows; what was finished is committed."""
 
 
 def typed_command() -> list[str]:
@@ -83,6 +89,7 @@ class BatchJob:
             ConfigError: the data or the folder is not what the settings ask for; nothing was begun.
             StorageError: the folder cannot be written; what was committed is safe.
             RankError: a process of a distributed job ended; what was finished is committed.
+            TooManyErrors: more rows have failed than may; what was finished is committed.
             KeyboardInterrupt: an interrupt came; what was finished is committed.
         """
         for folder in self._folders():
@@ -116,8 +123,8 @@ class BatchJob:
             is_finished=FinishedRows(folder).__contains__,
             lora=self._config.lora,
         )
-        with closing(maker):
-            survey(dataset, maker, selection_of(self._config.data), index)
+        with closing(maker), closing(ReadingLine(self._config.progress)) as line:
+            survey(dataset, maker, selection_of(self._config.data), index, line)
         record = RunRecord(
             created=now(),
             command=concealed(self._command),
@@ -183,16 +190,17 @@ class BatchJob:
         write_status("running")
         try:
             if index.count(None):
+                limited = self._limit_errors(index)
                 with closing(self._load(folder)) as generator, monitor.watching(generator) as on_step:
                     ledger.computed_with = computed_with(self._config, generator.kernels)
                     say(*mixed(folder, index, ledger))
-                    generate(generator, index, ledger, self._params, on_step, record.chat_date)
+                    generate(generator, index, ledger, self._params, limited(on_step), record.chat_date)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
             removed = folder.remove_results(others, self._storage)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
-            if isinstance(error, KeyboardInterrupt | RankError):
+            if isinstance(error, KeyboardInterrupt | RankError | TooManyErrors):
                 self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
         write_status("complete")
@@ -200,6 +208,29 @@ class BatchJob:
             self._say(f"{first_failed.place}: {first_failed.reason}")
         self._say(*(f"{folder.path}: {name} is removed; {results} has the results now" for name in removed))
         self._say(f"{folder.path}: {_progress(index, results)}")
+
+    def _limit_errors(self, index: RowIndex) -> Callable[[OnStep], OnStep]:
+        """Has a step end the job when more rows have failed than may.
+
+        Raises:
+            TooManyErrors: in earlier sessions they have already.
+        """
+        most, before = self._config.data.max_errors, _counts(index).failed
+
+        def check(failed: int, last: str) -> None:
+            if most is not None and failed > most:
+                raise TooManyErrors(too_many_errors(most, last))
+
+        check(before, f"{before:,} of {self._config.output.dir} already")
+
+        def limited(on_step: OnStep) -> OnStep:
+            def step(tally: Tally) -> None:
+                on_step(tally)
+                check(before + tally.failed, tally.last_error)
+
+            return step
+
+        return limited
 
     def _say(self, *lines: str) -> None:
         if self._config.progress != "none":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
-from mindbatch.dataset.rows import RowMaker
+from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.errors import ConfigError
 from mindbatch.run.index import RowIndex
 
@@ -19,13 +19,15 @@ _MOST_REASONS = 3
 class Selection:
     """Which rows are wanted: those of some keys, in a shuffled order, without the first few, up to a limit.
 
-    keys: None takes all. shuffle_seed: None keeps the order of the data.
+    keys: None takes all. shuffle_seed: None keeps the order of the data. max_errors: of the rows that are
+    wanted; None is no limit.
     """
 
     keys: Container[str] | None = None
     shuffle_seed: int | None = None
     skip: int = 0
     limit: int | None = None
+    max_errors: int | None = None
 
     @property
     def last_record(self) -> int | None:
@@ -33,6 +35,12 @@ class Selection:
         if self.limit is None or self.keys is not None or self.shuffle_seed is not None:
             return None
         return self.skip + self.limit
+
+    def surely_has(self, position: int) -> bool:
+        """Whether a row that is read, and has a wanted key, is chosen whatever else there is."""
+        if self.shuffle_seed is None and self.keys is None:
+            return position >= self.skip
+        return self.skip == 0 and self.limit is None
 
     def rank(self, position: int) -> int:
         """The place of a row in the order in which rows are run, 0 to 2**62 - 1."""
@@ -42,24 +50,45 @@ class Selection:
         return int.from_bytes(digest, "little") >> 2
 
 
-def survey(dataset: Dataset, maker: RowMaker, selection: Selection, index: RowIndex) -> None:
+def survey(
+    dataset: Dataset,
+    maker: RowMaker,
+    selection: Selection,
+    index: RowIndex,
+    on_row: Callable[[int, int], object] = lambda rows, errors: None,
+) -> None:
     """Puts the chosen rows of the dataset into the index.
 
+    on_row: called with the number of rows read so far, and of those that are errors.
+
     Raises:
-        ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, or none has a
-            column that rows may lack.
+        ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, more of them are
+            errors than may be, or none has a column that rows may lack.
     """
-    num_records = 0
+    num_records = num_errors = 0
     for position, record in _records(dataset, selection):
         num_records += 1
         item = maker.make(position, record)
         if selection.keys is None or (item.key is not None and item.key in selection.keys):
             index.add(position, selection.rank(position), item)
+            if isinstance(item, RowFailure) and selection.surely_has(position):
+                num_errors += 1
+                if selection.max_errors is not None and num_errors > selection.max_errors:
+                    raise ConfigError(too_many_errors(selection.max_errors, f"{item.place}: {item.reason}"))
+        on_row(num_records, num_errors)
     index.keep(selection.skip, selection.limit)
     index.close_loading()
     _refuse_hopeless(index, dataset, is_empty=num_records == 0)
     if missing := maker.missing_columns():
         raise ConfigError(missing)
+
+
+def too_many_errors(most: int, last: str) -> str:
+    """Why a job ends. last: where the row is that is one too many, and why it is one."""
+    return (
+        f"data.max_errors={most}: more rows than that are errors ({last}); give a larger number, or null for "
+        "no limit"
+    )
 
 
 def _records(dataset: Dataset, selection: Selection) -> Iterator[tuple[int, Record]]:

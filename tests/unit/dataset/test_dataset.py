@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from mindbatch.dataset import dataset as dataset_module
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
 from mindbatch.errors import ConfigError
@@ -87,6 +88,39 @@ def test_bad_lines_do_not_hide_openai_requests(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\n{torn\n" + json.dumps(REQUEST))
     assert Dataset(path).is_openai is True
+
+
+@pytest.mark.parametrize("other", ["b.jsonl", "0.jsonl", "b.csv"])
+def test_openai_requests_beside_other_rows_are_refused(tmp_path: Path, other: str) -> None:
+    write(tmp_path / "a.jsonl", REQUEST)
+    (tmp_path / other).write_text('{"prompt": "Hi"}\n')
+    (tmp_path / "c.jsonl").write_text("broken\n")
+    with pytest.raises(ConfigError) as caught:
+        _ = Dataset(tmp_path).is_openai
+    assert caught.value.faults == (
+        f"data.path: {tmp_path}/a.jsonl holds OpenAI batch requests, {tmp_path}/{other} does not; give one "
+        "kind at a time, or say with data.format which all of them are (openai, jsonl)",
+    )
+    assert Dataset(tmp_path, "openai").is_openai
+    assert not Dataset(tmp_path, "jsonl").is_openai
+
+
+def test_files_without_a_readable_row_say_nothing_of_their_kind(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "c.jsonl"):
+        (tmp_path / name).write_text("broken\n" * 3)
+    assert not Dataset(tmp_path).is_openai
+    write(tmp_path / "b.jsonl", REQUEST)
+    assert Dataset(tmp_path).is_openai
+
+
+def test_only_the_beginning_is_searched_for_a_readable_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_module, "MOST_LOOKED_AT", 5)
+    (tmp_path / "a.jsonl").write_text("\n" * 5 + json.dumps(REQUEST))
+    assert not Dataset(tmp_path).is_openai
+    (tmp_path / "a.jsonl").write_text("\n" * 4 + json.dumps(REQUEST))
+    assert Dataset(tmp_path).is_openai
 
 
 def test_only_json_lines_are_taken_for_openai_requests(tmp_path: Path) -> None:

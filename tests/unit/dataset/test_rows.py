@@ -346,3 +346,10 @@ def test_columns_have_no_place_in_openai_requests(name: str):
     with pytest.raises(ConfigError, match=f"data.{name}=.* has no effect") as caught:
         RowMaker(DataConfig(**{name: OPENAI_COLUMNS[name]}), DecodingParams(), True)
     assert len(caught.value.faults) == 1
+
+
+def test_a_request_that_is_read_as_another_row_is_told_what_it_is() -> None:
+    request = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Hi"}}
+    assert failure(request).reason.endswith(
+        "; as a request of OpenAI's batch files it needs data.format=openai"
+    )

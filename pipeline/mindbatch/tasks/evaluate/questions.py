@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from mindbatch.config.memory import parse_bytes
 from mindbatch.dataset.column_rows import from_text
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.errors import ConfigError
@@ -156,7 +157,7 @@ def raise_if(faults: list[str]) -> None:
 def _first_columns(data: DataConfig) -> list[str]:
     dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
     first = None
-    for first in dataset.records():
+    for first in islice(dataset.records(), MOST_LOOKED_AT):
         if first.columns is not None:
             return [*first.columns]
     if first is None:

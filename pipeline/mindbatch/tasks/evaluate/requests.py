@@ -132,5 +132,6 @@ def requests_data(path: Path, data: DataConfig, *, is_scored: bool) -> DataConfi
         tools=data.tools,
         chat_template_kwargs=data.chat_template_kwargs,
         date=data.date,
+        max_errors=data.max_errors,
         max_line_bytes="1GiB",
     )
