@@ -47,7 +47,7 @@ _UNSUPPORTED = {
 # fmt: on
 # These begin by changing the base weights: what is trained fits those, not the ones that one has.
 _CHANGED_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
-_TASKS = (None, "CAUSAL_LM", "FEATURE_EXTRACTION")
+_TASKS = (None, "CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
 
 
 def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
@@ -130,7 +130,7 @@ def _kind_faults(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"peft_type={shown(kind)}: must be 'LORA'"
     if task not in _TASKS:
         head = ", which has a classification head" if task in ("SEQ_CLS", "TOKEN_CLS") else ""
-        yield f"task_type={shown(task)}{head}: must be 'CAUSAL_LM'"
+        yield f"task_type={shown(task)}{head}: must be 'CAUSAL_LM', or 'SEQ_2_SEQ_LM' of an encoder-decoder"
     if content.get("bias", "none") != "none":
         yield f"bias={shown(content['bias'])}: must be 'none'; trained biases are not supported"
     if content.get("use_dora") is True and content.get("lora_bias") is True:

@@ -30,8 +30,9 @@ def fit(folder, shapes=SHAPES):
     return adapted_weights(adapter, shapes)
 
 
-def test_a_peft_folder(tmp_path):
-    adapter = open_adapter(write_adapter(tmp_path))
+@pytest.mark.parametrize("task", ["CAUSAL_LM", "SEQ_2_SEQ_LM"])
+def test_a_peft_folder(task, tmp_path):
+    adapter = open_adapter(write_adapter(tmp_path, task_type=task))
     assert adapter.settings.scaling == 1.5
     assert tuple(adapter.modules) == MODULES
     assert set(adapted_weights(adapter, SHAPES)) == {f"{module}.weight" for module in MODULES}
