@@ -47,6 +47,8 @@ RULES = (
     _rule("SPEED", _json("[a-z_]*_per_second", rf"{NUMBER}|\[[^\]]*\]")),
     _rule("PROCESS", _json("process|pid")),
     _rule("HOST", _json("host", r'"[^"]*"')),
+    _rule("KERNELS", _json("kernels", r'"(?!auto)[^"]*"')),
+    _rule("CHECK", r'^\{"ledger":1,.*"kernels":.*"check":(?P<value>"[0-9a-f]{16}")'),
     # The check of run.json covers its times too.
     _rule("CHECK", r'"fingerprint": "[0-9a-f]{32}",\n  "check": (?P<value>"[0-9a-f]{16}")'),
 )

@@ -15,6 +15,7 @@ import orjson
 from rich.console import Console
 
 from mindbatch.amounts import counted, duration
+from mindbatch.calendar_day import today
 from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
@@ -42,7 +43,8 @@ def run(config: GenerateConfig) -> int:
     """Runs the task; returns the exit code: failed when any prompt could not be run."""
     params = DecodingParams(**dataclasses.asdict(config.decoding))
     if config.interactive:
-        options = chat_options(config.system, config.tools, config.chat_template_kwargs, config.date)
+        date = config.date or today()  # one for all that is asked, however long that takes
+        options = chat_options(config.system, config.tools, config.chat_template_kwargs, date)
         with LoadingLine() as line:
             llm = LLM.from_config(config, line)
         return converse(llm, params, chat=config.chat, options=options)
