@@ -13,7 +13,7 @@ from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import Part, fused
+from mindbatch.models.tensor_spec import Part
 
 # Of ChatGLMConfig of the published models; their network ties nothing unless asked.
 DEFAULTS = {
@@ -103,15 +103,6 @@ class Attention(Module):
         self.output = RowLinear(output, bias=a.output_bias)
 
 
-class Mlp(Module):
-    """down(act(gate(x)) * up(x)), of a gate and up that are one matrix."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        hidden, inner, bias = a.hidden_size, a.intermediate_size, a.mlp_bias
-        self.up = ColumnLinear(*fused(f"{source}.dense_h_to_4h.weight", (inner, inner), hidden), bias=bias)
-        self.down = RowLinear(Part(f"{source}.dense_4h_to_h.weight", hidden, inner), bias=bias)
-
-
 class Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -119,7 +110,8 @@ class Block(Module):
         self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
         self.attention = Attention(a, f"{source}.self_attention")
         self.mlp_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
-        self.mlp = Mlp(a, f"{source}.mlp")
+        names = ["dense_h_to_4h"], "dense_4h_to_h"
+        self.mlp = llama.Mlp(a, f"{source}.mlp", *names, is_fused=True)
 
 
 class Model(Module):

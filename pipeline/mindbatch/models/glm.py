@@ -9,7 +9,6 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_partial_rotary
-from mindbatch.models.tensor_spec import Part, fused
 
 # Of transformers' GlmConfig and Glm4Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -32,20 +31,12 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, rotary=replace(arch.rotary, is_interleaved=True))
 
 
-class Mlp(llama.Mlp):
-    """Gate and up are one tensor of the checkpoint."""
-
-    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Gate and up."""
-        return fused(f"{source}.gate_up_proj.weight", (a.intermediate_size,) * 2, a.hidden_size)
-
-
 class Block(llama.Block):
-    """Llama's with its own MLP."""
+    """Llama's, whose gate and up are one tensor of the checkpoint."""
 
     def __init__(self, a: Architecture, index: int) -> None:
         super().__init__(a, index)
-        self.mlp = Mlp(a, f"model.layers.{index}.mlp")
+        self.mlp = llama.Mlp(a, f"model.layers.{index}.mlp", ["gate_up_proj"], is_fused=True)
 
 
 class Model(llama.Model):

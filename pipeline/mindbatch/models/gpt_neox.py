@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.layers.parameters import ColumnLinear, Head, LayerNorm, Module, RowLinear, TokenEmbedding
-from mindbatch.models import gpt2
+from mindbatch.models import gpt2, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
@@ -111,15 +111,6 @@ class Attention(Module):
         return taking_turns(source, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
 
 
-class Mlp(Module):
-    """down(act(up(x)))."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        hidden, inner = a.hidden_size, a.intermediate_size
-        self.up = ColumnLinear(Part(f"{source}.dense_h_to_4h.weight", inner, hidden), bias=a.mlp_bias)
-        self.down = RowLinear(Part(f"{source}.dense_4h_to_h.weight", hidden, inner), bias=a.mlp_bias)
-
-
 class Block(Module):
     """A layer as Megatron names it. source: of the layer; attention, norms: names below it."""
 
@@ -134,7 +125,7 @@ class Block(Module):
         self.attention = attention
         if len(norms) > 1:
             self.mlp_norm = LayerNorm(f"{source}.{norms[1]}", a.hidden_size)
-        self.mlp = Mlp(a, f"{source}.mlp")
+        self.mlp = llama.Mlp(a, f"{source}.mlp", ["dense_h_to_4h"], "dense_4h_to_h")
 
 
 class Model(Module):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.layers.parameters import ColumnLinear, Head, LayerNorm, Module, RowLinear, TokenEmbedding
+from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.gpt2 import SUMMARY_KEYS
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import Part
 
 # Of transformers' GPTJConfig.
 DEFAULTS = {
@@ -58,30 +57,13 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-class Attention(Module):
-    """Query, key and value by one matrix, the output by another."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.qkv = ColumnLinear(*llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv")))
-        self.output = RowLinear(Part(f"{source}.out_proj.weight", a.hidden_size, a.hidden_size))
-
-
-class Mlp(Module):
-    """down(act(up(x)))."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        hidden, inner = a.hidden_size, a.intermediate_size
-        self.up = ColumnLinear(Part(f"{source}.fc_in.weight", inner, hidden), bias=True)
-        self.down = RowLinear(Part(f"{source}.fc_out.weight", hidden, inner), bias=True)
-
-
 class Block(Module):
     """x + attention(norm(x)) + mlp(norm(x)), of one norm."""
 
     def __init__(self, a: Architecture, source: str) -> None:
         self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
-        self.attention = Attention(a, f"{source}.attn")
-        self.mlp = Mlp(a, f"{source}.mlp")
+        self.attention = llama.Attention(a, f"{source}.attn", "out_proj")
+        self.mlp = llama.Mlp(a, f"{source}.mlp", ["fc_in"], "fc_out")
 
 
 class Model(Module):

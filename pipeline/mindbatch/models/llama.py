@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -116,19 +117,19 @@ def block(layers: Layers, index: int, mlp: Operation | None = None) -> Operation
 class Attention(Module):
     """Query, key and value by one matrix, the output by another; norms where the type has them.
 
-    after_norm: of what is added.
+    output: the name of its matrix below `source`. after_norm: of what is added.
     """
 
     q_norm: Module
     k_norm: Module
     after_norm: Module
 
-    def __init__(self, a: Architecture, source: str) -> None:
+    def __init__(self, a: Architecture, source: str, output: str = "o_proj") -> None:
         if a.qk_norm:
             self.q_norm, self.k_norm = (RmsNorm(f"{source}.{which}_norm", a.head_dim) for which in "qk")
         self.qkv = ColumnLinear(*self.projections(a, source), bias=a.qkv_bias)
-        output = Part(f"{source}.o_proj.weight", a.hidden_size, a.heads * a.head_dim)
-        self.output = RowLinear(output, bias=a.output_bias)
+        joined = Part(f"{source}.{output}.weight", a.hidden_size, a.heads * a.head_dim)
+        self.output = RowLinear(joined, bias=a.output_bias)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         """Query, key and value."""
@@ -136,19 +137,30 @@ class Attention(Module):
 
 
 class Mlp(Module):
-    """down(act(gate(x)) * up(x)), of a gate and up that are one matrix. after_norm: of what is added."""
+    """down(act(gate(x)) * up(x)), of a gate and up that are one matrix; or down(act(up(x))).
+
+    up, down: the names of the matrices below `source`. is_fused: the one in `up` is the gate's, too.
+    after_norm: of what is added.
+    """
 
     after_norm: Module
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.up = ColumnLinear(*self.projections(a, source), bias=a.mlp_bias)
-        down = Part(f"{source}.down_proj.weight", a.hidden_size, a.intermediate_size)
-        self.down = RowLinear(down, bias=a.mlp_bias)
-
-    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Gate and up."""
-        sizes = a.intermediate_size, a.hidden_size
-        return tuple(Part(f"{source}.{which}_proj.weight", *sizes) for which in ("gate", "up"))
+    def __init__(
+        self,
+        a: Architecture,
+        source: str,
+        up: Sequence[str] = ("gate_proj", "up_proj"),
+        down: str = "down_proj",
+        *,
+        is_fused: bool = False,
+    ) -> None:
+        hidden, inner = a.hidden_size, a.intermediate_size
+        if is_fused:
+            parts = fused(f"{source}.{up[0]}.weight", (inner, inner), hidden)
+        else:
+            parts = tuple(Part(f"{source}.{name}.weight", inner, hidden) for name in up)
+        self.up = ColumnLinear(*parts, bias=a.mlp_bias)
+        self.down = RowLinear(Part(f"{source}.{down}.weight", hidden, inner), bias=a.mlp_bias)
 
 
 class Block(Module):

@@ -7,12 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mindbatch.layers.parameters import (
-    ColumnLinear,
     Head,
     LayerNorm,
     Module,
     ReplicatedLinear,
-    RowLinear,
     Table,
     TokenEmbedding,
 )
@@ -104,25 +102,6 @@ def block(layers: Layers, index: int) -> Operation:
     )
 
 
-class Attention(Module):
-    """Query, key and value by one matrix, the output by another."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        parts = llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
-        self.qkv = ColumnLinear(*parts, bias=a.qkv_bias)
-        output = Part(f"{source}.out_proj.weight", a.hidden_size, a.hidden_size)
-        self.output = RowLinear(output, bias=a.output_bias)
-
-
-class Mlp(Module):
-    """down(act(up(x)))."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        hidden, inner = a.hidden_size, a.intermediate_size
-        self.up = ColumnLinear(Part(f"{source}.fc1.weight", inner, hidden), bias=a.mlp_bias)
-        self.down = RowLinear(Part(f"{source}.fc2.weight", hidden, inner), bias=a.mlp_bias)
-
-
 class Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); or with norms behind the sums.
 
@@ -136,9 +115,9 @@ class Block(Module):
             first, second = f"{before}.final_layer_norm", first
         if index or not a.adds_normed:
             self.attention_norm = LayerNorm(first, a.hidden_size)
-        self.attention = Attention(a, f"{source}.self_attn")
+        self.attention = llama.Attention(a, f"{source}.self_attn", "out_proj")
         self.mlp_norm = LayerNorm(second, a.hidden_size)
-        self.mlp = Mlp(a, source)
+        self.mlp = llama.Mlp(a, source, ["fc1"], "fc2")
 
 
 class Model(Module):

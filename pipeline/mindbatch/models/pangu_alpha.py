@@ -85,15 +85,6 @@ def block(layers: Layers, index: int) -> Operation:
     return layers.query_block(f"layers.{index}", index)
 
 
-class Attention(Module):
-    """Query, key and value by one matrix, the output by another."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        parts = llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
-        self.qkv = ColumnLinear(*parts, bias=True)
-        self.output = RowLinear(Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size), bias=True)
-
-
 class QueryAttention(Module):
     """The same with queries of positions, so that their matrix is another one than keys and values have."""
 
@@ -103,23 +94,14 @@ class QueryAttention(Module):
         self.output = RowLinear(Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size), bias=True)
 
 
-class Mlp(Module):
-    """down(act(up(x)))."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        hidden, inner = a.hidden_size, a.intermediate_size
-        self.up = ColumnLinear(Part(f"{source}.c_fc.weight", inner, hidden), bias=True)
-        self.down = RowLinear(Part(f"{source}.c_proj.weight", hidden, inner), bias=True)
-
-
 class Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, a: Architecture, source: str) -> None:
         self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
-        self.attention: Module = Attention(a, f"{source}.attn")
+        self.attention: Module = llama.Attention(a, f"{source}.attn", "c_proj")
         self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size)
-        self.mlp = Mlp(a, f"{source}.mlp")
+        self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
 class LastBlock(Block):

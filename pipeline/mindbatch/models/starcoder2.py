@@ -6,11 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mindbatch.layers.parameters import ColumnLinear, LayerNorm, Module, RowLinear
+from mindbatch.layers.parameters import LayerNorm, Module
 from mindbatch.models import gpt2, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import Part
 
 if TYPE_CHECKING:
     from mindbatch.layers.builder import Layers
@@ -50,15 +49,6 @@ def network(layers: Layers) -> Network:
     return layers.network(layers.embedding, gpt2.block, partial(layers.layer_norm, "norm"))
 
 
-class Mlp(Module):
-    """down(act(up(x)))."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        hidden, inner = a.hidden_size, a.intermediate_size
-        self.up = ColumnLinear(Part(f"{source}.c_fc.weight", inner, hidden), bias=a.mlp_bias)
-        self.down = RowLinear(Part(f"{source}.c_proj.weight", hidden, inner), bias=a.mlp_bias)
-
-
 class Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
@@ -66,7 +56,7 @@ class Block(Module):
         self.attention_norm = LayerNorm(f"{source}.input_layernorm", a.hidden_size)
         self.attention = llama.Attention(a, f"{source}.self_attn")
         self.mlp_norm = LayerNorm(f"{source}.post_attention_layernorm", a.hidden_size)
-        self.mlp = Mlp(a, f"{source}.mlp")
+        self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
 class Model(llama.Model):

@@ -14,6 +14,7 @@ from mindbatch.layers.parameters import (
     TokenEmbedding,
     Vectors,
 )
+from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Encoder
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
@@ -148,17 +149,6 @@ class Attention(Module):
         self.output = RowLinear(Part(f"{source}.o.weight", hidden, width))
 
 
-class Mlp(Module):
-    """down(act(up(x))), or with a gate that is one matrix with up."""
-
-    def __init__(self, a: Architecture, source: str) -> None:
-        assert a.encoder is not None
-        hidden, inner = a.hidden_size, a.intermediate_size
-        names = ("wi_0", "wi_1") if a.encoder.is_gated else ("wi",)
-        self.up = ColumnLinear(*(Part(f"{source}.{each}.weight", inner, hidden) for each in names))
-        self.down = RowLinear(Part(f"{source}.wo.weight", hidden, inner))
-
-
 class Block(Module):
     """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x))."""
 
@@ -170,7 +160,8 @@ class Block(Module):
             self.cross_norm, last = RmsNorm(f"{layer}.1.layer_norm", hidden), 2
             self.cross = Attention(a, f"{layer}.1.EncDecAttention", query="q", key_value="kv")
         self.mlp_norm = RmsNorm(f"{layer}.{last}.layer_norm", hidden)
-        self.mlp = Mlp(a, f"{layer}.{last}.DenseReluDense")
+        names = ["wi_0", "wi_1"] if a.encoder is not None and a.encoder.is_gated else ["wi"]
+        self.mlp = llama.Mlp(a, f"{layer}.{last}.DenseReluDense", names, "wo")
 
 
 class Stack(Module):
