@@ -5,7 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,23 @@ def test_mindbatch_gets_the_terminal_and_its_own_exit_code(tmp_path: Path) -> No
     done = run(tmp_path, "run_dist_gen.sh", "mindbatch generate model=nosuch", str(TABLE), "[0,2]", "2")
     assert done.returncode == 2
     assert done.stderr.startswith("mindbatch: model=nosuch: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("take", [shutil.copy, os.symlink])
+@pytest.mark.parametrize("script", ["run_dist_gen.sh", "msrun_launcher.sh"])
+def test_a_script_beside_the_program(tmp_path: Path, script: str, take: Callable[..., object]) -> None:
+    take(CHECKOUT / "scripts" / script, tmp_path / script)
+    shutil.copy(CHECKOUT / "tools/generate_custom.py", tmp_path)
+    flags = "--model_type tiny_gpt2 --input_data one --do_sample False --max_new_tokens 6"
+    order = f"python generate_custom.py {flags} --use_parallel True --data_parallel 2"
+    further = ("2",) if script == "msrun_launcher.sh" else (str(TABLE), "[0,2]", "2")
+    done = run(tmp_path, str(tmp_path / script), order, *further)
+    assert (done.returncode, done.stdout) == (0, "one plus four is five.\n"), done.stderr
+    if take is shutil.copy:
+        done = run(tmp_path, str(tmp_path / script), order, *further, PYTHON="")
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"{script}: not in MindBatch's checkout; set PYTHON=/path/to/python ")
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -17,11 +17,15 @@ from typing import NamedTuple
 from mindbatch.errors import MindBatchError
 from mindbatch.launch.process_plan import Address
 from mindbatch.regular_file import read_regular
+from mindbatch.screen_text import say
 from mindbatch.storage import reason_of, write_whole
 
 SECONDS = 600.0
-"""For copy 0 to load what comes before its model."""
+"""For the copies to come to the calls that load their model."""
 
+SAME_CALLS = "under a launcher every process must make the same calls, in the same order"
+
+_QUIET_SECONDS = 10.0
 _BETWEEN_LOOKS = 0.05
 _MOST_BYTES = 4096
 _numbers = itertools.count()
@@ -91,19 +95,22 @@ class CopyMeeting:
         seconds: float = SECONDS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Front:
-        """Where copy 0 is, waited for. notice: is told that it is waited for.
+        """Where copy 0 is, waited for. notice: is told so, as the user is after a while.
 
         Raises:
             MindBatchError: it has not come in all that time.
         """
-        deadline = time.monotonic() + seconds
+        began, is_told = time.monotonic(), False
         while (front := self._found()) is None:
             notice("waiting for rank 0")
-            if time.monotonic() >= deadline:
+            waited = time.monotonic() - began
+            if waited >= seconds:
                 raise MindBatchError(
-                    f"launch: rank 0 has not loaded this model in {seconds:.0f} s; under a launcher every "
-                    "process must make the same calls"
+                    f"launch: rank 0 has not loaded this model in {seconds:.0f} s: {SAME_CALLS}"
                 )
+            if waited >= _QUIET_SECONDS and not is_told:
+                say("launch: waiting for rank 0 to load this model, too")
+                is_told = True
             sleep(_BETWEEN_LOOKS)
         return front
 

@@ -91,7 +91,7 @@ def load_replicas(
         config.launch.hang_seconds,
     )
     copies = _copies_of_script(ranks)
-    engine = SharingEngine(remote, copies) if copies else remote
+    engine = SharingEngine(remote, copies, _described(config)) if copies else remote
     try:
         engine.wait_until_ready()
     except BaseException:
@@ -124,11 +124,16 @@ def _following(
     settings = job_settings(outlined.settings, setup.place.layout.topology)
     engine = FollowingEngine(settings, outlined.idle_engine(), shared, leave)
     try:
-        engine.wait_until_ready(notice)
+        engine.wait_until_ready(notice, _described(config))
     except BaseException:
         engine.close()
         raise
     return LoadedModel(engine, outlined.facts, outlined.tokenizer, 0, outlined.adapters.known, streams=False)
+
+
+def _described(config: ModelTaskConfig) -> str:
+    """The arguments that copies of a script must have given alike."""
+    return repr((config.model, config.parallel, config.lora))
 
 
 def _copies_of_script(ranks: Ranks) -> Sequence[RemoteNode]:

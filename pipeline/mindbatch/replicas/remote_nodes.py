@@ -23,6 +23,10 @@ WAIT_SECONDS = 600.0
 _QUIET_SECONDS = 10.0
 """So long nobody is told that the others have not come."""
 
+_ON_EACH_NODE = (
+    "start the same command on each node with its own launch.node_rank and the same key; a firewall may be "
+    "between, too"
+)
 _TICK_SECONDS = 0.1
 _SECONDS_TO_END = 10.0
 
@@ -136,12 +140,20 @@ class RemoteNodes:
     """Waits for the agents of a job, each of which serves the ranks that nobody else serves.
 
     ranks: of each agent. world: all of the job. table: digest of the rank table, empty without one.
+    remedy: what to do where one does not come.
     """
 
     def __init__(
-        self, meeting: Address, key: bytes, ranks: Sequence[range], world: int, table: str = ""
+        self,
+        meeting: Address,
+        key: bytes,
+        ranks: Sequence[range],
+        world: int,
+        table: str = "",
+        remedy: str = _ON_EACH_NODE,
     ) -> None:
         """Listens at `meeting`. Raises MindBatchError where that is not possible."""
+        self._remedy = remedy
         self._expected, self._world, self._table = ranks, world, table
         self._nodes: dict[range, RemoteNode] = {}
         self._changed = threading.Condition()
@@ -204,8 +216,7 @@ class RemoteNodes:
         host, port = self.address
         return (
             f"launch: nobody has come to {host}:{port} in {seconds:.0f} s for the ranks {_spans(missing)}; "
-            "start the same command on each node with its own launch.node_rank and the same key; a "
-            "firewall may be between, too"
+            f"{self._remedy}"
         )
 
     def _serve(self, connection: MessageConnection) -> None:

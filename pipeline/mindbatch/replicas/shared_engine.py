@@ -19,6 +19,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.errors import MindBatchError
+from mindbatch.launch.copy_meeting import SAME_CALLS
 from mindbatch.replicas.asked import Asked
 from mindbatch.replicas.connection import Message
 from mindbatch.replicas.messages import (
@@ -36,8 +37,6 @@ from mindbatch.replicas.remote_nodes import RemoteNode
 MOST_SECONDS_APART = 1800.0
 """So much later rank 0 may make a call than another."""
 
-_SAME_CALLS = "under a launcher every process must make the same calls, in the same order"
-
 
 def digest_of(request: Request) -> str:
     """Of all that decides what a request brings."""
@@ -47,10 +46,13 @@ def digest_of(request: Request) -> str:
 
 
 class SharingEngine:
-    """Rank 0's: an engine whose requests and results the copies of the script are told."""
+    """Rank 0's: an engine whose requests and results the copies of the script are told.
 
-    def __init__(self, engine: RemoteEngine, copies: Sequence[RemoteNode]) -> None:
-        self._engine, self._copies = engine, copies
+    model: which one it is, and how it is loaded.
+    """
+
+    def __init__(self, engine: RemoteEngine, copies: Sequence[RemoteNode], model: str = "") -> None:
+        self._engine, self._copies, self._model = engine, copies, model
         self._untold: list[tuple[str, str]] = []
 
     @property
@@ -80,9 +82,7 @@ class SharingEngine:
             for copy in self._copies:
                 if copy.has_left:
                     which = f"rank {copy.ranks.start}"
-                    raise MindBatchError(
-                        f"{which} has closed its model before rank 0 was done: {_SAME_CALLS}"
-                    )
+                    raise MindBatchError(f"{which} has closed its model before rank 0 was done: {SAME_CALLS}")
             result = self._engine.step()
         except Exception as error:
             self.share(failure=failure_fields(error))
@@ -100,7 +100,7 @@ class SharingEngine:
         except Exception as error:
             self.share(failure=failure_fields(error))
             raise
-        self.share(ready=True)
+        self.share(model=self._model)
 
     def abort(self, keys: Set[str] | None = None) -> None:
         self._engine.abort(keys)
@@ -146,14 +146,22 @@ class FollowingEngine:
     def has_work(self) -> bool:
         return bool(self._asked)
 
-    def wait_until_ready(self, notice: Callable[[str], None]) -> None:
-        """Returns when rank 0 has loaded the model. Raises what it has raised."""
+    def wait_until_ready(self, notice: Callable[[str], None], model: str = "") -> None:
+        """Returns when rank 0 has loaded the model.
+
+        Raises:
+            MindBatchError: what it has raised; or it has loaded another one.
+        """
         notice("waiting for rank 0 to load the model")
         message = self._shared.get()
         if message is None:
             raise MindBatchError("rank 0 has ended before it had loaded the model")
         if "failure" in message.fields:
             raise failure_of(message.fields["failure"])
+        if message.fields["model"] != model:
+            raise MindBatchError(
+                f"the LLM of this process has other arguments than that of rank 0: {SAME_CALLS}"
+            )
         notice("")
 
     def add(self, request: Request) -> None:
@@ -181,11 +189,11 @@ class FollowingEngine:
             message = self._shared.get(timeout=WAIT_SECONDS)
         except Empty:
             if self._mine and time.monotonic() - self._last_message > MOST_SECONDS_APART:
-                self._fail(f"rank 0 has not made this call for {MOST_SECONDS_APART:.0f} s: {_SAME_CALLS}")
+                self._fail(f"rank 0 has not made this call for {MOST_SECONDS_APART:.0f} s: {SAME_CALLS}")
             return result
         self._last_message = time.monotonic()
         if message is None:
-            self._fail(f"rank 0 has ended, or closed its model, before this call was over: {_SAME_CALLS}")
+            self._fail(f"rank 0 has ended, or closed its model, before this call was over: {SAME_CALLS}")
         return self._taken(message.fields)
 
     def abort(self, keys: Set[str] | None = None) -> None:
@@ -202,7 +210,7 @@ class FollowingEngine:
             raise self._over
         if "aborted" in fields:
             if any(key in self._asked for key in fields["aborted"]):
-                self._fail(f"rank 0 has dropped a request that is waited for here: {_SAME_CALLS}")
+                self._fail(f"rank 0 has dropped a request that is waited for here: {SAME_CALLS}")
             return StepResult([], [])
         self._theirs.update(fields["requests"])
         self._compare()
@@ -212,7 +220,7 @@ class FollowingEngine:
     def _compare(self) -> None:
         for key in self._mine.keys() & self._theirs.keys():
             if self._mine.pop(key) != self._theirs.pop(key):
-                self._fail(f"request {int(key) + 1} of this process is not that of rank 0: {_SAME_CALLS}")
+                self._fail(f"request {int(key) + 1} of this process is not that of rank 0: {SAME_CALLS}")
 
     def _part_of(self, result: StepResult) -> StepResult:
         """What is for requests that were made here; what is for those to come is kept for them."""

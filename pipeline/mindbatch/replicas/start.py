@@ -13,7 +13,7 @@ from pathlib import Path
 from mindbatch.child_main import WHOEVER
 from mindbatch.children import command
 from mindbatch.errors import MindBatchError
-from mindbatch.launch.copy_meeting import Front
+from mindbatch.launch.copy_meeting import SAME_CALLS, Front
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.job_ranks import JobRanks, NodeProcesses
 from mindbatch.launch.local_processes import LocalProcesses
@@ -76,7 +76,8 @@ def start_ranks(
     if not expected:
         return JobRanks(plan, [local], lambda spec: 0)
     world_size = setup.place.layout.topology.world_size
-    remote = RemoteNodes(setup.place.meeting, setup.key, expected, world_size, setup.table_digest)
+    remedy = {} if setup.copies is None else {"remedy": SAME_CALLS}
+    remote = RemoteNodes(setup.place.meeting, setup.key, expected, world_size, setup.table_digest, **remedy)
 
     def close() -> None:
         remote.close()

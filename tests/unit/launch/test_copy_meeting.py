@@ -36,7 +36,7 @@ def test_the_first_is_found_while_the_others_come() -> None:
 def test_it_is_waited_for() -> None:
     meeting, notices, waited = CopyMeeting.next_of("job 1"), list[str](), list[float]()
     with pytest.raises(
-        MindBatchError, match="rank 0 has not loaded this model in 0 s; under a launcher every"
+        MindBatchError, match="rank 0 has not loaded this model in 0 s: under a launcher every"
     ):
         meeting.wait(notices.append, seconds=0, sleep=waited.append)
     assert (notices, waited) == (["waiting for rank 0"], [])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.engine.build import LoadedModel
+from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import MindBatchError, RankError
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -118,6 +119,15 @@ def test_rows_are_taken_in_step(script: Script) -> None:
     assert len(texts[0]) == 60
 
 
+def test_results_may_come_before_the_call_is_made_here(script: Script) -> None:
+    runs = [script.front.begin(prompt, max_new_tokens=6) for prompt in ("one", "two")]  # computed together
+    ours = [[*run] for run in runs]
+    theirs = [[*script.other.begin(prompt, max_new_tokens=6)] for prompt in ("one", "two")]
+    for item in (item for each in (*ours, *theirs) for item in each if isinstance(item, RequestOutput)):
+        item.seconds = 0
+    assert ours == theirs
+
+
 def test_a_stream_that_all_leave_early_leaves_nothing_behind(script: Script) -> None:
     for each in (script.front, script.other):
         for _ in each.stream("one", max_new_tokens=50):
@@ -173,9 +183,12 @@ def test_an_error_of_a_step_is_every_copys(script: Script, monkeypatch: pytest.M
 
 def test_a_copy_is_told_that_the_model_is_loaded_or_why_not(script: Script) -> None:
     notices: list[str] = []
-    script.copy.share(ready=True)
-    script.following.wait_until_ready(notices.append)
+    script.copy.share(model="LLM('path')")
+    script.following.wait_until_ready(notices.append, "LLM('path')")
     assert notices == ["waiting for rank 0 to load the model", ""]
+    script.copy.share(model="LLM('another')")
+    with pytest.raises(MindBatchError, match=f"has other arguments than that of rank 0: {SAME_CALLS}"):
+        script.following.wait_until_ready(notices.append, "LLM('path')")
     script.copy.share(failure={"error": "CheckpointError", "faults": ["model.safetensors: too short"]})
     with pytest.raises(MindBatchError, match=r"model.safetensors: too short"):
         script.following.wait_until_ready(notices.append)
