@@ -74,6 +74,7 @@ def test_without_sampling_only_what_is_given_is_passed_on(monkeypatch: pytest.Mo
     assert composed(monkeypatch, *greedy).decoding.repetition_penalty == 1.2
     with pytest.raises(ConfigError, match="top_k=5 has no effect"):
         composed(monkeypatch, *greedy, "--top_k", "5")
+    assert composed(monkeypatch, *greedy, "--top_k", "1").decoding.top_k == 1
 
 
 @pytest.mark.parametrize("text", ["-1 $(touch x)", '"${oc.env:HOME}"', "two\nlines", "[a, b]", "\\"])

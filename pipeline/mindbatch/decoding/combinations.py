@@ -13,8 +13,18 @@ Parameters = Mapping[str, Parameter]
 _FEWEST_FIRST = ("one", "value", "any")
 
 SAMPLING = Need(lambda p: p.do_sample, "do_sample", "set do_sample=true")
-CHOICE_OF_SEVERAL = Need(lambda p: p.do_sample or p.penalty_alpha > 0, "do_sample", "set do_sample=true")
 WARMTH = Need(lambda p: p.temperature > 0 or not p.do_sample, "temperature", "set temperature above 0")
+
+
+def _takes_likeliest(params: Any) -> bool:
+    """Whether top_k says what greedy decoding does anyway: MindFormers' users ask for it so."""
+    return bool(params.top_k == 1 and params.num_beams == 1)
+
+
+TOP_K = (
+    Need(lambda p: p.do_sample or p.penalty_alpha > 0 or _takes_likeliest(p), "do_sample", SAMPLING.remedy),
+    Need(lambda p: WARMTH.met(p) or _takes_likeliest(p), "temperature", WARMTH.remedy),
+)
 BEAMS = Need(lambda p: p.num_beams > 1, "num_beams", "set num_beams above 1")
 BEAM_GROUPS = Need(lambda p: p.num_beam_groups > 1, "num_beam_groups", "set num_beam_groups above 1")
 RANKING = Need(

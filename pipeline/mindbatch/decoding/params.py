@@ -9,13 +9,13 @@ from mindbatch.decoding import value_kinds as kind
 from mindbatch.decoding.combinations import (
     BEAM_GROUPS,
     BEAMS,
-    CHOICE_OF_SEVERAL,
     ENDS,
     FREE_BEGINNING,
     LOOKUP,
     RANKING,
     SAMPLING,
     SCORED_PROMPT,
+    TOP_K,
     WARMTH,
     combination_faults,
 )
@@ -66,7 +66,7 @@ class DecodingParams:
         0,
         kind.whole(0),
         "keep the k most likely tokens; 0: off. Contrastive search chooses among them",
-        needs=(CHOICE_OF_SEVERAL, WARMTH),
+        needs=TOP_K,
         is_filter=True,
         openai=("top_k",),
     )

@@ -147,7 +147,7 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) 
         hint = f"; the nearest is {near.brief()}"
     what = f", {kind}," if kind else ""
     raise CheckpointError(
-        f"model type {model_type!r}{what} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
+        f"{source}: model type {model_type!r}{what} is not supported; allowed: {', '.join(MODEL_TYPES)}{hint}"
     )
 
 

@@ -53,6 +53,32 @@ def faults(tmp_path: Path, text: str, above: dict[str, object] | None = None) ->
     return [line.removeprefix(f"{tmp_path}/p.yaml, ") for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("text", "above", "told"),
+    [
+        ("seed: 1", {}, ", in float32"),
+        ("seed: 1", {"model.dtype": "bfloat16"}, ""),
+        ("seed: 1", {"runtime.device_target": "CPU"}, None),
+        ("context: {device_target: CPU}", {}, None),
+        ("context: {device_target: Ascend}", {}, None),
+        ("context: {device_target: GPU}", {}, None),
+    ],
+)
+def test_without_a_device_it_is_told_where_the_model_runs(
+    text: str, above: dict[str, object], told: str | None, tmp_path: Path
+) -> None:
+    told_in = f"the model runs on a CPU{told}; runtime=ascend is for NPUs"
+    note = f"{tmp_path}/p.yaml: no context.device_target: {told_in}"
+    assert applied(tmp_path, text, above).notes == ([] if told is None else [note])
+
+
+def test_greedy_decoding_as_top_k_is_no_news(tmp_path: Path) -> None:
+    text = "generation_config: {do_sample: False, top_k: 1, top_p: 1.0, temperature: 0.7}"
+    assert reasons(applied(tmp_path, text)) == {
+        "generation_config.temperature": "nothing is sampled without do_sample: True"
+    }
+
+
 def test_a_yaml_of_the_newer_form(tmp_path: Path, folder: Path) -> None:
     result = applied(tmp_path, MCORE)
     assert values(result) == {

@@ -251,6 +251,13 @@ class TestCombinations:
         [fault] = faults(penalty_alpha=0.6, top_k=-1)
         assert fault.startswith("decoding.top_k=-1: must be")
 
+    def test_the_likeliest_of_one_is_greedy(self) -> None:
+        """As MindFormers' users ask for it."""
+        assert DecodingParams(top_k=1).greedy
+        assert DecodingParams(top_k=1, do_sample=True, temperature=0).greedy
+        [fault] = faults(top_k=1, num_beams=2)
+        assert fault.startswith("decoding.top_k=1 has no effect with decoding.do_sample=false;")
+
     def test_a_schema_that_is_none_says_why(self) -> None:
         [fault] = faults(json_schema="{")
         assert fault.startswith("decoding.json_schema='{': is not JSON")

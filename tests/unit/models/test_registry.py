@@ -35,8 +35,10 @@ def test_a_type_is_named_in_two_files_beside_its_module() -> None:
 
 @pytest.mark.parametrize(("name", "hint"), [("lama", "llama"), ("Qwen-2", "qwen2"), ("gpt_2", "gpt2")])
 def test_a_near_type_is_suggested(name: str, hint: str) -> None:
-    with pytest.raises(CheckpointError, match=f"model type '{name}' is not supported; .*did you mean {hint}"):
-        describe({"model_type": name})
+    with pytest.raises(
+        CheckpointError, match=f"^a/config.json: model type '{name}' is not .*did you mean {hint}"
+    ):
+        describe({"model_type": name}, source="a/config.json")
 
 
 @pytest.mark.parametrize("model_type", ["mixtral-of-experts", 7, ["llama"], "../evil", "registry"])

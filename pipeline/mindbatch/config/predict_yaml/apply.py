@@ -9,6 +9,7 @@ from mindbatch.config.faults import shown
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.architecture import check_same, folder_config
 from mindbatch.config.predict_yaml.entries import (
+    CPU,
     Agreed,
     Checked,
     Entry,
@@ -53,10 +54,14 @@ class Applied:
     doubtful: set[str] = field(default_factory=set)
     """Our keys for which a value was refused."""
 
+    device_note: str | None = None
+    """Where the model runs, if neither the YAML nor anything that goes before it says so."""
+
     @property
     def notes(self) -> list[str]:
         """A line for each reason, with the keys that have no effect for it."""
-        return [f"{self.path}: no effect ({why}): {', '.join(keys)}" for why, keys in self.unused.items()]
+        unused = [f"{self.path}: no effect ({why}): {', '.join(keys)}" for why, keys in self.unused.items()]
+        return [*unused, *filter(None, [self.device_note])]
 
     def place(self, key: str) -> str:
         """Where `key` stands: `predict.yaml, line 3: seed`."""
@@ -78,6 +83,12 @@ def apply_table(
     facts = _facts_of(values, above or {}, keys, strategy)
     for name in sorted(values, key=_order):
         _look_up(name, values[name], facts, keys, applied)
+    if DEVICE not in {*facts.above, *applied.settings, *applied.doubtful} and facts.device == CPU:
+        rounds = facts.above.keys() & {"model.dtype", "model.quantization"}
+        applied.device_note = (
+            f"{path}: no context.device_target: the model runs on a CPU{'' if rounds else ', in float32'}; "
+            "runtime=ascend is for NPUs"
+        )
     if PROVIDER not in applied.settings and PROVIDER not in facts.above:
         provider = "mindformers" if facts.is_mcore else "native"
         applied.settings[PROVIDER] = Assignment(PROVIDER, provider, f"{path}: ")

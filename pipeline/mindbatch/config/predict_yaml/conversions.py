@@ -143,6 +143,8 @@ def of_sampling(value: Any, facts: Facts) -> Any:
         raise WithoutEffect(f"{facts.strategy} says how tokens are chosen")
     asked = next((facts.values[key] for key in _both("do_sample") if key in facts.values), None)
     if asked is not True or facts.above.get("decoding.do_sample", True) is not True:
+        if value in (None, 1):  # of top_k what greedy decoding does, of the others nothing
+            raise Agreed
         raise WithoutEffect("nothing is sampled without do_sample: True")
     if value is None:
         raise Agreed
