@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from ended_processes import is_gone
 
 CHECKOUT = Path(__file__).parents[2]
 TABLE = CHECKOUT / "examples/rank_table.json"
@@ -170,6 +173,29 @@ def test_a_copy_that_is_killed_ends_the_others(tmp_path: Path, rank: int) -> Non
     assert [each[0] for each in ended] == ([-9, 3] if rank == 0 else [3, -9])
     [[text]] = said(tmp_path)
     assert str(text).startswith(CLOSED if rank == 0 else "rank 1 ")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("launcher", ["mpirun", "msrun"])
+def test_a_launcher_that_is_killed_takes_its_copies_along(tmp_path: Path, launcher: str) -> None:
+    if shutil.which(launcher, path=environment()["PATH"]) is None:
+        pytest.skip(f"no {launcher} here")
+    script = written(tmp_path, "say(os.getpid())\nwhile True: llm.generate(prompt, max_new_tokens=50)\n")
+    [*words, _, _] = LAUNCHERS[launcher] if launcher == "mpirun" else (*LAUNCHERS[launcher], "", "")
+    running = subprocess.Popen([*words, str(script), json.dumps(TWO)], cwd=tmp_path, env=environment())
+    wait_for(lambda: len(said(tmp_path)) == 2 and all(said(tmp_path)))
+    copies = [int(str(pid)) for [pid] in said(tmp_path)]
+    running.kill()
+    running.wait()
+    wait_for(lambda: all(map(is_gone, copies)))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
 """Whether a launcher started this process as one of several copies of a command or script, and as which."""
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mindbatch.errors import ConfigError
+from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.fault_lines import shown
 
 LARGEST_SIZE = 1 << 20
@@ -55,6 +56,18 @@ def started_as(environment: Mapping[str, str]) -> StartedAs | None:
     if read.faults:
         raise ConfigError(read.faults)
     return copy if copy is not None and (copy.size > 1 or copy.is_scheduler) else None
+
+
+def launcher_watch(copy: StartedAs) -> Callable[[], None]:
+    """A function that raises MindBatchError when the launcher of this copy has ended: its copies are not to
+    outlive it. A script that starts copies by a rank table need not wait for them."""
+    parent = os.getppid()
+
+    def check() -> None:
+        if copy.launcher in ("mpirun", "msrun") and os.getppid() != parent:
+            raise MindBatchError(f"{copy.launcher} has ended, and so do the processes that it has started")
+
+    return check
 
 
 def port_of(job: str) -> int:

@@ -24,6 +24,7 @@ from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
+from mindbatch.launch.started_as import launcher_watch
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
@@ -91,7 +92,9 @@ def load_replicas(
         config.launch.hang_seconds,
     )
     copies = _copies_of_script(ranks)
-    engine = SharingEngine(remote, copies, _described(config)) if copies else remote
+    engine: SharingEngine | RemoteEngine = remote
+    if copies and setup.copy is not None:
+        engine = SharingEngine(remote, copies, _described(config), launcher_watch(setup.copy))
     try:
         engine.wait_until_ready()
     except BaseException:
@@ -122,7 +125,8 @@ def _following(
     serving = threading.Thread(target=serve, name="agent", daemon=True)
     serving.start()
     settings = job_settings(outlined.settings, setup.place.layout.topology)
-    engine = FollowingEngine(settings, outlined.idle_engine(), shared, leave)
+    watch = launcher_watch(setup.copy) if setup.copy is not None else lambda: None
+    engine = FollowingEngine(settings, outlined.idle_engine(), shared, leave, watch)
     try:
         engine.wait_until_ready(notice, _described(config))
     except BaseException:

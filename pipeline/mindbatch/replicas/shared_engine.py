@@ -48,11 +48,17 @@ def digest_of(request: Request) -> str:
 class SharingEngine:
     """Rank 0's: an engine whose requests and results the copies of the script are told.
 
-    model: which one it is, and how it is loaded.
+    model: which one it is, and how it is loaded. check: called before each step; raises where none is to be.
     """
 
-    def __init__(self, engine: RemoteEngine, copies: Sequence[RemoteNode], model: str = "") -> None:
-        self._engine, self._copies, self._model = engine, copies, model
+    def __init__(
+        self,
+        engine: RemoteEngine,
+        copies: Sequence[RemoteNode],
+        model: str = "",
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine, self._copies, self._model, self._check = engine, copies, model, check
         self._untold: list[tuple[str, str]] = []
 
     @property
@@ -76,9 +82,10 @@ class SharingEngine:
         """What a step has brought.
 
         Raises:
-            MindBatchError: a copy has left; or what `RemoteEngine.step` raises.
+            MindBatchError: a copy has left; or what the check or `RemoteEngine.step` raises.
         """
         try:
+            self._check()
             for copy in self._copies:
                 if copy.has_left:
                     which = f"rank {copy.ranks.start}"
@@ -121,6 +128,7 @@ class FollowingEngine:
     settings: of rank 0's engine. checks: an engine that accepts and refuses as ranks do.
     shared: what rank 0 shares; None is that it has closed its model, or ended.
     leave: tells rank 0 that this copy is done, and ends its ranks; called when this is closed or forgotten.
+    check: as of SharingEngine.
     """
 
     def __init__(
@@ -129,10 +137,11 @@ class FollowingEngine:
         checks: StepEngine,
         shared: SimpleQueue[Message | None],
         leave: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.statistics: EngineStatistics = checks.statistics
-        self._checks, self._shared = checks, shared
+        self._checks, self._shared, self._check = checks, shared, check
         self._asked: dict[str, Asked] = {}
         self._mine: dict[str, str] = {}  # digests of requests that rank 0 has not made yet
         self._theirs: dict[str, str] = {}  # and of those that were not made here yet
@@ -182,6 +191,7 @@ class FollowingEngine:
         """
         if self._over is not None:
             raise self._over
+        self._check()
         early, self._early = self._early, StepResult([], [])
         if any(result := self._part_of(early)):
             return result
