@@ -15,16 +15,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from ckpt_bytes import ckpt_bytes
+from safetensors.numpy import load_file, save_file
 from small_tokenizers import CHATML
 
 import ice_tokenizers
 import pangu_tokenizers
 from fuzz.cases import Fault, Reader
+from fuzz.checkpoint_readers import TENSORS
 from fuzz.mutations import Mutation, of_bytes, of_json, of_lines, of_safetensors
-from fuzz.run_readers import REQUESTS, ROWS
+from fuzz.run_readers import REQUESTS, ROWS, two_runs
 from mindbatch import cli
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from peft_folders import write_adapter
+from pytorch_bytes import pytorch_bytes
+from quantised_folders import sample
+from rank_tables import plain_table
+from small_configs import LLAMA
 from small_gpt2 import write_small_gpt2
 
 MODEL = "model.checkpoint_name_or_path=model runtime.cache_memory=4MiB runtime.num_threads=1"
@@ -73,13 +80,13 @@ def run_whole(folder: Path, command: str) -> int:
     for line in written[2].splitlines():
         if not _OURS.match(line) or any(word in line for word in _FOREIGN):
             raise Fault(f"a line that is not ours: {line[:300]!r}")
-    if code != EXIT_DONE and not written[2]:
+    if code != EXIT_DONE and not (written[1] or written[2]):
         raise Fault(f"exit code {code} without a word")
     return code
 
 
 def _reader(
-    name: str, make: Callable[[Path], list[Path]], command: str, mutation: Mutation, share: int = 2
+    name: str, make: Callable[[Path], list[Path]], command: str, mutation: Mutation, share: int = 10
 ) -> Reader:
     """command: FILE in it is the changed file, FOLDER the one that holds it."""
 
@@ -162,6 +169,56 @@ def _vocabularies(folder: Path) -> list[Path]:
     return [*ice.glob("*.model"), *pangu.glob("*.model")]
 
 
+def _pytorch(folder: Path) -> list[Path]:
+    model = write_small_gpt2(folder / "model")
+    weights = model / "model.safetensors"
+    (model / "pytorch_model.bin").write_bytes(pytorch_bytes(load_file(weights)))
+    weights.unlink()
+    return [model / "pytorch_model.bin"]
+
+
+def _shards(folder: Path) -> list[Path]:
+    model = write_small_gpt2(folder / "model")
+    tensors = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    halves = [dict(list(tensors.items())[half::2]) for half in range(2)]
+    files = {f"{number}.safetensors": half for number, half in enumerate(halves)}
+    for name, half in files.items():
+        save_file(half, model / name)
+    weight_map = {tensor: name for name, half in files.items() for tensor in half}
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return [index]
+
+
+def _quantised(file: str) -> Callable[[Path], list[Path]]:
+    return lambda folder: [sample("awq", LLAMA).write(folder / "model") / file]
+
+
+def _ckpt(folder: Path) -> list[Path]:
+    (folder / "w.ckpt").write_bytes(ckpt_bytes(TENSORS, 16))
+    return [folder / "w.ckpt"]
+
+
+def _table(folder: Path) -> list[Path]:
+    (folder / "table.json").write_text(json.dumps(plain_table(2, 4)))
+    return [folder / "table.json"]
+
+
+def _beside_chats(name: str, content: str) -> Callable[[Path], list[Path]]:
+    def make(folder: Path) -> list[Path]:
+        _rows(folder)
+        return _data(name, content.encode())(folder)
+
+    return make
+
+
+def _run(folder: Path) -> list[Path]:
+    two_runs(folder)
+    names = ("run.json", "manifest.json", "metrics.jsonl", "errors.jsonl", "parts/part-000-00000.jsonl")
+    return [folder / "0" / name for name in names]
+
+
 def _lines(rows: tuple[dict[str, object], ...]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
@@ -169,6 +226,10 @@ def _lines(rows: tuple[dict[str, object], ...]) -> bytes:
 _CSV = b'prompt,decoding\nhello,"{""temperature"": 1}"\n"a\nb ""c"" ",\n\xe4\xbd\xa0,{}\n'
 _CHATS = f"{BATCH} data.path=chats.jsonl"
 _TEMPLATE = f"{BATCH} data.path=model/config.json data.format=jsonl data.template_file=FILE"
+_TOOLS = '[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]'
+_QUESTIONS = ({"prompt": "2 + 2 =", "answer": "4"}, {"prompt": "3 + 3 =", "answer": ["6", "six"]})
+_EVALUATE = f"evaluate {MODEL} data.path=FILE metrics=[exact_match] output.dir=out decoding.max_new_tokens=2"
+_QUANTISED = f"generate {MODEL} prompts=[[1,2]] decoding.max_new_tokens=2"
 _ROWS = f"{BATCH} data.path=FILE data.decoding_column=decoding"
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -182,7 +243,7 @@ READERS = [
     _reader("json", _data("a.json", json.dumps(ROWS).encode()), _ROWS, of_json),
     _reader("csv", _data("a.csv", _CSV), _ROWS, of_bytes),
     _reader("gzip", _data("a.csv.gz", gzip.compress(_CSV, mtime=0)), _ROWS, of_bytes),
-    _reader("parquet", _data("a.parquet", _parquet()), _ROWS, of_bytes, share=10),
+    _reader("parquet", _data("a.parquet", _parquet()), _ROWS, of_bytes),
     _reader("text", _data("a.txt", b"hello\r\nworld\n"), f"{BATCH} data.path=FILE", of_bytes),
     _reader(
         "prompts", _data("p.txt", b"hello\r\n\n[1, 2]\n"), f"generate {MODEL} prompts_file=FILE", of_bytes
@@ -196,4 +257,16 @@ READERS = [
         of_safetensors,
     ),
     _reader("vocabulary", _vocabularies, f"{GENERATE} model.tokenizer=FOLDER", of_bytes),
+    _reader("pytorch", _pytorch, GENERATE, of_bytes),
+    _reader("index", _shards, GENERATE, of_json),
+    _reader("quantised", _quantised("model.safetensors"), _QUANTISED, of_safetensors),
+    _reader("quantised_config", _quantised("config.json"), _QUANTISED, of_json),
+    _reader("inspect", _ckpt, "inspect FILE", of_bytes),
+    _reader("reshard", _ckpt, "reshard source=FILE target.dir=out", of_bytes),
+    _reader("table", _table, "rank-table action=check files=[FILE]", of_json),
+    _reader("tools", _beside_chats("tools.json", _TOOLS), f"{_CHATS} data.tools=FILE", of_json),
+    _reader("keys", _beside_chats("keys.txt", "0\n1\n"), f"{_CHATS} data.filter_keys=FILE", of_bytes),
+    _reader("evaluate", _data("q.jsonl", _lines(_QUESTIONS)), _EVALUATE, of_lines(of_json)),
+    _reader("runs", _run, "runs .", of_bytes),
+    _reader("diff", _run, "diff 0 1", of_bytes),
 ]

@@ -116,7 +116,7 @@ def _read_prompts(path: Path) -> None:
     read_prompts(prompts_file=path, max_line_bytes=1 << 16)
 
 
-def _two_runs(folder: Path) -> None:
+def two_runs(folder: Path) -> None:
     entries = (result("0", "hello", "yes"), result("1", "a"), failure("2"))
     for number, more in enumerate(([result("3", "x")], [result("1", "b")])):
         make_run(
@@ -135,7 +135,7 @@ def _two_runs(folder: Path) -> None:
 
 def _run_file(name: str) -> Callable[[Path], list[Path]]:
     def make(folder: Path) -> list[Path]:
-        _two_runs(folder)
+        two_runs(folder)
         return [folder / "0" / name]
 
     return make
