@@ -243,6 +243,7 @@ READERS = [
     _reader("json", _data("a.json", json.dumps(ROWS).encode()), _ROWS, of_json),
     _reader("csv", _data("a.csv", _CSV), _ROWS, of_bytes),
     _reader("gzip", _data("a.csv.gz", gzip.compress(_CSV, mtime=0)), _ROWS, of_bytes),
+    _reader("zstd", _data("a.jsonl.zst", pa.compress(_lines(ROWS), "zstd", asbytes=True)), _ROWS, of_bytes),
     _reader("parquet", _data("a.parquet", _parquet()), _ROWS, of_bytes),
     _reader("text", _data("a.txt", b"hello\r\nworld\n"), f"{BATCH} data.path=FILE", of_bytes),
     _reader(

@@ -1,7 +1,7 @@
 """Owns what one prompt may be, and turning what a user gives (text, ids, a file, messages) into rows."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,8 @@ JSON_LINES = (".jsonl", ".ndjson")
 IDLE = " has no effect without chat=true or messages; set chat=true or remove it"
 _JSON_ROW = "a line must be a text in quotes, a list of token ids or an object"
 _MOST_REASONS = 5
+MOST_ERRORS = 100_000
+"""Lines of a file that cannot be run, all of which are held."""
 _IN_JSON = ("prompt", "messages", "conversations", "text")
 """What an object on such a line may call its prompt."""
 
@@ -116,8 +118,8 @@ def read_prompts(
 
     Raises:
         ConfigError: no source or several, a source that is no list, has no row or cannot be read, a file of
-            which no line can be run, `system`,
-            `tools` or `chat_template_kwargs` that cannot be used, or without a chat.
+            which no line can be run or more than MOST_ERRORS cannot, `system`, `tools` or
+            `chat_template_kwargs` that cannot be used, or without a chat.
     """
     faults = _source_faults({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
     beside: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
@@ -126,7 +128,7 @@ def read_prompts(
         faults += [f"{name}{IDLE}" for name, value in beside.items() if value is not None]
     options = chat_options(**{**beside, "date": date or today()}, faults=faults)
     if prompts_file is not None:
-        found = _file_rows(prompts_file, max_line_bytes, stdin)
+        found: Iterable[_Found] = _file_rows(prompts_file, max_line_bytes, stdin)
     elif prompts is not None:
         found = _given_prompts(prompts)
     else:
@@ -134,9 +136,18 @@ def read_prompts(
     rows = PromptRows()
     for position, row in enumerate(found):
         _add(rows, str(position), row, chat, options)
+        if prompts_file is not None and len(rows.errors) > MOST_ERRORS:
+            raise ConfigError(_too_many_errors(prompts_file, rows.errors[-1]))
     if prompts_file is not None and not rows.prompts:
         _refuse_useless(prompts_file, rows.errors)
     return rows
+
+
+def _too_many_errors(path: str | Path, last: RowError) -> str:
+    return (
+        f"prompts_file={path}: more than {MOST_ERRORS:,} lines cannot be run ({last.source}: {last.reason}); "
+        "with mindbatch batch, data.max_errors says how many may be errors"
+    )
 
 
 def _refuse_useless(path: str | Path, errors: Sequence[RowError]) -> NoReturn:
@@ -231,17 +242,19 @@ def _given_conversations(messages: object) -> list[_Found]:
     return [_Found(f"messages[{i}]", item, is_conversation=True) for i, item in enumerate(messages)]
 
 
-def _file_rows(path: str | Path, max_line_bytes: int, stdin: BinaryIO | None) -> list[_Found]:
+def _file_rows(path: str | Path, max_line_bytes: int, stdin: BinaryIO | None) -> Iterator[_Found]:
     name = "standard input" if str(path) == STANDARD_INPUT else str(path)
+    read = _json_row if _is_json_lines(path) else _text_row
+    row = None
     try:
         with _opened(path, stdin) as stream:
-            lines = list(text_lines(stream, max_line_bytes))
+            for line in text_lines(stream, max_line_bytes):
+                row = read(f"{name}:{line.number}", line)
+                yield row
     except OSError as error:
         raise ConfigError(f"prompts_file={path}: cannot be read: {error.strerror or error}") from error
-    if not lines:
+    if row is None:
         raise ConfigError(f"prompts_file={path}: {name} is empty; a prompt a line is needed")
-    read = _json_row if _is_json_lines(path) else _text_row
-    return [read(f"{name}:{line.number}", line) for line in lines]
 
 
 def _is_json_lines(path: str | Path) -> bool:

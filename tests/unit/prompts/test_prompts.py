@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.errors import ConfigError
+from mindbatch.prompts import prompts
 from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
 
 HI = {"role": "user", "content": "hi"}
@@ -78,6 +79,22 @@ def test_a_file_of_which_no_line_can_be_run_is_refused(tmp_path: Path):
     assert first.startswith(f"{path}:1: found an object with [question]; must have one of prompt")
     assert second.startswith(f"{path}:2001: not valid JSON")
     assert none == f"prompts_file={path}: none of its 2,003 lines can be run"
+
+
+def test_a_file_of_ever_more_bad_lines_is_read_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "MOST_ERRORS", 3)
+    path = tmp_path / "p.txt"
+    path.write_text("a\n\n\n\nb\n")
+    assert len(read_prompts(prompts_file=path).errors) == 3
+    path.write_text("a\n\n\n\nb\n\n")
+    with pytest.raises(ConfigError) as caught:
+        read_prompts(prompts_file=path)
+    assert caught.value.faults == (
+        f"prompts_file={path}: more than 3 lines cannot be run ({path}:6: the line is empty); with mindbatch "
+        "batch, data.max_errors says how many may be errors",
+    )
 
 
 def test_a_line_of_json_has_one_prompt(tmp_path: Path):
