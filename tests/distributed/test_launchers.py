@@ -153,7 +153,7 @@ def test_a_launcher_that_is_killed_takes_its_ranks_along(launcher: str, tmp_path
     found: list[EndedRank] = []
     until(lambda: found.extend(job.ranks.ended()) or len(found) == 4, seconds=5)
     assert {ended.rank for ended in found} == {0, 1, 2, 3}
-    assert all(ended.how.startswith("lost with its node ") for ended in found)
+    assert all(ended.how.startswith("was lost with its node ") for ended in found)
     job.ranks.end()
 
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,17 @@ class LaunchConfig:
     dry_run: bool = option(False, "print the commands and environment of each node, and start nothing")
 
 
+GIVEN_AS = "MINDBATCH_GIVEN_AS"
+"""The variable in which a script says what its user gave for keys: `worker_num=RANK_SIZE,...`."""
+
+
+def given_as(key: str, default: str = "") -> str:
+    """What the user gave for a key of this section, to be named in messages."""
+    pairs = (each.partition("=") for each in os.environ.get(GIVEN_AS, "").split(","))
+    names = {name: given for name, _, given in pairs}
+    return names.get(key, default or f"launch.{key}")
+
+
 def world_size_of(parallel: ParallelConfig) -> int:
     """Processes that the numbers of replicas, slices and stages make."""
     return math.prod((parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage))
@@ -72,8 +84,8 @@ def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
 def settle_launch_paths(launch: LaunchConfig, faults: list[str]) -> None:
     """Replaces ~ in the paths by what it means; what is wrong with them is appended to `faults`."""
     table_fault = input_file_fault("a rank table")
-    launch.rank_table = settled("launch.rank_table", launch.rank_table, table_fault, faults)
-    launch.log_dir = settled("launch.log_dir", launch.log_dir, run_folder_fault, faults)
+    launch.rank_table = settled(given_as("rank_table"), launch.rank_table, table_fault, faults)
+    launch.log_dir = settled(given_as("log_dir"), launch.log_dir, run_folder_fault, faults)
 
 
 def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:
@@ -82,10 +94,12 @@ def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
     if size < 1:  # a fault of its own key
         return
     if launch.worker_num is not None and launch.worker_num != size:
+        name = given_as("worker_num")
+        other = "remove" if name == "launch.worker_num" else "give another"
         yield (
-            f"launch.worker_num={launch.worker_num}: parallel.data_parallel={parallel.data_parallel} x "
+            f"{name}={launch.worker_num}: parallel.data_parallel={parallel.data_parallel} x "
             f"model_parallel={parallel.model_parallel} x pipeline_stage={parallel.pipeline_stage} make "
-            f"{size} process{'es' * (size > 1)}; set these to what is meant, or remove launch.worker_num"
+            f"{size} process{'es' * (size > 1)}; set these to what is meant, or {other} {name}"
         )
     else:
         yield from _node_faults(launch, size)
@@ -106,14 +120,14 @@ def _node_faults(launch: LaunchConfig, size: int) -> Iterator[str]:
     if size % local:
         allowed = ", ".join(str(number) for number in range(1, size + 1) if size % number == 0)
         yield (
-            f"launch.local_worker_num={local}: {size} processes cannot be dealt to nodes of {local}; "
+            f"{given_as('local_worker_num')}={local}: {size} processes cannot be dealt to nodes of {local}; "
             f"allowed: {allowed}"
         )
         return
     nodes = size // local
     if node is not None and node >= nodes:
         yield (
-            f"launch.node_rank={node}: {size} processes, {local} on each node, are on "
+            f"{given_as('node_rank')}={node}: {size} processes, {local} on each node, are on "
             f"{nodes} node{'s' * (nodes > 1)}; allowed: {'0' if nodes == 1 else f'0 to {nodes - 1}'}"
         )
     if nodes > 1 and launch.launcher != "srun":  # Slurm says both
@@ -124,9 +138,10 @@ def _node_faults(launch: LaunchConfig, size: int) -> Iterator[str]:
 
 def _address_faults(launch: LaunchConfig) -> Iterator[str]:
     if launch.master_addr is not None and not is_host(launch.master_addr):
-        yield f"launch.master_addr={shown(launch.master_addr)}: must be a host name or an IP address"
+        name = given_as("master_addr")
+        yield f"{name}={shown(launch.master_addr)}: must be a host name or an IP address"
     if launch.master_port is not None and launch.master_port > LARGEST_PORT:
-        yield f"launch.master_port={launch.master_port}: must be from 1 to {LARGEST_PORT}"
+        yield f"{given_as('master_port')}={launch.master_port}: must be from 1 to {LARGEST_PORT}"
 
 
 def _ray_faults(launch: LaunchConfig) -> Iterator[str]:

@@ -142,7 +142,7 @@ class JobRanks:
             if spec is None or spec.is_rank or each.how == "exit code 0":
                 continue
             if not self._told & {*self._plan.topology.ranks_of(spec.replica)}:
-                how = f"MindSpore's scheduler of its replica: {each.how}"
+                how = f"was ended: MindSpore's scheduler of its replica ended with {each.how}"
                 yield EndedRank(spec.rank, how, each.last_lines, is_lost=True)
 
 

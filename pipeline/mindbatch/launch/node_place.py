@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.config.launch_schema import LaunchConfig, given_as
 from mindbatch.errors import ConfigError
 from mindbatch.launch.process_plan import Address, Layout
 from mindbatch.launch.rank_table import RankTable
@@ -56,7 +56,7 @@ def node_place(
     """
     size = topology.world_size
     local = _local_size(launch, size, copy, table)
-    faults = [*_size_faults(local, topology, copy, table)]
+    faults = [*_size_faults(launch, local, topology, copy, table)]
     if faults:
         raise ConfigError(faults)
     layout = Layout(topology, local)
@@ -84,7 +84,7 @@ def _local_size(launch: LaunchConfig, size: int, copy: StartedAs | None, table: 
 
 
 def _size_faults(
-    local: int, topology: Topology, copy: StartedAs | None, table: RankTable | None
+    launch: LaunchConfig, local: int, topology: Topology, copy: StartedAs | None, table: RankTable | None
 ) -> Iterator[str]:
     size, replica = topology.world_size, topology.replica_size
     processes = f"{size} process{'es' * (size > 1)}"
@@ -94,20 +94,29 @@ def _size_faults(
             f"{copy.launcher} has started {copy.size} processes, to which the {processes} of data_parallel="
             f"{numbers[0]} x model_parallel={numbers[1]} x pipeline_stage={numbers[2]} cannot be dealt "
             f"evenly, {local} to each; make these a multiple of {copy.size}, or start as many as divide "
-            f"{size}, and leave launch.local_worker_num out"
+            f"{size}{'' if launch.local_worker_num is None else ', and leave launch.local_worker_num out'}"
         )
     elif size % local:
-        yield f"launch.local_worker_num={local}: {processes} cannot be dealt to nodes of {local}"
+        yield f"{_source(launch, local, copy)}: {processes} cannot be dealt to nodes of {local}"
     elif local % replica and replica % local:
         yield (
-            f"launch.local_worker_num={local}: a replica has {replica} processes; a node must hold whole "
+            f"{_source(launch, local, copy)}: a replica has {replica} processes; a node must hold whole "
             "replicas, or whole nodes one replica"
         )
     if table is not None and table.num_ranks == size and len(table.servers) * local != size:
         yield (
-            f"launch.rank_table: {len(table.servers)} servers with {size} devices, and {size // local} nodes "
-            f"with {local} processes each"
+            f"{given_as('rank_table')}: {len(table.servers)} servers with {size} devices, and "
+            f"{size // local} nodes with {local} processes each"
         )
+
+
+def _source(launch: LaunchConfig, local: int, copy: StartedAs | None) -> str:
+    """Who has said how many processes a node has."""
+    if launch.local_worker_num is not None:
+        return f"{given_as('local_worker_num')}={local}"
+    if copy is not None:
+        return f"{copy.launcher} has started {copy.size} processes, each of which serves {local}"
+    return f"{given_as('rank_table')}={launch.rank_table}: {local} devices on a server"
 
 
 def _port_of(copy: StartedAs | None) -> int | None:
@@ -119,7 +128,7 @@ def _port_of(copy: StartedAs | None) -> int | None:
 def _meeting_faults(layout: Layout, node: int, host: str | None, port: int | None) -> Iterator[str]:
     nodes = layout.num_nodes
     if not 0 <= node < nodes:
-        yield f"launch.node_rank={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"
+        yield f"{given_as('node_rank')}={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"
     for name, value in (("master_addr", host), ("master_port", port)):
         if value is None:
             yield f"launch.{name}: must be given where there are {nodes} nodes, the same on each of them"

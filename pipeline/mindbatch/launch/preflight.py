@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.config.launch_schema import LaunchConfig, given_as
 from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.launch.copy_meeting import CopyMeeting
 from mindbatch.launch.free_ports import port_fault
@@ -100,7 +100,7 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
         raise ConfigError(collected.faults)
     is_shared = place.layout.num_nodes > 1 and not place.is_on_one_host
     key = collected.of(lambda: job_key(environment, is_shared=is_shared))
-    collected.faults += _port_faults(place)
+    collected.faults += _port_faults(launch, place, copy)
     if table is not None:
         collected.faults += _node_faults(place, table, launch.rank_table)
     if collected.faults or key is None:
@@ -138,9 +138,9 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
     table, _ = read_rank_table(Path(launch.rank_table))
     if table.num_ranks != topology.world_size:
         raise ConfigError(
-            f"launch.rank_table={launch.rank_table}: holds {counted(table)}, and parallel.data_parallel="
-            f"{topology.data_parallel} x model_parallel={topology.model_parallel} x pipeline_stage="
-            f"{topology.pipeline_stage} make {topology.world_size}; use a table of those, or other numbers"
+            f"{given_as('rank_table')}={launch.rank_table}: holds {counted(table)}, and "
+            f"parallel.data_parallel={topology.data_parallel} x model_parallel={topology.model_parallel} x "
+            f"pipeline_stage={topology.pipeline_stage} make {topology.world_size}; use a table of those, or other numbers"
         )
     return table
 
@@ -153,12 +153,20 @@ def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterat
         names = list(dict.fromkeys(servers[rank] for rank in ranks))
         if len(names) > 1:
             yield (
-                f"launch.rank_table={path}: the ranks {ranks.start} to {ranks.stop - 1} of node {node} are "
-                f"on several servers ({', '.join(names)}); set launch.local_worker_num to the devices of one"
+                f"{given_as('rank_table')}={path}: the ranks {ranks.start} to {ranks.stop - 1} of node "
+                f"{node} are on several servers ({', '.join(names)}); set launch.local_worker_num to the "
+                "devices of one"
             )
 
 
-def _port_faults(place: NodePlace) -> Iterator[str]:
+def _port_faults(launch: LaunchConfig, place: NodePlace, copy: StartedAs | None) -> Iterator[str]:
     host, port = place.meeting
     if place.is_front and port and (fault := port_fault(host, port)):
-        yield f"launch.master_addr={host}, launch.master_port={port}: {fault}"
+        is_msruns = copy is not None and copy.launcher == "msrun"
+        names = ("MS_SCHED_HOST", "MS_SCHED_PORT") if is_msruns else ("", "")
+        given = (launch.master_addr, launch.master_port)
+        host_name, port_name = (
+            given_as(key) if value is not None else name or given_as(key)
+            for key, value, name in zip(("master_addr", "master_port"), given, names, strict=True)
+        )
+        yield f"{host_name}={host}, {port_name}={port}: {fault}"

@@ -8,13 +8,19 @@ from typing import NamedTuple, Protocol
 class EndedRank(NamedTuple):
     """A rank process that has ended.
 
-    how: "signal 9" or "exit code 1". last_lines: of its log. is_lost: see `EndedProcess`.
+    how, is_lost: see `EndedProcess`. last_lines: of its log.
     """
 
     rank: int
     how: str
     last_lines: tuple[str, ...] = ()
     is_lost: bool = False
+
+    @property
+    def told(self) -> str:
+        """What has become of it, to stand after its name."""
+        is_status = self.how.startswith(("signal ", "exit code "))
+        return f"ended with {self.how}" if is_status else self.how
 
 
 class Ranks(Protocol):

@@ -105,11 +105,13 @@ class ReplicaPlace:
             return self._look_at(name, host)
         except RayActorError as error:
             if host.starting is None or error.actor_init_failed or time.monotonic() > host.deadline:
-                return EndedProcess(name, f"its Ray actor or node ({_last_line(error)})", (), is_lost=True)
+                return EndedProcess(
+                    name, f"ended with its Ray actor or node ({_last_line(error)})", (), is_lost=True
+                )
             self._place_anew()  # on a node that Ray did not know to be dead
             return None
         except RayError as error:
-            return EndedProcess(name, f"an error of Ray ({_last_line(error)})", (), is_lost=True)
+            return EndedProcess(name, f"ended with an error of Ray ({_last_line(error)})", (), is_lost=True)
 
     def _look_at(self, name: str, host: _Host) -> EndedProcess | None:
         if host.starting is not None:
@@ -140,8 +142,9 @@ class ReplicaPlace:
         there = " and ".join(f"{free.get(kind, 0):g} {kind}" for kind in self._room.resources)
         return EndedProcess(
             name,
-            f"no room in the Ray cluster: none came free in {SECONDS_FOR_ROOM:.0f} s; a replica of "
-            f"{self._room.num_ranks} needs {room} for each rank, and {there} are free in the whole cluster",
+            f"was not started: no room in the Ray cluster: none came free in {SECONDS_FOR_ROOM:.0f} s; a "
+            f"replica of {self._room.num_ranks} needs {room} for each rank, and {there} are free in the "
+            "whole cluster",
             (),
             is_lost=True,
         )

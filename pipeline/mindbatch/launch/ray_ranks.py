@@ -92,7 +92,10 @@ class RayRanks:
         found, self._told = self._told, []
         if self._failure:
             how, *lines = self._failure
-            found += [EndedProcess(name, how, tuple(lines), is_lost=True) for name in sorted(self._living)]
+            found += [
+                EndedProcess(name, f"was lost: {how}", tuple(lines), is_lost=True)
+                for name in sorted(self._living)
+            ]
         found = [each for each in found if each.name in self._living]
         self._living -= {each.name for each in found}
         return found

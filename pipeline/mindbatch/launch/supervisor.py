@@ -31,7 +31,7 @@ _CHUNK = 1 << 16
 class EndedProcess(NamedTuple):
     """A process that has ended.
 
-    how: "signal 9" or "exit code 1". last_lines: of its output.
+    how: "signal 9" or "exit code 1"; of one that is lost, what has become of it. last_lines: of its output.
     is_lost: it has not ended by itself: what hosts it has gone, or could not start it.
     """
 

@@ -135,7 +135,7 @@ class _Agent:
         try:
             self._processes.start([spec])
         except MindBatchError as error:
-            self._tell(EndedProcess(spec.name, "not started", tuple(error.faults), is_lost=True))
+            self._tell(EndedProcess(spec.name, "was not started", tuple(error.faults), is_lost=True))
 
     def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
         """The key of the job does not travel: it is here already."""

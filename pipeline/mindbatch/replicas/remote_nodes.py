@@ -74,7 +74,7 @@ class RemoteNode:
         if self._is_lost:
             named = {each.name for each in found}
             lost = sorted(self._living - named)
-            how = f"lost with its node {self.host}"
+            how = f"was lost with its node {self.host}, to which the connection has ended"
             found += [EndedProcess(name, how, (), is_lost=True) for name in lost]
         found = [each for each in found if each.name in self._living]
         self._living -= {each.name for each in found}
@@ -162,8 +162,8 @@ class RemoteNodes:
             self._listener = JobListener(meeting[0], key, self._serve, meeting[1])
         except OSError as error:
             raise MindBatchError(
-                f"launch.master_addr={meeting[0]}, launch.master_port={meeting[1]}: cannot be listened on "
-                f"({error.strerror or error}); node 0 must have the address, and the port must be free"
+                f"launch: {meeting[0]}:{meeting[1]} cannot be listened on ({error.strerror or error}); "
+                "node 0 must have the address, and the port must be free"
             ) from error
 
     @property

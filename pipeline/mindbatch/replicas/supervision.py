@@ -131,7 +131,7 @@ class Supervision:
                 continue  # it has said why
             yield Failure(
                 self._replica_of(each.rank),
-                f"rank {each.rank} ended with {each.how}",
+                f"rank {each.rank} {each.told}",
                 _lines(each),
                 may_be_a_row=not each.is_lost and each.how not in _OF_THE_OPERATOR,
             )

@@ -98,6 +98,15 @@ def test_ray_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_messages_name_what_the_user_of_a_script_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINDBATCH_GIVEN_AS", "worker_num=RANK_SIZE,rank_table=RANK_TABLE")
+    [fault] = launch_faults(LaunchConfig(worker_num=2, master_port=1), ParallelConfig())
+    assert fault == (
+        "RANK_SIZE=2: parallel.data_parallel=1 x model_parallel=1 x pipeline_stage=1 make 1 process; set "
+        "these to what is meant, or give another RANK_SIZE"
+    )
+
+
 def test_all_faults_are_told_at_once() -> None:
     launch = LaunchConfig("rank_table", local_worker_num=3, master_addr="$(id)", master_port=70000)
     assert [fault.partition(":")[0].partition("=")[0] for fault in launch_faults(launch, FOUR)] == [

@@ -57,7 +57,7 @@ def test_a_scheduler_that_fails_is_its_replicas_failure() -> None:
     node.fail("scheduler_1", "exit code 255", "address already in use")
     [ended] = ranks.ended()
     assert (ended.rank, ended.last_lines, ended.is_lost) == (2, ("address already in use",), True)
-    assert ended.how == "MindSpore's scheduler of its replica: exit code 255"
+    assert ended.how == "was ended: MindSpore's scheduler of its replica ended with exit code 255"
 
 
 def test_a_scheduler_that_ends_after_its_ranks_is_no_news() -> None:

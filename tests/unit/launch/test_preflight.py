@@ -80,6 +80,14 @@ def test_a_foreign_process_on_the_port_is_named(taken_port: int) -> None:
     )
 
 
+def test_what_msrun_has_set_is_named_by_its_variables() -> None:
+    environment = {"MS_ROLE": "MS_WORKER", "MS_SCHED_HOST": "192.0.2.1", "MS_SCHED_PORT": "7000"}
+    environment |= {"MS_WORKER_NUM": "2", "RANK_ID": "0", "MINDBATCH_JOB_KEY": "ab" * 32}
+    launch = LaunchConfig(local_worker_num=2)
+    [fault] = faults(launch, environment)
+    assert fault.startswith("MS_SCHED_HOST=192.0.2.1, MS_SCHED_PORT=7000: cannot be listened on (")
+
+
 def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
     [fault] = faults(LaunchConfig(local_worker_num=2, master_addr="192.0.2.1", master_port=7000))
     assert fault.startswith("launch.master_addr=192.0.2.1, launch.master_port=7000: cannot be listened on (")
@@ -211,7 +219,7 @@ class TestCopies:
         assert faults(LaunchConfig("srun"), slurm | KEY) == [
             "srun has started 3 processes, to which the 4 processes of data_parallel=2 x model_parallel=2 "
             "x pipeline_stage=1 cannot be dealt evenly, 1 to each; make these a multiple of 3, or start as "
-            "many as divide 4, and leave launch.local_worker_num out"
+            "many as divide 4"
         ]
 
 

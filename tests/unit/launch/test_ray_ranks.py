@@ -63,7 +63,7 @@ def test_an_end_is_told_once_and_not_of_what_was_ended_here(ranks: Made) -> None
 def test_when_the_driver_ends_all_ranks_have(ranks: Made) -> None:
     made = ranks(drivers.dying)
     made.start([spec(0), spec(1)])
-    how = "the job's Ray driver: exit code 3"
+    how = "was lost: the job's Ray driver: exit code 3"
     lines = ("the cluster is gone",)
     assert ended(made) == [EndedProcess(f"rank_{rank}", how, lines, is_lost=True) for rank in (0, 1)]
     made.start([spec(2)])

@@ -109,7 +109,7 @@ def test_what_cannot_be_started_has_ended() -> None:
         found: list[EndedProcess] = []
         until(lambda: found.extend(node.ended()) or found)
         lines = ("rank_1 cannot be started",)
-        assert found == [EndedProcess("rank_1", "not started", lines, is_lost=True)]
+        assert found == [EndedProcess("rank_1", "was not started", lines, is_lost=True)]
 
 
 def test_an_agent_that_loses_the_front_ends_its_processes() -> None:
@@ -133,7 +133,7 @@ def test_ranks_are_lost_with_their_agent() -> None:
         found: list[EndedProcess] = []
         until(lambda: found.extend(node.ended()) or len(found) == 2)
         assert [each.name for each in found] == ["rank_0", "rank_1"]
-        assert found[0].how.startswith("lost with its node ")
+        assert found[0].how.startswith("was lost with its node ")
         assert all(each.is_lost for each in found)
         assert node.ended() == []
         node.end()

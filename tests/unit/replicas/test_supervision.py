@@ -71,9 +71,9 @@ def test_an_end_is_told_with_its_last_lines(job: TwoByTwo, how: str, may_be_a_ro
 
 
 def test_a_rank_that_is_lost_with_its_host_blames_no_row(job: TwoByTwo) -> None:
-    job.has_ended = [EndedRank(3, "its Ray actor or node (gone)", is_lost=True)]
+    job.has_ended = [EndedRank(3, "was lost with its node vm", is_lost=True)]
     [failure] = job.supervision.check()
-    assert (failure.reason, failure.may_be_a_row) == ("rank 3 ended with its Ray actor or node (gone)", False)
+    assert (failure.reason, failure.may_be_a_row) == ("rank 3 was lost with its node vm", False)
 
 
 def test_what_a_rank_says_is_its_replicas_failure(job: TwoByTwo) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import shown
 from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
@@ -67,7 +68,8 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
     if faults or placement is None:
         raise ConfigError(faults)
     ranks = None if order.starts_its_ranks else _ranks(order, path, placement)
-    return Job(order, ranks, notes=tuple(notes))
+    given_as = {GIVEN_AS: "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
+    return Job(order, ranks, given_as, notes=tuple(notes))
 
 
 def _placement(

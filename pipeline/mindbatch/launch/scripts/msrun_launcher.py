@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import shown
 from mindbatch.launch.free_ports import HeldPorts, port_fault
@@ -22,6 +23,8 @@ NAMES = {
         *("LOG_DIR", "JOIN", "CLUSTER_TIME_OUT"),
     ),
 }
+_GIVEN_AS = "worker_num=WORKER_NUM,local_worker_num=LOCAL_WORKER,node_rank=NODE_RANK,log_dir=LOG_DIR,"
+_GIVEN_AS += "master_addr=MASTER_ADDR,master_port=MASTER_PORT"
 DEFAULTS = {
     "WORKER_NUM": "8",
     "MASTER_ADDR": "127.0.0.1",
@@ -100,7 +103,7 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
     if faults:
         raise ConfigError(faults)
     if order.starts_its_ranks:
-        return Job(order, None, variables, tuple(notes))
+        return Job(order, None, variables | {GIVEN_AS: _GIVEN_AS}, tuple(notes))
     return Job(order, _ranks(order, settings, variables), notes=tuple(notes))
 
 
