@@ -33,6 +33,25 @@ def plain_table(num_servers: int = 1, num_devices: int = 8) -> Document:
     return {"version": "1.0", "server_count": count, "server_list": servers, "status": "completed"}
 
 
+def modelarts_table(num_instances: int = 1, num_devices: int = 8) -> Document:
+    """The same servers and devices as ModelArts writes them."""
+    instances = [
+        {
+            "pod_name": f"job-{number}",
+            "server_id": server["server_id"],
+            "devices": [{key: each[key] for key in ("device_id", "device_ip")} for each in server["device"]],
+        }
+        for number, server in enumerate(plain_table(num_instances, num_devices)["server_list"])
+    ]
+    group = {
+        "group_name": "job",
+        "device_count": str(num_instances * num_devices),
+        "instance_count": str(num_instances),
+        "instance_list": instances,
+    }
+    return {"status": "completed", "group_count": "1", "group_list": [group]}
+
+
 def super_pod_table(num_pods: int = 2, num_servers: int = 2, num_devices: int = 4) -> Document:
     """A version 1.2 table with every key that HCCL documents; `num_servers` in each supernode."""
     servers, pods = [], []

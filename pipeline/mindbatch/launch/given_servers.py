@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindbatch.launch.rank_table import Device, Server
+from mindbatch.launch.table_entries import server_id_fault
 from mindbatch.launch.table_json import LARGEST_PORT
-from mindbatch.launch.table_reader import server_id_fault
 
 _TEXTS = ("host_ip", "super_pod_id")
 _LISTS = {

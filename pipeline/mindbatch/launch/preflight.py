@@ -140,7 +140,8 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
         raise ConfigError(
             f"{given_as('rank_table')}={launch.rank_table}: holds {counted(table)}, and "
             f"parallel.data_parallel={topology.data_parallel} x model_parallel={topology.model_parallel} x "
-            f"pipeline_stage={topology.pipeline_stage} make {topology.world_size}; use a table of those, or other numbers"
+            f"pipeline_stage={topology.pipeline_stage} make {topology.world_size}; use a table of "
+            "those, or other numbers"
         )
     return table
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.errors import MindBatchError
+from mindbatch.launch.modelarts_table import placed, table_of_groups
 from mindbatch.launch.rank_table import (
-    COMPLETED,
     DEVICE_KEYS,
     PLAIN,
     SUPER_POD,
@@ -22,6 +22,7 @@ from mindbatch.launch.rank_table import (
     Server,
 )
 from mindbatch.launch.rank_table_faults import rank_faults, relation_faults, size_faults
+from mindbatch.launch.table_entries import MOST_SERVERS, device_id_of, examine_status, server_id_of
 from mindbatch.launch.table_json import (
     LARGEST_ID,
     Fields,
@@ -32,9 +33,6 @@ from mindbatch.launch.table_json import (
     shown,
 )
 
-LARGEST_DEVICE_ID = 4095
-MOST_SERVERS = 1 << 20
-LONGEST_SERVER_ID = 64
 _TOP_KEYS = ("version", "server_count", "server_list", "super_pod_list", "status")
 _SERVER_KEYS = ("server_id", "host_ip", "host_nic_ip", "device")
 
@@ -80,6 +78,12 @@ def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
         found.faults.append(f"holds {shown(document)}; must be an object with server_list")
         return RankTable(PLAIN, ()), found
     top = Fields(document, "", found)
+    if "group_list" in document and "server_list" not in document:
+        table, places = table_of_groups(top)
+        found.faults += [placed(fault, places) for fault in relation_faults(table)]
+        sizes = [placed(fault, places) for fault in size_faults(table)]
+        (found.notes if leave.uneven else found.faults).extend(sizes)
+        return table, found
     version = _version(top)
     pods = dict(_super_pods(top)) if version != PLAIN else {}
     servers = tuple(_server(fields, pods) for fields in top.objects("server_list"))
@@ -102,9 +106,7 @@ def _version(top: Fields) -> str:
 
 
 def _examine_top(top: Fields, num_servers: int, version: str) -> None:
-    status = top.text("status", required=True)
-    if status not in (None, COMPLETED):
-        top.fault("status", f"{shown(status)}; must be {shown(COMPLETED)}")
+    examine_status(top)
     entries = top.content.get("server_list")
     num_servers = len(entries) if isinstance(entries, list) else num_servers
     count = top.number("server_count", 1, MOST_SERVERS, required=version == PLAIN)
@@ -114,33 +116,21 @@ def _examine_top(top: Fields, num_servers: int, version: str) -> None:
 
 
 def _server(fields: Fields, pods: dict[str, str]) -> Server:
-    server_id = fields.text("server_id", required=True)
-    if server_id is not None and (fault := server_id_fault(server_id)):
-        fields.fault("server_id", f"{shown(server_id)}: {fault}")
+    server_id = server_id_of(fields)
     return Server(
-        server_id=server_id or "",
+        server_id=server_id,
         devices=tuple(_device(each) for each in fields.objects("device")),
         host_ip=fields.addresses("host_ip"),
         host_nic_ip=fields.text("host_nic_ip"),
-        super_pod_id=pods.get(server_id or ""),
+        super_pod_id=pods.get(server_id),
         others=fields.others(_SERVER_KEYS),
     )
 
 
-def server_id_fault(server_id: str) -> str | None:
-    """Why `server_id` cannot name a server, or None when it can."""
-    if not 0 < len(server_id) <= LONGEST_SERVER_ID:
-        return f"must have 1 to {LONGEST_SERVER_ID} characters"
-    if not server_id.isprintable() or "/" in server_id or " " in server_id:
-        return "must have no spaces, slashes or control characters"
-    return None
-
-
 def _device(fields: Fields) -> Device:
-    device_id = fields.number("device_id", 0, LARGEST_DEVICE_ID, required=True)
     rank_id = fields.number("rank_id", 0, LARGEST_ID, required=True)
     return Device(
-        device_id=UNKNOWN if device_id is None else device_id,
+        device_id=device_id_of(fields),
         rank_id=UNKNOWN if rank_id is None else rank_id,
         device_ip=fields.addresses("device_ip"),
         super_device_id=fields.number("super_device_id", 0, LARGEST_ID),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.launch.table_reader import Leave, RankTableError, examine, read_rank_table, verify
-from rank_tables import Document, plain_table, super_pod_table, write_json
+from rank_tables import Document, modelarts_table, plain_table, super_pod_table, write_json
 
 Change = Callable[[Document], Any]
 
@@ -35,6 +35,49 @@ def test_a_correct_table_has_no_faults_and_is_written_as_it_was(document: Docume
     assert (found.faults, found.notes) == ([], [])
     assert table.to_json() == document
     assert table.num_ranks == sum(len(server["device"]) for server in document["server_list"])
+
+
+@pytest.mark.parametrize("size", [(1, 8), (2, 4)])
+def test_a_table_of_modelarts_is_one_of_version_1_0(size: tuple[int, int]) -> None:
+    table, found = examine(modelarts_table(*size))
+    assert found.faults == []
+    assert [note.partition(",")[0] for note in found.notes] == ["group_list: ModelArts' form"]
+    assert table.to_json() == plain_table(*size)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda d: d.update(status="initializing"), ['status: "initializing"; must be "completed"']),
+        (lambda d: d.update(group_list=[]), ["group_list: empty; must be a list with one object or more"]),
+        (
+            lambda d: d["group_list"][0].update(device_count="5"),
+            ["group_list[0].device_count: 5; there are 4"],
+        ),
+        (
+            lambda d: d["group_list"][0]["instance_list"][1].update(server_id="10.0.0.1"),
+            [
+                'group_list[0].instance_list[1].server_id: "10.0.0.1" is that of '
+                "group_list[0].instance_list[0].server_id, too"
+            ],
+        ),
+        (
+            lambda d: d["group_list"][0]["instance_list"][1]["devices"][1].pop("device_id"),
+            ["group_list[0].instance_list[1].devices[1].device_id: is missing"],
+        ),
+        (
+            lambda d: d["group_list"][0]["instance_list"][1]["devices"][1].update(device_id="0"),
+            [
+                'group_list[0].instance_list[1].devices[1].device_id: "0" is that of '
+                "group_list[0].instance_list[1].devices[0].device_id, too"
+            ],
+        ),
+    ],
+)
+def test_a_fault_of_a_table_of_modelarts_is_told_where_it_is(change: Change, expected: list[str]) -> None:
+    document = modelarts_table(2, 2)
+    change(document)
+    assert faults(document) == expected
 
 
 def test_the_bytes_are_those_of_mindformers_tools() -> None:

@@ -8,12 +8,15 @@ from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import shown
 from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
+from mindbatch.launch.log_folder import made_folder
 from mindbatch.launch.own_server import address_of, own_server, ranks_of
 from mindbatch.launch.rank_table import RankTable, Server, counted
 from mindbatch.launch.scripts.entry import Job, Script, run_script
 from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
 from mindbatch.launch.scripts.program_ranks import ProgramRanks
+from mindbatch.launch.table_json import read_json
 from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
+from mindbatch.storage import write_whole
 
 NAME = "run_dist_gen.sh"
 LOGS = "output/log"
@@ -138,6 +141,7 @@ def _table(path: Path, num_ranks: int | None, faults: list[str]) -> RankTable | 
 
 def _ranks(order: Order, path: Path, placement: Placement) -> ProgramRanks:
     """A process for each device, with the variables that MindFormers' script sets."""
+    path = _as_hccl_reads_it(path, placement.table)
     variables = {
         f"rank_{rank}": {
             "RANK_ID": str(rank),
@@ -148,6 +152,15 @@ def _ranks(order: Order, path: Path, placement: Placement) -> ProgramRanks:
         for device, rank in zip(placement.devices, placement.ranks, strict=True)
     }
     return ProgramRanks(order.words, variables, Path.cwd() / LOGS, shown=True)
+
+
+def _as_hccl_reads_it(path: Path, table: RankTable) -> Path:
+    """The file, or for ModelArts' form, which HCCL does not know, one beside the logs."""
+    if "server_list" in read_json(path):
+        return path
+    written = made_folder(Path.cwd() / LOGS) / "rank_table.json"
+    write_whole(written, table.to_bytes())
+    return written
 
 
 def _launch_values(path: Path, placement: Placement) -> dict[str, str | int]:

@@ -13,9 +13,10 @@ from mindbatch.launch.hccn import (
     read_hccn_conf,
 )
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server
+from mindbatch.launch.table_entries import server_id_fault
 from mindbatch.launch.table_files import name_for_server, name_for_servers
 from mindbatch.launch.table_json import address_fault
-from mindbatch.launch.table_reader import Leave, RankTableError, server_id_fault, verify
+from mindbatch.launch.table_reader import Leave, RankTableError, verify
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 
 Assembled = tuple[RankTable, str, list[str]]

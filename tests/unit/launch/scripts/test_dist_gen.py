@@ -9,6 +9,7 @@ import pytest
 from mindbatch.errors import ConfigError
 from mindbatch.launch.scripts.dist_gen import read_job
 from mindbatch.launch.scripts.entry import Job
+from rank_tables import modelarts_table, plain_table
 
 
 def write_table(folder: Path, servers: dict[str, list[int]]) -> Path:
@@ -81,10 +82,20 @@ def test_a_server_of_several_is_known_by_its_address(here: Path) -> None:
     assert job.ranks.ranks["rank_2"] == variables(2, 0, 4, here)
 
 
+def test_a_program_gets_a_table_of_modelarts_in_the_form_that_hccl_reads(here: Path) -> None:
+    (here / "table.json").write_text(json.dumps(modelarts_table(1, 2)))
+    job = job_of("python run.py", "[0,2]", "2")
+    assert job.ranks is not None
+    paths = {each["RANK_TABLE_FILE"] for each in job.ranks.ranks.values()}
+    assert paths == {str(here / "output/log/rank_table.json")}
+    assert json.loads((here / "output/log/rank_table.json").read_text()) == plain_table(1, 2)
+
+
 def test_mindbatch_is_run_once_and_told_of_the_table(here: Path) -> None:
     write_table(here, {"10.0.0.1": [0, 1]})
     job = job_of("mindbatch generate model=tiny_gpt2", "[0,2]", "2", INPUT_DATA="one, two")
     assert job.ranks is None
+    assert job.variables == {"MINDBATCH_GIVEN_AS": "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
     assert job.order.arguments == (
         'launch.launcher="rank_table"',
         f'launch.rank_table="{here}/table.json"',

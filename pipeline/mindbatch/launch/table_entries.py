@@ -1,0 +1,38 @@
+"""Entries that rank tables of all forms have: their status, the name of a server, the id of a device."""
+
+from mindbatch.launch.rank_table import COMPLETED, UNKNOWN
+from mindbatch.launch.table_json import Fields, shown
+
+LARGEST_DEVICE_ID = 4095
+MOST_SERVERS = 1 << 20
+LONGEST_SERVER_ID = 64
+
+
+def examine_status(top: Fields) -> None:
+    """Whether who writes the table has finished it."""
+    status = top.text("status", required=True)
+    if status not in (None, COMPLETED):
+        top.fault("status", f"{shown(status)}; must be {shown(COMPLETED)}")
+
+
+def server_id_of(fields: Fields) -> str:
+    """The name of a server; empty where it is missing."""
+    server_id = fields.text("server_id", required=True)
+    if server_id is not None and (fault := server_id_fault(server_id)):
+        fields.fault("server_id", f"{shown(server_id)}: {fault}")
+    return server_id or ""
+
+
+def server_id_fault(server_id: str) -> str | None:
+    """Why `server_id` cannot name a server, or None when it can."""
+    if not 0 < len(server_id) <= LONGEST_SERVER_ID:
+        return f"must have 1 to {LONGEST_SERVER_ID} characters"
+    if not server_id.isprintable() or "/" in server_id or " " in server_id:
+        return "must have no spaces, slashes or control characters"
+    return None
+
+
+def device_id_of(fields: Fields) -> int:
+    """The physical id of a device; UNKNOWN where it is missing."""
+    device_id = fields.number("device_id", 0, LARGEST_DEVICE_ID, required=True)
+    return UNKNOWN if device_id is None else device_id
