@@ -30,6 +30,7 @@ from mindbatch.override_text import text_override, texts_override
 from mindbatch.prompts.prompt_lines import text_lines
 from mindbatch.regular_file import open_regular
 from mindbatch.screen_text import say
+from mindbatch.standard_streams import run_tool
 from mindbatch.storage import reason_of
 from mindbatch.tool_parser import ToolParser
 
@@ -202,4 +203,4 @@ def _choose_device(options: argparse.Namespace, faults: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main, NAME)

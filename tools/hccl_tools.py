@@ -34,6 +34,7 @@ from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
 from mindbatch.launch.table_reader import RankTableError, verify
 from mindbatch.screen_text import say, show
+from mindbatch.standard_streams import run_tool
 from mindbatch.tool_parser import ToolParser
 
 NAME = "hccl_tools.py"
@@ -154,4 +155,4 @@ def table_of(request: Request, options: argparse.Namespace) -> RankTable:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, NAME)

@@ -18,6 +18,7 @@ from mindbatch.launch.rank_table_faults import size_faults
 from mindbatch.launch.table_files import merge_files, name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave
 from mindbatch.screen_text import say, show
+from mindbatch.standard_streams import run_tool
 from mindbatch.tool_parser import ToolParser
 
 NAME = "merge_hccl.py"
@@ -41,4 +42,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, NAME)

@@ -22,6 +22,7 @@ from mindbatch.config.path_faults import output_file_fault
 from mindbatch.config.predict_yaml.config_file import config_text, migrated
 from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
 from mindbatch.screen_text import data_output, printable, say, show
+from mindbatch.standard_streams import run_tool
 from mindbatch.storage import write_whole
 from mindbatch.tool_parser import ToolParser
 
@@ -67,4 +68,4 @@ def read_target(output: str | None) -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, NAME)

@@ -26,6 +26,7 @@ from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, plan_transform
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.screen_text import printable, say, show
+from mindbatch.standard_streams import run_tool
 from mindbatch.tool_parser import ToolParser
 
 NAME = "transform_ckpt.py"
@@ -153,4 +154,4 @@ def check_ranks(options: argparse.Namespace, num_ranks: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, NAME)

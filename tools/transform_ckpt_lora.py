@@ -30,6 +30,7 @@ from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, pl
 from mindbatch.checkpoint.transform_lora import plan_merge
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.screen_text import printable, say, show
+from mindbatch.standard_streams import run_tool
 from mindbatch.tool_parser import ToolParser
 
 NAME = "transform_ckpt_lora.py"
@@ -111,4 +112,4 @@ def strategy_path(text: str) -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, NAME)

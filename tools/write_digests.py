@@ -1,11 +1,12 @@
 """Records the SHA-256 of every tensor of a checkpoint beside its files, as digests.json."""
 
-import sys
-
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.errors import EXIT_DONE, MindBatchError
 from mindbatch.screen_text import printable, say, show
+from mindbatch.standard_streams import run_tool
 from mindbatch.tool_parser import ToolParser
+
+NAME = "write_digests.py"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,10 +19,10 @@ def main(arguments: list[str] | None = None) -> int:
         for path in record_digests(options.folder, replace=options.replace):
             show(printable(path))
     except MindBatchError as error:
-        say(*error.faults, name="write_digests.py")
+        say(*error.faults, name=NAME)
         return error.exit_code
     return EXIT_DONE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, NAME)

@@ -11,12 +11,12 @@ from typing import NoReturn
 
 from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.screen_text import say
-from mindbatch.standard_streams import open_closed_streams
+from mindbatch.standard_streams import watch_streams
 
 
 def start() -> NoReturn:
     """The console script: answers signals before what takes long to import."""
-    open_closed_streams()
+    watch_streams()
     try:
         signal_notes.install()
         gc.disable()  # until the task begins: what is imported and composed stays

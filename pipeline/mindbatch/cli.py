@@ -17,7 +17,7 @@ from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, Mi
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
-from mindbatch.standard_streams import discard_output, hold_libraries_back, output_fails_with
+from mindbatch.standard_streams import end_output, hold_libraries_back
 from mindbatch.tasks.registry import TASKS, Task
 
 SWITCHES = {
@@ -51,6 +51,7 @@ def entry_point() -> NoReturn:
     own_the_process()
     signal_notes.install()
     code = main(sys.argv[1:], is_command=True)
+    end_output()
     signal.pthread_sigmask(signal.SIG_BLOCK, PUT_OFF)  # there is nothing left to end
     if signal_notes.came is not None:
         _leave(code)
@@ -64,7 +65,6 @@ def _leave(code: int) -> NoReturn:
     that came within exec(), as of a dataclass.
     """
     atexit._run_exitfuncs()
-    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
@@ -83,7 +83,6 @@ def main(arguments: list[str], *, is_command: bool = False) -> int:
         sys.stdout.flush()  # a reader that has gone is noticed here, not at the interpreter's exit
         return code
     except BrokenPipeError:
-        discard_output()
         return EXIT_FAILED
     except KeyboardInterrupt as interrupt:
         return _report_interrupt(type(interrupt))
@@ -113,10 +112,6 @@ def _report_error(error: Exception, verbose: bool) -> int:
     if isinstance(error, MindBatchError):
         say(*error.faults)
         return error.exit_code
-    if isinstance(error, OSError) and output_fails_with(error):
-        discard_output()
-        say(f"standard output: cannot be written ({error.strerror})")
-        return EXIT_FAILED
     text = " ".join(str(error).split())
     is_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     name = "out of memory" if is_memory else type(error).__name__

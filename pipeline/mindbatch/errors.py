@@ -29,6 +29,10 @@ class CheckpointError(MindBatchError):
     """A model folder or weight file that is damaged, unsafe or does not fit the model."""
 
 
+class OutputError(MindBatchError):
+    """Standard output is full, closed or broken."""
+
+
 class RankError(MindBatchError):
     """A process of a distributed job has ended, failed or hangs; what was finished before is safe."""
 

@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hidden_values": set(),
     "leftovers": set(),
     "override_text": set(),
-    "standard_streams": set(),
+    "standard_streams": {"errors", "screen_text"},
     "screen_text": {"hidden_values"},
     "strict_json": {"fault_lines"},
     "tool_parser": {"errors", "fault_lines", "screen_text"},
@@ -119,10 +119,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | LOWEST,
     "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "decoding", "config"} | LOWEST,
-    "lm_eval": {"llm", "engine", "decoding", "prompts"} | LOWEST,
+    "lm_eval": {"llm", "engine", "decoding", "prompts", "standard_streams"} | LOWEST,
     "evaluation": {"decoding", "engine"} | LOWEST,
-    "launch": {"config", "interrupts", "parallel", "storage"} | LOWEST,
-    "ascend_check": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "storage", "tool_parser"} | LOWEST,
+    "launch": {"config", "interrupts", "parallel", "standard_streams", "storage"} | LOWEST,
+    "ascend_check": BELOW_ENGINE
+    | DECLARATIONS
+    | {"backends", "engine", "standard_streams", "storage", "tool_parser"}
+    | LOWEST,
     "tasks": FACADE
     | {"kernels.native_library"}
     | {"llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}

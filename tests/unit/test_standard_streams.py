@@ -13,14 +13,15 @@ import pytest
 from small_gpt2 import write_small_gpt2
 
 MINDBATCH = f"{sys.executable} -m mindbatch"
+TOOLS = Path(__file__).parents[2] / "tools"
 TABLE = Path(__file__).parents[2] / "examples/rank_table.json"
 
 
-def run(command: str, folder: Path) -> tuple[int, str, str]:
+def run(command: str, folder: Path, **variables: str) -> tuple[int, str, str]:
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -28,11 +29,12 @@ def run(command: str, folder: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_lead_nowhere(closed: str, tmp_path: Path) -> None:
-    code, out, err = run(f"{MINDBATCH} rank-table check {TABLE} {closed}", tmp_path)
+@pytest.mark.parametrize("lost", ["<&-", "2>&-", "2> /dev/full", "<&- 2>&-"])
+def test_input_and_messages_that_lead_nowhere_end_no_command(lost: str, tmp_path: Path) -> None:
+    code, out, err = run(f"{MINDBATCH} rank-table check {TABLE} {lost}", tmp_path)
     assert (code, err) == (0, "")
-    assert ("2 ranks on 1 server" in out) == (">&-" not in closed.replace("2>&-", ""))
+    assert "2 ranks on 1 server" in out
+    assert run(f"{MINDBATCH} nosuch {lost}", tmp_path)[0] == 2
 
 
 def test_prompts_of_a_closed_input_are_none(tmp_path: Path) -> None:
@@ -43,9 +45,35 @@ def test_prompts_of_a_closed_input_are_none(tmp_path: Path) -> None:
     )
 
 
-def test_a_full_output_is_told(tmp_path: Path) -> None:
-    code, _, err = run(f"{MINDBATCH} rank-table check {TABLE} > /dev/full", tmp_path)
-    assert (code, err) == (1, "mindbatch: standard output: cannot be written (No space left on device)\n")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("lost", "reason"), [("> /dev/full", "No space left on device"), (">&-", "it is closed")]
+)
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (f"{MINDBATCH} --help", "mindbatch"),
+        (f"{MINDBATCH} rank-table check {TABLE}", "mindbatch"),
+        (f"{sys.executable} {TOOLS}/hccl_tools.py --help", "hccl_tools.py"),
+        (f"{sys.executable} -m mindbatch.launch.scripts.msrun_launcher --help", "msrun_launcher.sh"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told(
+    program: str, name: str, lost: str, reason: str, unbuffered: str, tmp_path: Path
+) -> None:
+    code, _, err = run(f"{program} {lost}", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert (code, err) == (1, f"{name}: standard output: cannot be written ({reason})\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_ends_is_no_message(unbuffered: str, tmp_path: Path) -> None:
+    ended = f"({MINDBATCH} generate --help; echo $? >&2) | true"
+    assert run(ended, tmp_path, PYTHONUNBUFFERED=unbuffered)[2] in ("1\n", "0\n")
+
+
+def test_the_tools_end_as_the_command_does() -> None:
+    for tool in {*TOOLS.glob("*.py")}:
+        assert tool.read_text().rstrip().endswith("run_tool(main, NAME)")
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.kernels.memory import DTYPES
 from mindbatch.screen_text import printable, say, show
+from mindbatch.standard_streams import run_tool
 from mindbatch.storage import write_whole
 from mindbatch.tool_parser import ToolParser
 
@@ -97,4 +98,4 @@ def _generated(device: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, NAME)

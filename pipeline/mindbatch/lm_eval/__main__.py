@@ -8,6 +8,7 @@ if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "saf
 from mindbatch.errors import EXIT_USAGE, MindBatchError
 from mindbatch.lm_eval import MISSING, MODEL
 from mindbatch.screen_text import say
+from mindbatch.standard_streams import run_tool
 
 
 def main() -> int:
@@ -28,4 +29,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main, "mindbatch.lm_eval")

@@ -11,6 +11,7 @@ from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.launch.scripts.execute_order import Order
 from mindbatch.launch.scripts.program_ranks import ProgramRanks, run_ranks
 from mindbatch.screen_text import say, show
+from mindbatch.standard_streams import end_output, watch_streams
 
 HELP = ("-h", "--help")
 
@@ -42,6 +43,7 @@ def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]]
 
     read_job: the job that arguments and environment ask for. Raises MindBatchError with every fault.
     """
+    watch_streams()
     signal_notes.install()
     try:
         code = _run(script, read_job, sys.argv[1:])
@@ -52,11 +54,12 @@ def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]]
         _, code = interrupt_outcome(type(interrupt))
     except BrokenPipeError:
         code = EXIT_FAILED
-    _flush()
+    end_output()
+    _end_messages()
     sys.exit(code)
 
 
-def _flush() -> None:
+def _end_messages() -> None:
     """Points standard error at nothing if nobody reads it: the exit of the interpreter would fail."""
     try:
         sys.stderr.flush()
