@@ -1,5 +1,10 @@
 """Records the SHA-256 of every tensor of a checkpoint beside its files, as digests.json."""
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
+
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.errors import EXIT_DONE, MindBatchError
 from mindbatch.screen_text import printable, say, show

@@ -2,6 +2,8 @@
 
 import os
 import select
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 from mindbatch.screen_text import say
 
+_WITHOUT_US = "ModuleNotFoundError: No module named 'mindbatch'"
 _SECONDS_FOR_HELPERS = 10.0
 """So long a process beside the ranks may take to notice that these have ended."""
 
@@ -60,6 +63,11 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
     log = f"{job.logs / failed.name}.log"
     say(f"{failed.name} ended with {failed.how}; the others are ended, too; its log is {log}", name=script)
     say(*(() if job.shown else failed.last_lines), name=failed.name)
+    if any(_WITHOUT_US in line for line in failed.last_lines):
+        say(
+            f"{job.words[0]} has no MindBatch; set PYTHON={shlex.quote(sys.executable)}, which has",
+            name=script,
+        )
     return failed.exit_status
 
 

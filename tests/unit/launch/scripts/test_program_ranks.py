@@ -143,6 +143,15 @@ def test_the_first_failure_is_the_exit_code_and_ends_the_others(launcher: Launch
     assert nothing_is_left(launcher, ["shell.0", "child.1", "stranger.1"])
 
 
+def test_a_python_without_mindbatch_is_named_with_one_that_has_it(launcher: Launcher) -> None:
+    error = "ModuleNotFoundError: No module named 'mindbatch'"
+    order = launcher.script("x.sh", f'echo "{error}" >&2; exit 1')
+    code, _, errors = finished(launcher.on_two_ranks(order))
+    assert code == 1
+    advice = f"run_dist_gen.sh: bash has no MindBatch; set PYTHON={shlex.quote(sys.executable)}, which has"
+    assert errors.splitlines()[-1] == advice
+
+
 @pytest.mark.slow
 def test_a_rank_that_ends_well_leaves_nothing_and_the_others_go_on(launcher: Launcher) -> None:
     order = launcher.script("x.sh", f"{LEAVES_TWO} exit 0")
