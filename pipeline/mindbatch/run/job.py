@@ -190,11 +190,7 @@ class BatchJob:
         write_status("running")
         try:
             if index.count(None):
-                limited = self._limit_errors(index)
-                with closing(self._load(folder)) as generator, monitor.watching(generator) as on_step:
-                    ledger.computed_with = computed_with(self._config, generator.kernels)
-                    say(*mixed(folder, index, ledger))
-                    generate(generator, index, ledger, self._params, limited(on_step), record.chat_date)
+                self._generate(folder, index, ledger, monitor, record.chat_date)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
             removed = folder.remove_results(others, self._storage)
         except BaseException as error:
@@ -208,6 +204,17 @@ class BatchJob:
             self._say(f"{first_failed.place}: {first_failed.reason}")
         self._say(*(f"{folder.path}: {name} is removed; {results} has the results now" for name in removed))
         self._say(f"{folder.path}: {_progress(index, results)}")
+
+    def _generate(
+        self, folder: RunFolder, index: RowIndex, ledger: Ledger, monitor: Monitor, date: str
+    ) -> None:
+        """Runs what is pending."""
+        limited = self._limit_errors(index)
+        with closing(self._load(folder)) as generator:
+            ledger.computed_with = computed_with(self._config, generator.kernels)
+            say(*mixed(folder, index, ledger))
+            with monitor.watching(generator) as on_step:
+                generate(generator, index, ledger, self._params, limited(on_step), date)
 
     def _limit_errors(self, index: RowIndex) -> Callable[[OnStep], OnStep]:
         """Has a step end the job when more rows have failed than may.

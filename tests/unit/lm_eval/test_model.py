@@ -184,3 +184,18 @@ def test_scores_stand_behind_what_an_output_follows(tmp_path: Path, monkeypatch:
     assert [token for _, continuation in windows for token in continuation] == tokens(text)
     assert all(context[: len(start)] == start for context, _ in windows)
     assert all(len(context + continuation) <= model.max_length + 1 for context, continuation in windows)
+
+
+def test_chats_are_told_one_date(tmp_path: Path) -> None:
+    dated = load_tokenizer(tmp_path, chat_template="{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}")
+    first, second = (MindBatchLM(llm=make_llm(dated), date=f"2026-07-{day}") for day in (30, 31))
+    chat = [{"role": "user", "content": "hi"}]
+    assert first.apply_chat_template(chat) == "30 Jul 2026 hi"
+    assert first.tokenizer_name != second.tokenizer_name, "the harness keeps the texts of chats by it"
+    with pytest.raises(ConfigError, match="must be a day as YYYY-MM-DD"):
+        MindBatchLM(llm=make_llm(dated), date="today")
+
+
+def test_a_task_draws_no_seed(model: MindBatchLM) -> None:
+    with pytest.raises(ConfigError, match="generation_kwargs: seed=random: must be a number"):
+        model.generate_until([asked("hi", {"do_sample": True, "seed": "random"})])
