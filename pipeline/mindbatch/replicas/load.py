@@ -120,6 +120,7 @@ def _following(
     def leave() -> None:
         with suppress(OSError):
             connection.send(LEFT)
+        connection.close()  # by which the agent ends its ranks
         serving.join(_SECONDS_TO_LEAVE)
 
     serving = threading.Thread(target=serve, name="agent", daemon=True)
