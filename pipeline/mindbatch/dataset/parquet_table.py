@@ -17,6 +17,7 @@ from mindbatch.dataset.arrow_values import BINARY, column_values, holds_binary, 
 from mindbatch.dataset.byte_streams import DamagedData
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.parquet_footer import RowGroup, read_footer
+from mindbatch.dataset.parquet_pages import page_bytes
 from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.errors import MindBatchError
 from mindbatch.prompts.json_rows import MAX_DEPTH
@@ -47,7 +48,8 @@ def parquet_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
             number, past = past, past + group.num_rows
             try:
                 with _faults(file.path):
-                    for row in _group_rows(table, place, group, max_row_bytes):
+                    batch_rows = _batch_rows(group, page_bytes(file, group), max_row_bytes)
+                    for row in _group_rows(table, place, batch_rows, max_row_bytes):
                         yield _record(file.name, number, row, max_row_bytes)
                         number += 1
             except DamagedData as damage:
@@ -94,21 +96,20 @@ def _parquet(file: DataFile) -> pyarrow.parquet.ParquetFile:
 
 
 def _group_rows(
-    table: pyarrow.parquet.ParquetFile, place: int, group: RowGroup, max_row_bytes: int
+    table: pyarrow.parquet.ParquetFile, place: int, batch_rows: int, max_row_bytes: int
 ) -> Iterator[dict[str, Any] | None]:
     """The rows of a row group, None for one that is too long; what JSON does not know is an `Unusable`."""
-    batch_rows = _batch_rows(group, max_row_bytes)
     for batch in table.iter_batches(batch_rows, row_groups=[place], use_threads=False):
         yield from _batch_values(batch, max_row_bytes)
 
 
-def _batch_rows(group: RowGroup, max_row_bytes: int) -> int:
-    """How many rows at a time are unpacked.
+def _batch_rows(group: RowGroup, in_pages: int, max_row_bytes: int) -> int:
+    """How many rows at a time are unpacked. in_pages: see `page_bytes`.
 
     Raises:
         DamagedData: so much in so few rows that it is not unpacked at all.
     """
-    rows, unpacked = group.num_rows, group.unpacked_bytes
+    rows, unpacked = group.num_rows, max(group.unpacked_bytes, in_pages)
     if unpacked > rows * _BYTES_PER_JSON_BYTE * max_row_bytes + _SPARE_BYTES:
         raise DamagedData(
             f"{amounts.size(unpacked)} in {amounts.counted(rows, 'row')}; data.max_line_bytes allows "
