@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "chinese_words": {"leftovers"},
     "closing": set(),
     "fault_lines": set(),
-    "foreign_formats": set(),
+    "foreign_formats": {"override_text", "regular_file"},
     "child_main": set(),
     "regex_tree": set(),
     "regular_file": set(),

@@ -40,6 +40,7 @@ class Transform:
     placements: Mapping[str, Placement]
     target: Strategy | None
     notes: list[str]
+    target_path: Path | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -81,7 +82,7 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
         raise_if_any(opened.dtype_faults())
         found = _placements(opened, strategy)
         raise_if_any(digest_faults(as_placed(found, len(opened.ranks)), opened.ranks))
-        return Transform(opened, found, target, notes)
+        return Transform(opened, found, target, notes, target_strategy)
     except BaseException:
         opened.close()
         raise
@@ -125,6 +126,8 @@ def plan_transform(
     dtypes = {name: transform.dtype(name) for name in names}
     files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(transform.num_ranks)]
     settings: dict[str, Any] = {"prefix": prefix, "ranks": transform.num_ranks}
+    if transform.target_path is not None and transform.num_ranks > 1:
+        settings["strategy"] = str(transform.target_path.resolve())  # for who reads the ranks later
     if lora is not None:
         files = files if len(files) > 1 else [f"merged_lora.{kind}"]
         settings |= {"format": kind, MERGED_KEY: {lora.digest: lora.scaling}, **lora.scalings}

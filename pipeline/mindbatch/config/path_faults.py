@@ -10,7 +10,7 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import cached_model, how_to_get, near_shipped, near_sibling, resolve_path
-from mindbatch.foreign_formats import foreign_file, foreign_folder
+from mindbatch.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.leftovers import remove_abandoned
 from mindbatch.regular_file import check_own
 
@@ -73,7 +73,7 @@ def model_folder_fault(path: Path) -> str | None:
         return foreign
     fault = tokenizer_folder_fault(path)
     if fault is None and not (path / "config.json").is_file():
-        return foreign_folder(path) or "the folder holds no config.json"
+        return foreign_folder(path) or ranks_without_config(path) or "the folder holds no config.json"
     return fault
 
 

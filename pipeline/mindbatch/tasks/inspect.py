@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
-from mindbatch.checkpoint.folders.tensor_set import HUGGING_FACE, Source, TensorSet, open_source
+from mindbatch.checkpoint.folders.rank_copies import seem_copies
+from mindbatch.checkpoint.folders.tensor_set import HUGGING_FACE, RANKS, Source, TensorSet, open_source
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.path_faults import checkpoint_fault, settled
@@ -23,6 +24,7 @@ from mindbatch.screen_text import show, show_json
 from mindbatch.tasks.inspect_page import RankContent, TensorRow, source_page, strategy_page
 from mindbatch.tasks.inspect_run import HowItRuns, how_it_runs, nearest_lines
 
+_COPIES = "the rank folders hold copies of one checkpoint: their tensors begin alike; reshard reads the first"
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
 
 
@@ -59,6 +61,7 @@ def run(config: InspectConfig) -> int:
         stored_as = None if reasons else _quantised_as(path)
         with open_source(path) as source:
             ranks = [_content(tensors, config) for tensors in source.ranks]
+            has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
     how = None
@@ -71,6 +74,7 @@ def run(config: InspectConfig) -> int:
     else:
         closing = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
         closing += nearest_lines(path) if reasons else ()
+        closing += [_COPIES] if has_copies else []
         show(source_page(source, ranks, closing, config.limit, config.digests, config.filter, stored_as))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE

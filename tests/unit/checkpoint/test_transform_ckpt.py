@@ -23,6 +23,7 @@ from transform_places import (
 import transform_ckpt
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.foreign_formats import reshard_command
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def test_from_a_whole_file(place, capsys):
     assert transform(place, "full.ckpt", "new", "", "two.ckpt") == 0
     assert_ranks(place / "new", 2, arrays())
     assert f"2 ranks in {place / 'new'}" in capsys.readouterr().out
+    assert f"source_strategy={place / 'two.ckpt'}" in reshard_command(place / "new")
     assert transform(place, "full.ckpt", "new", "", "two.ckpt") == 0
     assert "Was made already" in capsys.readouterr().out
 

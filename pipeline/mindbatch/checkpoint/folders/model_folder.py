@@ -15,6 +15,7 @@ from mindbatch.checkpoint.folders.folder_files import (
     has_file,
     read_configs,
 )
+from mindbatch.checkpoint.folders.rank_copies import seem_copies
 from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, open_source
@@ -23,6 +24,7 @@ from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_float32,
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.closing import Closing
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.foreign_formats import reshard_command
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 _WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
@@ -199,6 +201,8 @@ def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names
     marker, (stage, stages) = read_marker(home), place
     settings = marker.settings if marker else {}
     of_names = _names_faults(settings, names)
+    if marker is None:
+        _refuse_copies(home)
     if of_cut := _cut_faults(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
         raise ConfigError(f"{home}: {fault}" for fault in [*of_names, *of_cut])
     raise_if_any(of_names, str(home))
@@ -216,6 +220,16 @@ def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names
     return source.ranks[0]
 
 
+def _refuse_copies(home: Path) -> None:
+    """ConfigError where the ranks hold no slices."""
+    with open_source(home) as source:
+        if seem_copies(source.ranks):
+            raise ConfigError(
+                f"{home}: its {len(source.ranks)} rank folders hold copies of one checkpoint; make one model "
+                f"of them: `{reshard_command(home)}`"
+            )
+
+
 def _names_faults(settings: Mapping[str, Any], needed: str) -> list[str]:
     names = settings.get("names", needed)
     if names == needed:
@@ -230,7 +244,7 @@ def _cut_faults(
 
     asked: model-parallel ranks of a stage, and stages. fits: whether the folder is right but for its cut.
     """
-    whole = f"make a whole one: `mindbatch reshard source={home} target.dir=whole`"
+    whole = f"make a whole one: `{reshard_command(home)}`"
     if not settings:
         if num_ranks == asked[0] * asked[1]:
             return []

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
+from mindbatch.checkpoint.folders.rank_copies import copy_faults, seem_copies
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
-from mindbatch.checkpoint.folders.tensor_set import RANKS, Source, TensorSet, open_source
+from mindbatch.checkpoint.folders.tensor_set import RANKS, SINGLE_FILE, Source, TensorSet, open_source
 from mindbatch.checkpoint.names.dialect import unused_names
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
@@ -110,6 +111,8 @@ def open_reshard_source(config: ReshardConfig) -> ReshardSource:
 
 def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
     source.check_sums()
+    if is_copied := _are_copies(config, source):
+        source = Source(source.path, SINGLE_FILE, source.ranks[:1])
     folder = _model_folder(config, source)
     model = _model(folder, config.ignore_config_keys, source) if folder else None
     names = {name for rank in source.ranks for name in rank.tensors}
@@ -130,15 +133,29 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
             "the model, or source_strategy=FILE"
         )
     else:
-        _refuse_one_rank_of_several(source)
+        if not is_copied:
+            _refuse_one_rank_of_several(source)
         (only,) = source.ranks
         opened.files = as_placed(whole_placements(only.shapes), 1)
     if is_bare and config.target.names == MINDFORMERS:
         _name_fully(opened)
+    if is_copied:
+        opened.notes.append(
+            f"{source.path}: the rank folders hold copies of one checkpoint, all the same; the first is read"
+        )
     _note_names(opened)
     raise_if_any(_faults(opened))
     raise_if_any(digest_faults(opened.files, source.ranks))
     return opened
+
+
+def _are_copies(config: ReshardConfig, source: Source) -> bool:
+    """Whether each rank folder holds the same whole checkpoint. CheckpointError where one is another."""
+    is_known = config.source_strategy is not None or bool(noted_settings(source.path))
+    if source.kind != RANKS or is_known or not seem_copies(source.ranks):
+        return False
+    raise_if_any(copy_faults(source.ranks))
+    return True
 
 
 def _refuse_one_rank_of_several(source: Source) -> None:

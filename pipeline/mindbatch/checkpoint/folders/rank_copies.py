@@ -1,0 +1,49 @@
+"""Rank folders with copies of one checkpoint, as data-parallel trainings save it, and no slices of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.formats.in_threads import in_threads
+
+_BEGINNING_BYTES = 4096
+
+
+def seem_copies(ranks: Sequence[TensorSet]) -> bool:
+    """Whether all ranks have the same tensors, as far as their beginnings tell: those of slices differ."""
+    first, *others = ranks
+    return bool(others) and all(
+        _entries(other) == _entries(first)
+        and all(_beginning(other, name) == _beginning(first, name) for name in first.tensors)
+        for other in others
+    )
+
+
+def copy_faults(ranks: Sequence[TensorSet]) -> list[str]:
+    """A line for each tensor that differs between ranks which seem to be copies; everything is read."""
+    first, *others = ranks
+    pairs = [(other, name) for other in others for name in first.tensors]
+    equal = in_threads(lambda pair: _are_equal(first, *pair), pairs)
+    return [
+        f"{other.file(name).path}: tensor {shown(name)} is not as in {first.file(name).path}; they seem to "
+        "be copies of one checkpoint, and one is damaged or of another: give the file that is meant"
+        for other, name in pairs
+        if not equal[other, name]
+    ]
+
+
+def _entries(rank: TensorSet) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in rank.tensors.items()}
+
+
+def _beginning(rank: TensorSet, name: str) -> bytes:
+    buffer = bytearray(min(_BEGINNING_BYTES, rank.info(name).nbytes))
+    rank.read_into(name, 0, memoryview(buffer))
+    return bytes(buffer)
+
+
+def _are_equal(first: TensorSet, other: TensorSet, name: str) -> bool:
+    chunks = zip(first.file(name).chunks(name), other.file(name).chunks(name), strict=True)
+    return all(part == copy for part, copy in chunks)
