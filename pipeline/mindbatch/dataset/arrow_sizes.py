@@ -17,7 +17,11 @@ _NULL = 1
 
 
 def cell_sizes(column: pyarrow.Array) -> NDArray[np.int64]:
-    """For each cell a number of bytes that it takes at least; what is binary counts as if it were text."""
+    """For each cell a number of bytes that it takes at least; what is binary counts as if it were text.
+
+    Raises:
+        IndexError: a cell is beyond the dictionary of its column.
+    """
     return np.broadcast_to(np.asarray(_sizes(column), np.int64), len(column))
 
 
@@ -49,8 +53,7 @@ def _sizes_but_of_nulls(column: pyarrow.Array) -> Sizes:
     if isinstance(kind, pyarrow.BaseExtensionType):
         return _sizes(column.storage)
     if types.is_dictionary(kind):
-        entries = cell_sizes(column.dictionary)
-        return entries[column.indices.fill_null(0)] if len(entries) else 1
+        return _of_dictionary(column)
     if types.is_string_view(kind) or types.is_binary_view(kind):
         views = np.frombuffer(column.buffers()[1], np.int32)  # the length, and 12 bytes more
         return views[4 * column.offset :: 4][: len(column)].astype(np.int64) + 1
@@ -66,6 +69,15 @@ def _sizes_but_of_nulls(column: pyarrow.Array) -> Sizes:
         offsets = column.offsets.to_numpy()
         return _between(column.values, offsets[:-1], offsets[1:])
     return _lengths(column)
+
+
+def _of_dictionary(column: pyarrow.DictionaryArray) -> Sizes:
+    """Indices beyond the dictionary, which a damaged file may hold, would be read from anywhere in memory."""
+    entries = cell_sizes(column.dictionary)
+    indices = np.asarray(column.indices.drop_null())
+    if len(indices) and not 0 <= indices.min() <= indices.max() < len(entries):
+        raise IndexError("a cell's index is beyond the texts of its column")
+    return entries[column.indices.fill_null(0)] if len(entries) else _NULL
 
 
 def _lengths(column: pyarrow.Array) -> Sizes:

@@ -77,7 +77,7 @@ def _faults(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+    except (OSError, IndexError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise MindBatchError(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
         raise DamagedData(printable(str(error).partition("\n")[0])) from error

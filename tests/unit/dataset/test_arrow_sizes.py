@@ -40,6 +40,20 @@ def test_sizes_are_those_of_the_json_but_for_a_little(column: pa.Array) -> None:
         assert (sizes >= as_json // 2 - 10).all()
 
 
+@pytest.mark.parametrize("index", [1, 255, -1])
+def test_an_index_beyond_the_dictionary_is_found(index: int) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, index], pa.int32()), pa.array(["a"]), safe=False)
+    lists = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), texts)
+    for column in (texts, lists, pa.StructArray.from_arrays([texts], ["a"])):
+        with pytest.raises(IndexError, match="beyond the texts of its column"):
+            cell_sizes(column)
+
+
+def test_a_dictionary_without_entries_has_nulls_only() -> None:
+    nulls = pa.DictionaryArray.from_arrays(pa.nulls(2, pa.int32()), pa.array([], pa.string()))
+    assert cell_sizes(nulls).tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(100)])
 def test_binary_cells_count_their_bytes(kind: pa.DataType) -> None:
     assert cell_sizes(pa.array([LONG.encode(), None], kind)).tolist() == [101, 1]
