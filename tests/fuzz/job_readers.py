@@ -219,6 +219,27 @@ def _run(folder: Path) -> list[Path]:
     return [folder / "0" / name for name in names]
 
 
+def _slow_tokenizer(folder: Path) -> list[Path]:
+    """Files that transformers makes a tokenizer of."""
+    model = write_small_gpt2(folder / "model")
+    content = json.loads((model / "tokenizer.json").read_text())["model"]
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    (model / "vocab.json").write_text(json.dumps(content["vocab"]))
+    merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in content["merges"])
+    (model / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    (model / "added_tokens.json").write_text('{"<|im_start|>": 1}')
+    return [model / name for name in ("vocab.json", "merges.txt", "added_tokens.json")]
+
+
+def _pieces(folder: Path) -> list[Path]:
+    model = write_small_gpt2(folder / "model")
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    (model / "spiece.model").write_bytes(ice_tokenizers.model_file())
+    return [model / "spiece.model"]
+
+
 def _lines(rows: tuple[dict[str, object], ...]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
@@ -258,6 +279,8 @@ READERS = [
         of_safetensors,
     ),
     _reader("vocabulary", _vocabularies, f"{GENERATE} model.tokenizer=FOLDER", of_bytes),
+    _reader("slow_tokenizer", _slow_tokenizer, GENERATE, of_bytes),
+    _reader("pieces", _pieces, GENERATE, of_bytes),
     _reader("pytorch", _pytorch, GENERATE, of_bytes),
     _reader("index", _shards, GENERATE, of_json),
     _reader("quantised", _quantised("model.safetensors"), _QUANTISED, of_safetensors),
