@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.config.paths import configs_folder, expand_home
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.fault_lines import did_you_mean
 from mindbatch.interrupts import PUT_OFF, interrupt_outcome, signal_notes
 from mindbatch.screen_text import data_output, say, show, shown_traceback
@@ -90,6 +90,10 @@ def main(arguments: list[str], *, is_command: bool = False) -> int:
         if signal_notes.came is not None:
             return _report_interrupt(signal_notes.came)
         return _report_error(error, verbose=VERBOSE in line.switches)
+    except BaseException as panic:
+        if not is_panic(panic):
+            raise
+        return _report_error(panic, verbose=VERBOSE in line.switches)
 
 
 def _accept_every_character() -> None:
@@ -104,7 +108,7 @@ def _report_interrupt(kind: type[KeyboardInterrupt]) -> int:
     return code
 
 
-def _report_error(error: Exception, verbose: bool) -> int:
+def _report_error(error: BaseException, verbose: bool) -> int:
     if verbose and not isinstance(error, ConfigError):
         import traceback
 

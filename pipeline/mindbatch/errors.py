@@ -43,3 +43,8 @@ class PromptError(MindBatchError):
 
 class CacheBudgetError(PromptError):
     """A request whose keys and values can never fit the cache budget."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust gave up: what it raises then has no name to import, and is no Exception."""
+    return type(error).__name__ == "PanicException"

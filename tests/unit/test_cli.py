@@ -15,7 +15,7 @@ import pytest
 from mindbatch import cli
 from mindbatch.cli import CommandLine, parse_command_line
 from mindbatch.config.schema import schema_keys
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.errors import EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.tasks.registry import TASKS
 
 NAMES = ", ".join(TASKS)
@@ -298,3 +298,19 @@ def test_a_home_folder_in_the_path_of_a_flag(monkeypatch: pytest.MonkeyPatch, tm
     assert paths == {"--config": tmp_path / "a.yaml", "--config-dir": tmp_path / "more"}
     with pytest.raises(ConfigError, match="~nobody-has-this-name/a: the home folder cannot be"):
         parse_command_line(["doctor", "--config=~nobody-has-this-name/a"])
+
+
+def test_a_panic_of_rust_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is no Exception."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panics(line: object) -> int:
+        raise PanicException("no entry found for key")
+
+    monkeypatch.setattr(cli, "_dispatch", panics)
+    assert cli.main(["generate"]) == EXIT_FAILED
+    assert capsys.readouterr().err.startswith("mindbatch: PanicException: no entry found for key (run again")

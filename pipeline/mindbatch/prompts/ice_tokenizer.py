@@ -17,7 +17,7 @@ from tokenizers.models import Unigram
 from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import has_file
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, is_panic
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.glm_chats import CHATGLM_6B
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
@@ -34,7 +34,7 @@ from mindbatch.prompts.sentencepiece_file import (
     parsed_model,
     unigram_scores,
 )
-from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, is_panic, one_line
+from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line
 
 VOCABULARY = "ice_text.model"
 END = ("[gMASK]", "<sop>")

@@ -19,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.chinese_words import words_of
-from mindbatch.errors import CheckpointError
+from mindbatch.errors import CheckpointError, is_panic
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import (
     BYTE_PAIRS,
@@ -36,7 +36,7 @@ from mindbatch.prompts.sentencepiece_file import (
     parsed_model,
     unigram_scores,
 )
-from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, is_panic, one_line, read_json_file
+from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
 
 VOCABULARY = "vocab.model"
 CLASSES = ("GPTPanguTokenizer", "PanguAlphaTokenizer")

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NoReturn, TypeGuard
 
 from mindbatch.amounts import counted
 from mindbatch.calendar_day import today
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.errors import ConfigError, PromptError, is_panic
 from mindbatch.fault_lines import shown
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions, chat_options
 from mindbatch.prompts.json_rows import parse_json
@@ -281,8 +281,6 @@ def _opened(path: str | Path, stdin: BinaryIO | None) -> AbstractContextManager[
 
 
 NO_TOKENIZER = "the model's folder has no tokenizer; give lists of token ids, or model.tokenizer=FOLDER"
-_PANIC = "PanicException"
-"""Of code in Rust; it has no name to import, and derives from BaseException."""
 
 
 def token_ids_of(
@@ -302,7 +300,7 @@ def token_ids_of(
     except RecursionError as error:
         raise PromptError("the prompt is nested too deeply") from error
     except BaseException as error:
-        if type(error).__name__ != _PANIC:
+        if not is_panic(error):
             raise
         raise PromptError(f"the tokenizer failed on it: {' '.join(str(error).split())[:300]}") from error
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
-from mindbatch.errors import PromptError
+from mindbatch.errors import PromptError, is_panic
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.continued import Encoded
@@ -23,7 +24,7 @@ from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
 from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
-from mindbatch.prompts.tokenizer_folder import is_panic, one_line
+from mindbatch.prompts.tokenizer_folder import one_line
 from mindbatch.strict_json import unicode_fault
 
 
@@ -202,7 +203,8 @@ class Tokenizer:
             raise PromptError(f"the text {fault}")
         encoding = self._encoding(text, plain=not allow_special)
         if allow_special or self._commanding.isdisjoint(encoding.ids):
-            encoding = self._backend.post_process(encoding, None, add_special_tokens)
+            with _as_prompt_error():
+                encoding = self._backend.post_process(encoding, None, add_special_tokens)
             return Encoded(list(encoding.ids), encoding, text)
         gap, slot = absent_characters([text], 2)
         broken = self._control.broken(text, gap)
@@ -267,7 +269,8 @@ class Tokenizer:
         """Made for these two marks; kept, because they are nearly always the same."""
         with self._lock:
             if self._plain is None or (self._plain.gap, self._plain.slot) != (gap, slot):
-                self._plain = _PlainEncoder(self._backend, gap, slot, self._words)
+                with _as_prompt_error():
+                    self._plain = _PlainEncoder(self._backend, gap, slot, self._words)
             return self._plain
 
 
@@ -312,9 +315,15 @@ def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
 
 
 def _encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
-    """The backend's encoding. PromptError where it has none: a character outside a vocabulary without unk."""
-    try:
+    with _as_prompt_error():
         return backend.encode(text, add_special_tokens=add_special_tokens)
+
+
+@contextmanager
+def _as_prompt_error() -> Iterator[None]:
+    """PromptError where the library cannot: a character outside a vocabulary without unk, a damaged part."""
+    try:
+        yield
     except BaseException as error:  # tokenizers raises nothing more special
         if not isinstance(error, Exception) and not is_panic(error):
             raise

@@ -18,6 +18,7 @@ from mindbatch.prompts.tokenizer_folder import (
     SETTINGS,
     TOKENIZER,
     checked_copy,
+    drop_unknown_flags,
     one_line,
     read_json_file,
     read_settings,
@@ -102,6 +103,7 @@ def _guessed(guess: Any, known: Any, folder: Path, present: list[str]) -> Any:
 
 def _instance(cls: Any, folder: Path) -> Any:
     with checked_copy(folder, {*cls.vocab_files_names.values(), TOKENIZER}) as copy:
+        drop_unknown_flags(copy / TOKENIZER)
         try:
             return cls.from_pretrained(str(copy), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # of transformers, tokenizers or sentencepiece, about a damaged file

@@ -160,6 +160,18 @@ def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Pat
     return json.dumps(kept).encode()
 
 
+def drop_unknown_flags(path: Path) -> None:
+    """Of the added tokens in a tokenizer.json, if there is one: their names would be printed."""
+    try:
+        content = json.loads(path.read_bytes())
+        tokens = content["added_tokens"]
+        known = [{key: token[key] for key in token if key in _FLAGS or key == "id"} for token in tokens]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):  # transformers says what is wrong
+        return
+    if known != tokens:
+        path.write_text(json.dumps(content | {"added_tokens": known}), encoding="utf-8")
+
+
 def _texts(tokens: Any) -> Iterator[str]:
     """The texts of a token, of those in a list, or of those under names."""
     several = (
@@ -194,8 +206,3 @@ def _template_names(folder: Path) -> list[str]:
 def one_line(error: BaseException, limit: int = 200) -> str:
     """What an error says, cut to one short line."""
     return " ".join(str(error).split())[:limit] or type(error).__name__
-
-
-def is_panic(error: BaseException) -> bool:
-    """Whether the tokenizers library gave up on a damaged file: a panic of Rust, which is no Exception."""
-    return type(error).__name__ == "PanicException"

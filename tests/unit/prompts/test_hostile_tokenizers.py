@@ -284,3 +284,28 @@ def test_a_template_that_is_not_utf8_is_refused_by_name(
     with pytest.raises(CheckpointError) as caught:
         load_tokenizer_files(tmp_path)
     assert caught.value.faults == (f"{tmp_path / name}: not valid UTF-8: byte 0xe9 at position 4",)
+
+
+def test_a_post_processor_that_panics_is_a_prompt_error(tmp_path: Path) -> None:
+    """It inserts a token that it does not list, which the library looks for when it encodes."""
+    backend = json.loads(sentencepiece_like().to_str())
+    listed = backend["post_processor"]["special_tokens"]
+    listed["other"] = listed.pop("<s>")
+    write_folder(tmp_path, None, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    write_json(tmp_path / "tokenizer.json", backend)
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer is not None
+    with pytest.raises(PromptError, match="the tokenizer cannot encode it: "):
+        tokenizer.encode("hello")
+
+
+def test_unknown_flags_of_added_tokens_are_dropped_in_silence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The library prints their names on standard output, amid what is generated."""
+    backend = json.loads(sentencepiece_like().to_str())
+    backend["added_tokens"][0]["x"] = 1
+    write_folder(tmp_path, None, LLAMA)
+    write_json(tmp_path / "tokenizer.json", backend)
+    assert loaded(tmp_path).backend.token_to_id("<s>") == 1
+    assert capfd.readouterr().out == ""
