@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,6 +90,21 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     yield started
     started.ranks.end()
     assert not [pid for pid in started.pids() if lives(pid)]
+
+
+def test_nothing_of_a_job_on_one_host_is_reached_from_another(job: Job) -> None:
+    """Neither what starts the ranks nor the ranks: at an address of this host nobody listens."""
+    if shutil.which("ss") is None:
+        pytest.skip("no ss here")
+    pids = set(job.pids())
+    pids |= {parent_of(pid) for pid in pids} | {parent_of(parent_of(pid)) for pid in pids}
+    listed = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    addresses = {
+        line.split()[3].rpartition(":")[0]
+        for line in listed.splitlines()
+        if {int(found) for found in re.findall(r"pid=(\d+)", line)} & pids
+    }
+    assert addresses <= {"127.0.0.1", "[::1]", "0.0.0.0%lo", "[::]%lo", "*%lo"}
 
 
 def test_each_rank_is_told_who_it_is(job: Job) -> None:

@@ -14,6 +14,7 @@ from mindbatch.child_main import WHOEVER
 from mindbatch.children import command
 from mindbatch.errors import MindBatchError
 from mindbatch.launch.copy_meeting import SAME_CALLS, Front
+from mindbatch.launch.host_only import keep_on_this_host
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.job_ranks import JobRanks, NodeProcesses
 from mindbatch.launch.local_processes import LocalProcesses
@@ -27,6 +28,7 @@ from mindbatch.launch.supervisor import Supervisor
 from mindbatch.replicas import agent_main
 from mindbatch.replicas.process_commands import process_commands
 from mindbatch.replicas.remote_nodes import RemoteNodes
+from mindbatch.screen_text import say
 
 _TICK_SECONDS = 0.1
 
@@ -89,6 +91,7 @@ def start_ranks(
         with nullcontext() if setup.copies is None else setup.copies.opened(front):
             program.start(remote.address)
             nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice, tells=several)]
+            program.keep_on_this_host()
     except BaseException:
         close()
         raise
@@ -122,7 +125,9 @@ class StartedProgram:
     def __init__(self, setup: JobSetup, logs: NodeLogs, commands: Commands) -> None:
         self._setup, self._logs, self._commands = setup, logs, commands
         self._processes = Supervisor(logs.folder, shown=logs.shown)
-        self.is_needed = setup.starter.program(setup.place, ["agent"]) is not None
+        program = setup.starter.program(setup.place, ["agent"])
+        self.is_needed = program is not None
+        self._is_open = program is not None and program.listens
 
     def start(self, meeting: Address) -> None:
         """Starts it, if it is needed. meeting: where the agents are to connect."""
@@ -133,6 +138,7 @@ class StartedProgram:
 
     def check(self) -> None:
         """Raises MindBatchError where it has ended."""
+        self.keep_on_this_host()
         for ended in self._processes.ended():
             what = f"{ended.name} ended with {ended.how} before all ranks were started"
             raise MindBatchError([what, *ended.last_lines])
@@ -140,9 +146,20 @@ class StartedProgram:
     def wait(self) -> None:
         """Until it has ended. Raises MindBatchError where it failed."""
         while not (ended := self._processes.ended()):
+            self.keep_on_this_host()
             time.sleep(_TICK_SECONDS)
         if ended[0].how != "exit code 0":
             raise MindBatchError([f"{ended[0].name} ended with {ended[0].how}", *ended[0].last_lines])
+
+    def keep_on_this_host(self) -> None:
+        """Lets it be reached from this host alone, which is all it needs; where that cannot be it is told."""
+        process = self._processes.process_id(self._setup.launcher) if self._is_open else None
+        if process is not None and not keep_on_this_host(process):
+            self._is_open = False
+            say(
+                f"launch={self._setup.launcher}: it listens at all addresses of this host, and this system "
+                "does not let mindbatch change that; launch=dynamic listens at 127.0.0.1 alone"
+            )
 
     def end(self) -> None:
         """Ends it with what is left of it."""

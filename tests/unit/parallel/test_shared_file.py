@@ -23,10 +23,13 @@ LONGEST = 20.0
 """Less than a handshake may take: nobody has waited for one."""
 
 Files = list[Future[int]]
+_LISTENS = "00010000"
+"""The flags of a socket that listens, which it does a moment after it has its name."""
 
 
 @pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
+    monkeypatch.setattr(shared_files, "SECONDS", LONGEST)
     with ThreadPoolExecutor(3) as made:
         yield made
 
@@ -37,15 +40,15 @@ def taking_part(threads: ThreadPoolExecutor, *ranks: int, size: int = 2, secret:
     return [threads.submit(shared_file, secret, "0", TensorSlice(rank, size), 64) for rank in ranks]
 
 
-def listening() -> str:
-    """The address at which a rank listens, as anybody on this machine finds it."""
+def listening(secret: bytes) -> str:
+    """The address at which the first rank listens; anybody on this machine finds it in /proc/net/unix."""
+    address = shared_files.address_of(secret, "0")
     deadline = time.monotonic() + LONGEST
     while time.monotonic() < deadline:
         with open("/proc/net/unix") as table:
-            lines = [line.split() for line in table]
-        for *_, state, _, name in (line for line in lines if "@mindbatch-" in line[-1]):
-            if state == "01":
-                return f"\0{name[1:]}"
+            sockets = [line.split() for line in table]
+        if any(fields[3] == _LISTENS and fields[-1] == f"@{address[1:]}" for fields in sockets):
+            return address
     raise AssertionError("nobody listens")
 
 
@@ -77,7 +80,7 @@ def test_who_connects_and_says_nothing_is_no_rank_and_keeps_nobody_out(
 ) -> None:
     secret = secrets.token_bytes(32)
     files = taking_part(threads, 0, secret=secret)
-    address = listening()
+    address = listening(secret)
     with ExitStack() as held:
         for _ in range(number):
             held.enter_context(intruder(address))
@@ -87,7 +90,7 @@ def test_who_connects_and_says_nothing_is_no_rank_and_keeps_nobody_out(
 def test_who_has_another_key_gets_nothing(threads: ThreadPoolExecutor) -> None:
     secret = secrets.token_bytes(32)
     files = taking_part(threads, 0, secret=secret)
-    with intruder(listening()) as stream:
+    with intruder(listening(secret)) as stream:
         with suppress(Exception), Connection(os.dup(stream.fileno())) as connection:
             answer_challenge(connection, secrets.token_bytes(32))
         received, ancillary, *_ = stream.recvmsg(4096, socket.CMSG_LEN(array.array("i").itemsize))

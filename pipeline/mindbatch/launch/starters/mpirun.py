@@ -25,4 +25,4 @@ class Mpirun:
 
     def program(self, place: NodePlace, agent: Sequence[str]) -> Program | None:
         argv = ["mpirun", "-np", str(place.layout.local_size), *agent]
-        return Program("mpirun", argv, _OPTIONS | (_AS_ROOT if os.geteuid() == 0 else {}))
+        return Program("mpirun", argv, _OPTIONS | (_AS_ROOT if os.geteuid() == 0 else {}), listens=True)

@@ -15,11 +15,15 @@ from mindbatch.launch.node_place import NodePlace
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run. variables: beside those that it inherits."""
+    """A program to run. variables: beside those that it inherits.
+
+    listens: at all addresses, though nobody on another host has to reach it.
+    """
 
     name: str
     argv: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
+    listens: bool = False
 
 
 class Starter(Protocol):
