@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -129,6 +130,11 @@ class LLM(Closing):
     def kernels(self) -> str:
         """What it is computed with: the instruction sets of the C++ kernels, or other kernels by name."""
         return self._model.kernels
+
+    def take_notes(self) -> list[str]:
+        """What there is to say about the prompts since the last call: lines for the user."""
+        note = None if self.tokenizer is None else self.tokenizer.take_note()
+        return [] if note is None else [note]
 
     @property
     def statistics(self) -> EngineStatistics:
@@ -270,6 +276,8 @@ class LLM(Closing):
         run = self.submit(named, inbox)
         run.refused += [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
         run.refused.sort(key=lambda failure: int(failure.key))
+        for note in self.take_notes():
+            warnings.warn(note, stacklevel=3)
         return run
 
     @property

@@ -109,6 +109,9 @@ class Interrupting:
     def kernels(self) -> str:
         return self._llm.kernels
 
+    def take_notes(self) -> list[str]:
+        return self._llm.take_notes()
+
     @property
     def statistics(self) -> EngineStatistics:
         return self._llm.statistics

@@ -54,6 +54,11 @@ class ModelConfig:
         choices=("auto", "float32", "float16", "bfloat16"),
     )
     tokenizer: str | None = option(None, "folder of the tokenizer; null: the model's folder", is_path=True)
+    special_tokens: str = option(
+        "plain",
+        "control tokens that a text prompt spells out: plain text, or parse them; chats' messages stay plain",
+        choices=("plain", "parse"),
+    )
     assistant: str | None = option(
         None, "folder of a smaller model that drafts tokens for speculative decoding", is_path=True
     )

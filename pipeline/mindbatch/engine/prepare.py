@@ -77,7 +77,8 @@ def prepare_model(
         ConfigError: the options do not fit the model.
     """
     described = open_model(model, part)
-    tokenizer = Tokenizer.load(Path(model.tokenizer or described.folder.path)) if with_tokenizer else None
+    home = Path(model.tokenizer or described.folder.path)
+    tokenizer = Tokenizer.load(home, special_tokens=model.special_tokens) if with_tokenizer else None
     drafter = find_assistant(model, described, tokenizer, part.shard)
     smaller = None if drafter is None else drafter.model.facts
     settings = engine_settings(described.facts, model, runtime, smaller, part.stages)

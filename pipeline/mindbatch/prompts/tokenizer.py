@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
+from mindbatch.amounts import counted
 from mindbatch.errors import PromptError, is_panic
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
@@ -27,6 +28,9 @@ from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import one_line
 from mindbatch.strict_json import unicode_fault
 
+PLAIN, PARSE = "plain", "parse"
+"""What the text of a control token in a prompt is: text, or that token."""
+
 
 class Tokenizer:
     """A model folder's tokenizer. Control tokens are those marked special; in data their text is only text.
@@ -34,7 +38,9 @@ class Tokenizer:
     Safe to use from several threads.
     """
 
-    def __init__(self, loaded: LoadedTokenizer, chat_limits: ChatLimits | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedTokenizer, chat_limits: ChatLimits | None = None, *, special_tokens: str = PLAIN
+    ) -> None:
         self._words = None if loaded.words is None else PreTokenizer.custom(loaded.words)
         self._backend = _dividing(loaded.backend, self._words)
         self._chat = ChatTemplates(loaded.templates, loaded.named_tokens, chat_limits)
@@ -43,6 +49,11 @@ class Tokenizer:
         # The unknown token stands for whatever the vocabulary lacks: it commands nothing, data may yield it.
         self._commanding = special.keys() - {loaded.unk_token_id}
         self._control = ControlText(special.values())
+        unlike_text = special.keys() - ({loaded.unk_token_id} - {loaded.bos_token_id, loaded.eos_token_id})
+        self._control_in_prompts = ControlText(special[i] for i in unlike_text)
+        self._parses = special_tokens == PARSE
+        self._num_unparsed = 0
+        self._continued = ""
         self._lock = threading.Lock()
         self._plain: _PlainEncoder | None = None
         self.special_ids: frozenset[int] = frozenset(special)
@@ -50,17 +61,19 @@ class Tokenizer:
         self.eos_token_ids: tuple[int, ...] = () if loaded.eos_token_id is None else (loaded.eos_token_id,)
 
     @classmethod
-    def load(cls, folder: Path, chat_limits: ChatLimits | None = None) -> Tokenizer | None:
+    def load(
+        cls, folder: Path, chat_limits: ChatLimits | None = None, *, special_tokens: str = PLAIN
+    ) -> Tokenizer | None:
         """The tokenizer of a model folder, or None when the folder holds no tokenizer file.
 
         Reads tokenizer.json, vocab.json + merges.txt or tokenizer.model, as transformers does, offline and
-        without running code from the folder.
+        without running code from the folder. special_tokens: PARSE reads those that a text spells out.
 
         Raises:
             CheckpointError: one line: a damaged file, or a tokenizer that needs the folder's own code.
         """
         loaded = load_tokenizer_files(Path(folder))
-        return None if loaded is None else cls(loaded, chat_limits)
+        return None if loaded is None else cls(loaded, chat_limits, special_tokens=special_tokens)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -82,6 +95,23 @@ class Tokenizer:
         bare, whole = (self.encode("a", add_special_tokens=added) for added in (False, True))
         ends = self.bos_token_id is not None and whole[-1:] == [self.bos_token_id]
         return tuple(whole[len(bare) :]) if ends else ()
+
+    @cached_property
+    def _text_start(self) -> list[int]:
+        """What stands before every text, often BOS."""
+        bare, whole = (self._encode_text("a", added, False).ids for added in (False, True))
+        places = range(len(whole) - len(bare) + 1)
+        return whole[: next((i for i in places if whole[i : i + len(bare)] == bare), 0)]
+
+    def take_note(self) -> str | None:
+        """A line about texts since the last call whose control tokens were taken as plain text, if any."""
+        count, self._num_unparsed = self._num_unparsed, 0
+        if not count:
+            return None
+        return (
+            f"{counted(count, 'prompt')} {'spells' if count == 1 else 'spell'} out control tokens, taken as "
+            "plain text; model.special_tokens=parse reads them, as in prompts rendered by a chat template"
+        )
 
     @property
     def has_chat_template(self) -> bool:
@@ -112,17 +142,20 @@ class Tokenizer:
         text: str,
         *,
         add_special_tokens: bool = True,
-        allow_special: bool = False,
+        allow_special: bool | None = None,
         most_tokens: int | None = None,
     ) -> list[int]:
         """Token ids of a text, with what the model expects around it (often BOS) unless told otherwise.
 
-        The text of a special token becomes that token only with `allow_special`.
+        The text of a special token becomes that token only with `allow_special`; None: as `load` was told. A
+        text that spells out what stands before every text is whole then, and gets nothing around it.
 
         Raises:
             PromptError: the text holds a lone surrogate, or is so long that it has more than `most_tokens`.
         """
         self._refuse_longer(text, most_tokens)
+        if allow_special is None:
+            self._count_unparsed(text)
         return self._encode_text(text, add_special_tokens, allow_special).ids
 
     def encode_continued(self, text: str, continuation: str) -> tuple[list[int], int]:
@@ -132,6 +165,9 @@ class Tokenizer:
         Raises:
             PromptError: as from `encode`.
         """
+        if text != self._continued:  # not one of several continuations
+            self._count_unparsed(text)
+        self._continued = text
         return self._encode_text(text + continuation).split(len(continuation))
 
     def encode_chat(
@@ -196,13 +232,22 @@ class Tokenizer:
     def _characters_per_token(self) -> int | None:
         return None if self._words else characters_per_token(self._backend)
 
+    def _count_unparsed(self, text: str) -> None:
+        if not self._parses and self._control_in_prompts.is_in(text):
+            with self._lock:
+                self._num_unparsed += 1
+
     def _encode_text(
-        self, text: str, add_special_tokens: bool = True, allow_special: bool = False
+        self, text: str, add_special_tokens: bool = True, allow_special: bool | None = None
     ) -> Encoded:
         if fault := unicode_fault(text):
             raise PromptError(f"the text {fault}")
-        encoding = self._encoding(text, plain=not allow_special)
-        if allow_special or self._commanding.isdisjoint(encoding.ids):
+        parses = self._parses if allow_special is None else allow_special
+        encoding = self._encoding(text, plain=not parses)
+        if parses and allow_special is None:
+            start = self._text_start
+            add_special_tokens = add_special_tokens and not (start and encoding.ids[: len(start)] == start)
+        if parses or self._commanding.isdisjoint(encoding.ids):
             with _as_prompt_error():
                 encoding = self._backend.post_process(encoding, None, add_special_tokens)
             return Encoded(list(encoding.ids), encoding, text)

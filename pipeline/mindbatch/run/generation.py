@@ -36,6 +36,10 @@ class Generator(Protocol):
         """See `LLM.kernels`."""
         ...
 
+    def take_notes(self) -> list[str]:
+        """See `LLM.take_notes`."""
+        ...
+
     @property
     def statistics(self) -> EngineStatistics:
         """Counts since the generator was made."""

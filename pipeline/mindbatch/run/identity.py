@@ -90,6 +90,7 @@ def fingerprint_fields(
         "model.seq_length": model.seq_length,
         **_provider(model),
         **_ignored_keys(model),
+        **_special_tokens(model),
         "data.template": None if template is None else template.text,
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
         "data.tools": chat.tools,
@@ -152,6 +153,11 @@ def _quantization(model: ModelConfig, device_target: str) -> dict[str, str]:
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
     """Nothing where there are none: as in the runs from before they could be given. home: of the model."""
     return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
+
+
+def _special_tokens(model: ModelConfig) -> dict[str, str]:
+    """Nothing where they are plain text: as in the runs from before they could be parsed."""
+    return {} if model.special_tokens == "plain" else {"model.special_tokens": model.special_tokens}
 
 
 def _replica(parallel: ParallelConfig) -> Topology:

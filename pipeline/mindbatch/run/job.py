@@ -215,6 +215,7 @@ class BatchJob:
             say(*mixed(folder, index, ledger))
             with monitor.watching(generator) as on_step:
                 generate(generator, index, ledger, self._params, limited(on_step), date)
+            say(*generator.take_notes())
 
     def _limit_errors(self, index: RowIndex) -> Callable[[OnStep], OnStep]:
         """Has a step end the job when more rows have failed than may.

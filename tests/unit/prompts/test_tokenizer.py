@@ -2,12 +2,15 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram
+from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram, write_folder
 from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
 
 from mindbatch.errors import PromptError
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -127,3 +130,42 @@ def test_threads_do_not_see_each_others_switch(chinese: Tokenizer):
 @pytest.fixture
 def chinese(load) -> Tokenizer:
     return load(byte_level(), chat_template=CHATML)
+
+
+RENDERED = "<|im_start|>user\nHi<|im_end|>\n"
+
+
+def test_control_tokens_of_a_text_are_read_where_that_is_asked_for(load: Any, tmp_path: Path) -> None:
+    plain = load(byte_level())
+    folder = write_folder(tmp_path / "parsing", byte_level(), {"tokenizer_class": "PreTrainedTokenizerFast"})
+    parsing = Tokenizer.load(folder, special_tokens="parse")
+    assert parsing is not None
+    assert plain.encode(RENDERED) != parsing.encode(RENDERED)
+    assert parsing.encode(RENDERED) == plain.encode(RENDERED, allow_special=True)
+    assert parsing.encode("Hi") == plain.encode("Hi")
+    assert parsing.take_note() is None
+
+
+def test_prompts_that_spell_out_control_tokens_are_counted_once(load: Any) -> None:
+    tokenizer = load(byte_level())
+    for text in (RENDERED, "Hi", RENDERED):
+        tokenizer.encode(text)
+    tokenizer.encode(RENDERED, allow_special=True)
+    note = tokenizer.take_note()
+    assert note.startswith("2 prompts spell out control tokens")
+    assert "model.special_tokens=parse" in note
+    assert tokenizer.take_note() is None
+
+
+def test_what_stands_before_every_text_is_not_put_there_twice(tmp_path: Path) -> None:
+    backend = byte_level()
+    start = backend.token_to_id("<|im_start|>")
+    backend.post_processor = TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", start)]
+    )
+    folder = write_folder(tmp_path / "begun", backend, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    parsing = Tokenizer.load(folder, special_tokens="parse")
+    assert parsing is not None
+    assert parsing.encode("Hi")[0] == start
+    assert parsing.encode(RENDERED).count(start) == 1
+    assert parsing.encode(RENDERED[len("<|im_start|>") :]) == parsing.encode(RENDERED)

@@ -15,6 +15,7 @@ from mindbatch.evaluation.comparison import StrategyRun
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt, PromptRows
 from mindbatch.run.moving_bar import MovingBar
+from mindbatch.screen_text import say
 
 MOST_TIMINGS = 3
 LONGEST_ROUND = 60.0
@@ -38,6 +39,7 @@ def run_strategies(
     total = len(strategies) * (rounds * len(rows.prompts) + warm_up_prompts)
     seconds: dict[str, list[float]] = {name: [] for name in strategies}
     results: dict[str, list[RequestOutput]] = {}
+    notes: list[str] = []
     with MovingBar("comparing", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         ended = count(1)
 
@@ -46,6 +48,7 @@ def run_strategies(
             for result in _results(llm, strategies[name], prompts):
                 found.append(result)
                 bar.set(next(ended), total, f"{name}{note}")
+            notes[:] = llm.take_notes()
             return found
 
         for name in strategies:
@@ -58,6 +61,7 @@ def run_strategies(
                 results[name] = sorted(found + _refused(rows), key=_position)
             if timings is None and sum(map(sum, seconds.values())) > LONGEST_ROUND:
                 break
+    say(*notes)
     return [StrategyRun(name, params, results[name], seconds[name]) for name, params in strategies.items()]
 
 

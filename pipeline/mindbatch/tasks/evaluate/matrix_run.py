@@ -150,7 +150,7 @@ def _requests(
     continuations = None
     if needs & {CHOICES, LIKELIHOOD}:
         place = Path(model.tokenizer or model.checkpoint_name_or_path or "")
-        tokenizer = Tokenizer.load(place)
+        tokenizer = Tokenizer.load(place, special_tokens=model.special_tokens)
         if tokenizer is None:
             raise CheckpointError(f"{place}: {NO_TOKENIZER}")
         continuations = Continuations(config.task.target_prefix, tokenizer)
@@ -163,6 +163,8 @@ def _requests(
         if kind in needs:
             path = folder / f"{kind}.jsonl"
             yield _Requests(kind, path, write_requests(path, rows[kind]), continuations)
+    if continuations is not None and (note := continuations.tokenizer.take_note()) is not None:
+        say(note)
 
 
 class _Progress:
@@ -225,6 +227,10 @@ class _Borrowed:
     def statistics(self) -> EngineStatistics:
         """Since the model was loaded."""
         return self._llm.statistics
+
+    def take_notes(self) -> list[str]:
+        """See `LLM.take_notes`."""
+        return self._llm.take_notes()
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
         """See `LLM.steps`."""

@@ -42,6 +42,7 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
         answer = _answer(llm, row, params, at_terminal=at_terminal)
         if messages is not None and answer is not None:
             history = [*messages, {"role": "assistant", "content": answer}]
+    say(*llm.take_notes())
     return EXIT_DONE
 
 

@@ -66,6 +66,7 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
         else:
             failures += _write(llm, run, failures, config, destination, labelled, line)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
+    say(*llm.take_notes())
     if config.output.file is not None:
         save_config(config, Path(f"{config.output.file}{SAVED_BESIDE}"), fixed={"date": rows.date})
     return EXIT_FAILED if failures else EXIT_DONE

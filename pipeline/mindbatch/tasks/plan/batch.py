@@ -60,7 +60,9 @@ def make_plan(config: PlanConfig, model: ModelOutline, topology: Topology, scrat
         time = _time(config, model, params, rows, index)
     ranks = RankMemory(topology, partial(model.demand, config.model, config.runtime))
     plan = Plan(rows, model, ranks, time)
-    return replace(plan, notes=(*_memory_notes(config, plan), *_run_notes(config)))
+    of_prompts = None if model.tokenizer is None else model.tokenizer.take_note()
+    notes = (*_memory_notes(config, plan), *_run_notes(config), of_prompts)
+    return replace(plan, notes=tuple(note for note in notes if note is not None))
 
 
 def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch: RunFolder) -> None:
