@@ -128,9 +128,10 @@ def _server(fields: Fields, pods: dict[str, str]) -> Server:
 
 
 def _device(fields: Fields) -> Device:
+    device_id = device_id_of(fields)
     rank_id = fields.number("rank_id", 0, LARGEST_ID, required=True)
     return Device(
-        device_id=device_id_of(fields),
+        device_id=device_id,
         rank_id=UNKNOWN if rank_id is None else rank_id,
         device_ip=fields.addresses("device_ip"),
         super_device_id=fields.number("super_device_id", 0, LARGEST_ID),
