@@ -32,7 +32,10 @@ class TemporaryFolder:
         while True:
             self.path = parent / f"{prefix}{secrets.token_hex(8)}"
             self.path.mkdir(0o700)
-            self._file = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._file = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:  # somebody has removed it before it was held
+                continue
             if hold(self._file):
                 return
             os.close(self._file)

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +83,20 @@ def test_a_probe_leaves_nothing_and_takes_what_killed_ones_left(
     (tmp_path / f".mindbatch-{'1' * 16}").touch()
     assert path_faults.run_folder_fault(tmp_path / "run") is None
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_is_removed_before_it_is_held_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, removed = os.open, list[Path]()
+
+    def open_after_removal(path: Any, flags: int) -> int:
+        if isinstance(path, Path) and not removed:
+            removed.append(path)
+            path.rmdir()
+        return opened(path, flags)
+
+    monkeypatch.setattr(os, "open", open_after_removal)
+    with TemporaryFolder(parent=tmp_path) as folder:
+        assert folder.is_dir()
+        assert removed != [folder]
