@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+import mindbatch
 from mindbatch import ConfigError, DecodingParams, MindBatchError, PromptError
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
@@ -255,6 +256,11 @@ def test_options_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     assert "no such folder" in said
     for key in ("model.batch_size=0", "model.dtype=float8", "model.tokenizer=", "runtime.block_size=x"):
         assert key in said
+
+
+def test_the_package_lists_what_it_loads_on_first_use() -> None:
+    assert {"LLM", "DecodingParams", "PromptError"} <= {*dir(mindbatch)}
+    assert {*mindbatch.__all__} <= {*dir(mindbatch)}
 
 
 def test_the_keywords_are_the_keys_of_four_sections() -> None:

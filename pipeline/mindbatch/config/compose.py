@@ -42,6 +42,8 @@ LONGEST_ECHO = 200
 
 _READER = StrictReader()
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
+_QUOTED = re.compile(r"'([^'\\]*)'")
+_QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})*\s*\]")
 _DEFAULTS: dict[type[TaskConfig], bytes] = {}
 
 
@@ -335,13 +337,16 @@ def _beyond_ascii(parser: OverridesParser, token: str) -> str | None:
 
 
 def _json_value(token: str) -> Any:
-    """The value, if it is a JSON text, list or object; None if not.
+    """The value, if it is a JSON text, list or object, or a list of texts in single quotes; None if not.
 
-    Hydra's grammar takes most of them too, but knows no escapes: "\\n" is a backslash and an n there.
+    Hydra's grammar takes most of them too, but knows no escapes: "\\n" is a backslash and an n there. And it
+    takes time that grows with the square of a list.
     """
     name, _, written = token.partition("=")
     if name.startswith("~") or "@" in name or written.lstrip()[:1] not in ("[", "{", '"'):
         return None
+    if _QUOTED_TEXTS.fullmatch(written.strip()) and "${" not in written:
+        return _QUOTED.findall(written)
     try:
         return _READER.parse(written)
     except JsonFault:

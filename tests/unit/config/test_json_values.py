@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
@@ -27,6 +28,7 @@ MODEL = "model=tiny_gpt2"
         (r'["\\${model.dtype}"]', ["${model.dtype}"]),
         ("[One two, 'three']", ["One two", "three"]),  # not JSON: Hydra's grammar
         (r"['Q\nA']", [r"Q\nA"]),
+        ("[ '1,2' , ' [x] ','你好', '1e3','']", ["1,2", " [x] ", "你好", "1e3", ""]),
         ("你好，世界", "你好，世界"),  # not in Hydra's grammar either
         (" Größe und Maß ", "Größe und Maß"),
     ],
@@ -40,6 +42,20 @@ def test_prompts(written: str, prompts: Any, tmp_path: Path) -> None:
     again = compose_task(TASKS["generate"], [], saved).finish()
     assert isinstance(again, GenerateConfig)
     assert again.prompts == prompts
+
+
+def test_a_list_of_quoted_texts_is_not_left_to_hydras_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose time grows with the square of the list."""
+    parse, parsed = OverridesParser.parse_override, list[str]()
+
+    def parse_noting(self: OverridesParser, token: str) -> Any:
+        parsed.append(token)
+        return parse(self, token)
+
+    monkeypatch.setattr(OverridesParser, "parse_override", parse_noting)
+    compose_task(TASKS["generate"], [MODEL, "prompts=['a', 'b']"]).finish()
+    assert MODEL in parsed
+    assert not [token for token in parsed if token.startswith("prompts")]
 
 
 def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
