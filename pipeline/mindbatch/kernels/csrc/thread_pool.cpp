@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -236,12 +237,27 @@ void set_ahead(const void* begin, int64_t bytes, int64_t tasks) {
   pool->ahead_tasks.store(tasks, std::memory_order_relaxed);
 }
 
+namespace {
+
+// A task has no caller that it could tell, and without its memory it cannot go on: the process says so and ends.
+// What the ledger has is on disk.
+[[noreturn]] void end_out_of_memory(int64_t bytes) {
+  std::fprintf(stderr,
+               "mindbatch: out of memory: a kernel needs %lld bytes more; what takes less: runtime.cache_memory, "
+               "model.batch_size, runtime.num_threads, model.dtype=bfloat16, model.quantization=int8\n",
+               static_cast<long long>(bytes));
+  std::_Exit(1);
+}
+
+}  // namespace
+
 float* scratch(int slot, int64_t floats) {
   Scratch& s = alone >= 0 ? pool->alone[alone][slot] : pool->scratch[slot];
   if (s.floats < floats) {
     std::free(s.data);
     const int64_t bytes = ((floats * 4 + 63) / 64) * 64;
     s.data = static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>(bytes)));
+    if (s.data == nullptr) end_out_of_memory(bytes);
     s.floats = floats;
   }
   return s.data;
