@@ -43,6 +43,19 @@ def _environment_value(name: str, *default: Any) -> Any:
 OmegaConf.register_new_resolver("oc.env", _environment_value, replace=True)
 
 
+_WITH_LINE_BREAKS = {
+    "decoding.stop",
+    "prompts",
+    "system",
+    "data.system",
+    "data.template",
+    "task.target_prefix",
+}
+"""Keys whose texts may well have some."""
+_BACKSLASHED = re.compile(r"\\[nt](?![a-z])")
+_TEMPLATE_CODE = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
+
+
 @dataclass
 class Composition:
     """A composed configuration, not yet resolved or validated.
@@ -70,7 +83,7 @@ class Composition:
     def finish(self) -> TaskConfig:
         """The typed, validated configuration. Raises ConfigError with every fault found up to here."""
         config = self._build()
-        config.notes = self.notes
+        config.notes = (*self.notes, *self._escape_notes(config))
         config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
         self.log.add_consequences(config.settle_paths())
         if config.runs_model:
@@ -81,6 +94,19 @@ class Composition:
         config.unresolved_yaml = self._portable_yaml(config)
         config.resolved_settings = self._settings(config)
         return config
+
+    def _escape_notes(self, config: TaskConfig) -> Iterator[str]:
+        """Lines on texts in which a line break or a tab was most likely meant."""
+        for name in sorted({*self.given} & _WITH_LINE_BREAKS):
+            value = value_at(config, name)
+            texts = value if isinstance(value, list | tuple) else [value]
+            plain = [_TEMPLATE_CODE.sub("", text) for text in texts if isinstance(text, str)]
+            if escape := next(filter(None, map(_BACKSLASHED.search, plain)), None):
+                kind = "line break" if escape[0] == r"\n" else "tab"
+                is_text = self.keys.keys[name].type is str
+                way = f"$'...{escape[0]}...'" if is_text else f"""'["...{escape[0]}..."]'"""
+                letter = escape[0][1]
+                yield f"{name}: {escape[0]} is a backslash and {letter} there; a {kind} is {name}={way}"
 
     def _build(self) -> TaskConfig:
         """The typed configuration, without the values of a predict YAML that it has no use for."""

@@ -58,6 +58,23 @@ def test_a_list_of_quoted_texts_is_not_left_to_hydras_grammar(monkeypatch: pytes
     assert not [token for token in parsed if token.startswith("prompts")]
 
 
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        (r"decoding.stop=\nQ:",
+         r"""decoding.stop: \n is a backslash and n there; a line break is decoding.stop='["...\n..."]'"""),
+        (r"system=Be brief.\n", r"system: \n is a backslash and n there; a line break is system=$'...\n...'"),
+        (r"prompts=['a\t']", """prompts: \\t is a backslash and t there; a tab is prompts='["...\\t..."]'"""),
+        (r'decoding.stop=["\n"]', None),
+        ("system=Be brief.\n", None),
+        (r"system=C:\new", None),
+    ],
+)  # fmt: skip
+def test_a_backslash_that_was_meant_as_a_line_break_is_told(override: str, line: str | None) -> None:
+    config = compose_task(TASKS["generate"], [MODEL, "chat=true", "prompts=[a]", override]).finish()
+    assert [note for note in config.notes if "backslash" in note] == ([] if line is None else [line])
+
+
 def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
     config = compose_task(TASKS["generate"], [MODEL, "+prompts=[a]", r'decoding={"stop": ["\n"]}']).finish()
     assert isinstance(config, GenerateConfig)
