@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,9 +11,11 @@ from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.backends.mindformers.families import naming_provider
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
+from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.config.model_schema import ModelConfig, ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.foreign_formats import reshard_command
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.division import check_division
@@ -129,8 +131,24 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
     whole = folder.stages == 1 and part.device_map is None
     stages = cut(specs, part.stages, even_in_time(specs, part.stages) if whole else part.device_map)
     held = stage_specs(specs, stages[part.stage]) if folder.stages > 1 else specs
-    check_tensors(arch, held if folder.shard == WHOLE else shard_specs(held, part.shard), folder)
+    with _naming_reshard(folder):
+        check_tensors(arch, held if folder.shard == WHOLE else shard_specs(held, part.shard), folder)
     return NativeModel(folder, arch, part.shard, stages[part.stage], tuple(stages))
+
+
+@contextmanager
+def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
+    """Adds to a CheckpointError over rank folders of another tool what makes a model of them."""
+    try:
+        yield
+    except CheckpointError as error:
+        noted = {} if folder.shard == WHOLE else noted_settings(folder.path)
+        if folder.shard == WHOLE or "model_parallel" in noted:
+            raise
+        raise CheckpointError(
+            f"{folder.path}: rank folders that another tool has cut ({error.faults[0]}); make one model of "
+            f"them: `{reshard_command(folder.path)}`"
+        ) from error
 
 
 def _native_folder(

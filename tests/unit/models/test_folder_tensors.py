@@ -14,6 +14,7 @@ from mindbatch.config.model_schema import ModelConfig
 from mindbatch.engine.described import open_model
 from mindbatch.errors import CheckpointError
 from mindbatch.models.native_model import NativeModel
+from mindbatch.parallel.topology import ModelPart, TensorSlice
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 DIFFERS = f"tensor '{HEAD}' differs from '{EMBEDDING}', which is taken in its place; remove it, or set tie"
@@ -96,3 +97,16 @@ def test_t5_has_the_head_that_is_stored_whatever_its_config_says(case: str, tmp_
     assert isinstance(shared, NativeModel)
     assert (own.architecture.tied, shared.architecture.tied) == (False, True)
     assert own.architecture.logits_factor == shared.architecture.logits_factor == 1
+
+
+def test_ranks_of_another_tool_are_told_with_the_reshard_that_makes_a_model_of_them(tmp_path: Path) -> None:
+    """As transform_ckpt.py leaves them, with config.json beside: MindFormers' names, and no marker."""
+    whole, cut = folder_of("gpt2", tmp_path / "whole"), tmp_path / "cut"
+    sizes = ["target.model_parallel=2", "target.names=mindformers"]
+    assert main(["reshard", f"source={whole}", f"target.dir={cut}", *sizes]) == 0
+    (cut / "reshard.json").unlink()
+    with pytest.raises(
+        CheckpointError, match=rf"make one model of them: `mindbatch reshard source={cut} "
+    ) as told:
+        open_model(ModelConfig(checkpoint_name_or_path=str(cut)), ModelPart(TensorSlice(0, 2)))
+    assert len(told.value.faults) == 1
