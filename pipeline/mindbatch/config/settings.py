@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.path_faults import input_file_fault, settled
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.errors import ConfigError
+from mindbatch.override_text import literal
+from mindbatch.regular_file import open_regular
 
+JSON_SCHEMA = "decoding.json_schema"
 _MOST_KEYS = 4
 """Of a section, that a fault line names: enough to show what its keys look like."""
 
@@ -94,8 +98,25 @@ class SettingReader:
             self._log.add(f"{source}{key}: {self.unknown(key)}")
         elif _holds_hydra_key(value):
             self._log.add(f"{source}{key}: {HYDRA_NAME}", key)
+        elif key == JSON_SCHEMA and isinstance(value, str) and value.strip().endswith(".json"):
+            yield from self._schema_of_file(value, source)
         else:
             yield Assignment(key, _with_text_keys(value), source)
+
+    def _schema_of_file(self, written: str, source: str) -> Iterator[Setting]:
+        """What a schema's file holds: a run that is resumed does not depend on the file."""
+        from mindbatch.decoding.json_text import MOST_CHARACTERS  # few give a schema
+
+        faults: list[str] = []
+        path = settled(JSON_SCHEMA, written.strip(), input_file_fault("a JSON schema"), faults)
+        if path is not None and not faults:
+            try:
+                with open(open_regular(Path(path)), encoding="utf-8") as file:
+                    yield Assignment(JSON_SCHEMA, literal(file.read(MOST_CHARACTERS + 1)), source)
+            except (OSError, ValueError) as error:
+                faults.append(f"{JSON_SCHEMA}={shown(written)}: cannot be read ({error})")
+        for fault in faults:
+            self._log.add(f"{source}{fault}", JSON_SCHEMA)
 
     def takes_list(self, key: str) -> bool:
         """Whether `key` is the group for which a list of options is taken."""

@@ -1,5 +1,6 @@
 """What looks like JSON on the command line is JSON, and a saved configuration gives it back."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,20 @@ def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
 def test_what_is_refused_stays_refused(override: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         compose_task(TASKS["generate"], [MODEL, override]).finish()
+
+
+def test_a_schema_is_read_from_its_file_and_saved_as_it_is(tmp_path: Path) -> None:
+    file, schema = tmp_path / "schema.json", '{"type": "string", "title": "${a}"}'
+    file.write_text(schema)
+    words = [MODEL, "prompts=[a]", f"decoding.json_schema={file}"]
+    config = compose_task(TASKS["generate"], words).finish()
+    assert isinstance(config, GenerateConfig)
+    assert json.loads(str(config.decoding.json_schema)) == json.loads(schema)
+    file.unlink()
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(config.unresolved_yaml)
+    again = compose_task(TASKS["generate"], [], saved).finish()
+    assert isinstance(again, GenerateConfig)
+    assert again.decoding.json_schema == config.decoding.json_schema
+    with pytest.raises(ConfigError, match=r"decoding.json_schema=.*schema.json: no such file"):
+        compose_task(TASKS["generate"], words).finish()
