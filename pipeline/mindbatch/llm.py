@@ -151,6 +151,7 @@ class LLM(Closing):
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         adapter: str | Sequence[str | None] | None = None,
+        progress: bool = False,
         **decoding: Any,
     ) -> list[RequestOutput]:
         """Continues every prompt; results are in the order of the prompts.
@@ -163,6 +164,7 @@ class LLM(Closing):
         tools, chat_template_kwargs: for chats, given to the template as by transformers' apply_chat_template:
             JSON objects, and further variables like enable_thinking.
         adapter: names of lora_adapters, one for all or a list of one for each; None is lora_default.
+        progress: shows on standard error how many prompts are done, and how fast.
         decoding: single decoding parameters by name, for all prompts; they go before those of `params`.
 
         Raises:
@@ -180,7 +182,13 @@ class LLM(Closing):
             if run.refused and on_error == "raise":
                 refuse_failed(run.refused)
             shown = streamer if self._model.streams else None
-            results = [*run.refused, *_fed(shown, run)]
+            items: Iterable[StreamEvent | RequestOutput] = run
+            if progress and self._model.streams:
+                from mindbatch.generation_progress import GenerationProgress  # with rich, which few ask for
+
+                counted = GenerationProgress(len(run.requests), shown=True, alone=streamer is None)
+                items = stack.enter_context(counted).following(run)
+            results = [*run.refused, *_fed(shown, run.requests, items)]
         return in_order(results, on_error)
 
     def stream(
@@ -304,10 +312,12 @@ def _loaded(
         return load_replicas(config, notice, logs)
 
 
-def _fed(streamer: Streamer | None, run: Run) -> Iterator[RequestOutput]:
-    """The results; the events go to the streamer."""
-    feed = None if streamer is None else StreamerFeed(streamer, run.requests)
-    for item in run:
+def _fed(
+    streamer: Streamer | None, requests: Sequence[Request], items: Iterable[StreamEvent | RequestOutput]
+) -> Iterator[RequestOutput]:
+    """The results among what a run brings; the events go to the streamer."""
+    feed = None if streamer is None else StreamerFeed(streamer, requests)
+    for item in items:
         if isinstance(item, RequestOutput):
             yield item
         elif feed is not None:

@@ -41,3 +41,21 @@ def test_ctrl_c_ends_the_answer_and_then_the_conversation() -> None:
     assert "\r\x1b[Kloading weights 100%" in loading
     assert conversation.startswith("Type a prompt and Enter")
     assert len(conversation.splitlines()[3]) < 100, "the whole answer was given"
+
+
+def test_lines_are_edited_where_a_conversation_has_the_terminal() -> None:
+    """The left arrow moves the cursor, as readline has it."""
+    child, terminal = pty.fork()
+    if child == 0:
+        command = [sys.executable, "-m", "mindbatch", "generate", "model=tiny_gpt2", "interactive=true"]
+        os.execv(sys.executable, command)
+    shown = b""
+    while not shown.endswith(b"> "):
+        shown += os.read(terminal, 4096)
+    os.write(terminal, b"9  8 =\x1b[D\x1b[D\x1b[D\x1b[D+\n")
+    while b" 17." not in shown:
+        shown += os.read(terminal, 4096)
+    os.write(terminal, b"\x04")
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -100,7 +100,7 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
     write_folder(tmp_path, described[case])
     folder = ModelFolder(tmp_path)
     arch, chosen = describe(folder.config), compiled(choose_kernels(kernels, "CPU"))
-    specs, names = tensor_specs(arch), checkpoint_names(arch, folder)
+    specs, names = tensor_specs(arch), checkpoint_names(arch, folder.names)
     full = {source: folder.floats(names(source)) for source in source_shapes(specs)}
     allowed = allowed_model_parallel(specs)
     assert allowed[-1] > 1 or case in UNDIVIDED
@@ -152,7 +152,7 @@ def test_a_rank_reads_no_more_than_its_slice(
     monkeypatch.setattr(StoredFile, "read_into", counted)
     load_weights(arch, folder, choose_kernels("auto", "CPU"), TensorSlice(1, 2))
     parts = {(part.source, part.first): (part, spec) for spec in tensor_specs(arch) for part in spec.parts}
-    names, expected = checkpoint_names(arch, folder), 0
+    names, expected = checkpoint_names(arch, folder.names), 0
     for part, spec in parts.values():
         low, high = part.output_bounds(spec.sharding, TensorSlice(1, 2))
         left, right = part.input_bounds(spec.sharding, TensorSlice(1, 2))

@@ -100,12 +100,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "parallel"}
     | {"kernels.native_library"}
     | LOWEST,
-    "llm": FACADE | {"calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
+    "moving_bar": set(),
+    "generation_progress": {"moving_bar", "engine"} | LOWEST,
+    "llm": FACADE | {"generation_progress", "calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
     "async_llm": {"calls", "engine", "interrupts", "llm", "llm_input"} | LOWEST,
     "storage": LOWEST,
     "ledger": {"storage"} | LOWEST,
     "dataset": {"prompts", "decoding", "config", "storage"} | LOWEST,
     "run": {
+        "moving_bar",
         "dataset",
         "ledger",
         "storage",
@@ -127,6 +130,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"backends", "engine", "standard_streams", "storage", "tool_parser"}
     | LOWEST,
     "tasks": FACADE
+    | {"generation_progress", "moving_bar"}
     | {"kernels.native_library"}
     | {"llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
     | DECLARATIONS

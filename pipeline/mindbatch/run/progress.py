@@ -9,7 +9,7 @@ from typing import TextIO
 from rich.console import Console
 
 from mindbatch.amounts import counted, duration
-from mindbatch.run.moving_bar import MovingBar
+from mindbatch.moving_bar import MovingBar
 from mindbatch.run.snapshot import RateMeter, Rates, Snapshot
 from mindbatch.screen_text import show
 

@@ -13,8 +13,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.evaluation.comparison import StrategyRun
 from mindbatch.llm import LLM
+from mindbatch.moving_bar import MovingBar
 from mindbatch.prompts.prompts import Prompt, PromptRows
-from mindbatch.run.moving_bar import MovingBar
 from mindbatch.screen_text import say
 
 MOST_TIMINGS = 3

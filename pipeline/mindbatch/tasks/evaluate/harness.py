@@ -21,8 +21,8 @@ from mindbatch.config.composition import save_config
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.hidden_values import concealed
 from mindbatch.lm_eval import MISSING
+from mindbatch.moving_bar import MovingBar
 from mindbatch.run.identity import file_digest, fingerprint_fields
-from mindbatch.run.moving_bar import MovingBar
 from mindbatch.screen_text import printable, say
 from mindbatch.standard_streams import discarded_output
 from mindbatch.storage import make_folder, write_whole

@@ -22,11 +22,11 @@ from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
+from mindbatch.moving_bar import MovingBar
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.run.job import BatchJob, typed_command
-from mindbatch.run.moving_bar import MovingBar
 from mindbatch.screen_text import say
 from mindbatch.storage import make_folder
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from mindbatch.decoding import DecodingParams
@@ -35,7 +36,8 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
         raise ConfigError(NO_TEMPLATE)
     history: list[dict[str, Any]] = []
     at_terminal = sys.stdin.isatty()
-    for turn, text in enumerate(_asked(sys.stdin.buffer, at_terminal=at_terminal)):
+    edited = at_terminal and sys.stdout.isatty()
+    for turn, text in enumerate(_typed() if edited else _asked(sys.stdin.buffer, at_terminal=at_terminal)):
         messages = [*history, {"role": "user", "content": text}] if chat else None
         content = {"text": text} if messages is None else options.content(messages)
         row = Prompt(key=str(turn), source="your prompt", **content)
@@ -58,6 +60,25 @@ def _asked(stream: BinaryIO, *, at_terminal: bool) -> Iterator[str]:
             say(f"your prompt: {line.fault}")
         _show("> " if at_terminal else "")
     _show("\n" if at_terminal else "")
+
+
+def _typed() -> Iterator[str]:
+    """The same at a terminal, with the keys of readline where Python has it; nothing of it is kept."""
+    with suppress(ImportError):
+        import readline  # noqa: F401 - `input` edits lines with it
+    _show(f"{INTRODUCTION}\n")
+    while True:
+        try:
+            text = input("> ")
+            text.encode()
+        except EOFError:
+            return _show("\n")
+        except UnicodeError:
+            say("your prompt: is not UTF-8")
+            continue
+        if not text:
+            return
+        yield text
 
 
 def _show(text: str) -> None:

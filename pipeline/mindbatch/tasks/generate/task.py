@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 import orjson
-from rich.console import Console
 
-from mindbatch.amounts import counted, duration
 from mindbatch.calendar_day import today
 from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.generation_progress import GenerationProgress
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.prompts import PromptRows
-from mindbatch.run.moving_bar import MovingBar
-from mindbatch.screen_text import data_output, say, show
+from mindbatch.screen_text import data_output, say
 from mindbatch.storage import WholeFile
 from mindbatch.tasks.generate.conversation import converse
 from mindbatch.tasks.generate.live_text import label, stream
@@ -97,7 +93,8 @@ def _write(
     if len(keys) > 1:
         line.stop()  # there may be a progress bar
     shown = len(keys) > 1 and len(run.requests) > 0
-    with Progress(len(run.requests), shown=shown, output=destination.file) as progress:
+    alone = not destination.file.isatty()
+    with GenerationProgress(len(run.requests), shown=shown, alone=alone) as progress:
         for item in line.until_first(run):
             if isinstance(item, RequestOutput):
                 writer.add(item)
@@ -180,51 +177,3 @@ class ResultWriter:
         if not self._labelled:
             return texts
         return [f"[{label(result.key, i, len(texts))}] {text}" for i, text in enumerate(texts)]
-
-
-class Progress:
-    """Counts prompts and tokens; silent unless `shown`.
-
-    The moving line needs a terminal to itself: `output` is where the results go meanwhile.
-    """
-
-    def __init__(self, prompts: int, shown: bool, output: TextIO) -> None:
-        self._shown = shown
-        self._tokens = 0
-        self._done = 0
-        self._started = time.perf_counter()
-        self._total = prompts
-        alone = sys.stderr.isatty() and not output.isatty()
-        self._bar = MovingBar("generating", Console(stderr=True), disable=not (shown and alone))
-        self._show()
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-        if self._shown and error is None:
-            counts = f"{counted(self._done, 'prompt')}, {counted(self._tokens, 'token')}"
-            show(f"{counts} in {duration(self._seconds)} ({self._rate:,.0f} tokens/s)", sys.stderr)
-
-    def count(self, item: StreamEvent | RequestOutput) -> None:
-        """Takes what a step brought."""
-        if isinstance(item, RequestOutput):
-            self._done += 1
-        else:
-            self._tokens += len(item.token_ids)
-        self._show()
-
-    def _show(self) -> None:
-        self._bar.set(self._done, self._total, f"{self._rate:.0f} tokens/s")
-
-    @property
-    def _seconds(self) -> float:
-        return time.perf_counter() - self._started
-
-    @property
-    def _rate(self) -> float:
-        return self._tokens / max(self._seconds, 1e-9)

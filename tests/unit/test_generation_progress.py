@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.tasks.generate.task import Progress
+from mindbatch.generation_progress import GenerationProgress
 
 
 class Terminal(io.StringIO):
@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def work(progress: Progress) -> None:
+def work(progress: GenerationProgress) -> None:
     with progress:
         progress.count(StreamEvent("0", 0, "", (1, 2)))
         progress.count(StreamEvent("1", 0, "", (3,)))
@@ -23,17 +23,17 @@ def work(progress: Progress) -> None:
 
 
 def test_the_closing_line_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    work(Progress(2, shown=True, output=io.StringIO()))
+    work(GenerationProgress(2, shown=True, alone=True))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"1 prompt, 3 tokens in [\d.]+ s \([\d,]+ tokens/s\)\n", captured.err)
 
 
 def test_silent_unless_shown_and_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    work(Progress(2, shown=False, output=io.StringIO()))
+    work(GenerationProgress(2, shown=False, alone=True))
 
     def failing() -> None:
-        with Progress(2, shown=True, output=io.StringIO()):
+        with GenerationProgress(2, shown=True, alone=True):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -41,12 +41,10 @@ def test_silent_unless_shown_and_after_a_failure(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("output", "moves"), [(io.StringIO(), True), (Terminal(), False)])
-def test_the_moving_line_needs_the_terminal_to_itself(
-    output: io.StringIO, moves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_moving_line_needs_the_terminal_to_itself(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    progress = Progress(2, shown=True, output=output)
-    assert progress._bar.disable is not moves
+    progress = GenerationProgress(2, shown=True, alone=alone)
+    assert progress._bar.disable is not alone
     work(progress)
