@@ -53,7 +53,7 @@ def test_lines_are_edited_where_a_conversation_has_the_terminal() -> None:
     while not shown.endswith(b"> "):
         shown += os.read(terminal, 4096)
     os.write(terminal, b"9  8 =\x1b[D\x1b[D\x1b[D\x1b[D+\n")
-    while b" 17." not in shown:
+    while not shown.endswith(b" 17.\r\n> "):  # and readline waits again
         shown += os.read(terminal, 4096)
     os.write(terminal, b"\x04")
     _, status = os.waitpid(child, 0)
