@@ -142,8 +142,7 @@ def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        noted = {} if folder.shard == WHOLE else noted_settings(folder.path)
-        if folder.shard == WHOLE or "model_parallel" in noted:
+        if folder.shard == WHOLE or "model_parallel" in noted_settings(folder.path):
             raise
         raise CheckpointError(
             f"{folder.path}: rank folders that another tool has cut ({error.faults[0]}); make one model of "

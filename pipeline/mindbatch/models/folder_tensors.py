@@ -52,11 +52,11 @@ def as_stored(arch: Architecture, folder: ComparableTensors) -> Architecture:
         head, embedding = names(HEAD), names(embedding_source(arch))
         arch = replace(arch, tied=head not in folder.names or folder.are_equal(head, embedding))
     copied = {names(name): names(own) for name, own in copies(arch).items()}
-    raise_if_any([*copy_faults(copied, folder)])
+    raise_if_any([*left_out_faults(copied, folder)])
     return arch
 
 
-def copy_faults(copied: Mapping[str, str], folder: ComparableTensors) -> Iterator[str]:
+def left_out_faults(copied: Mapping[str, str], folder: ComparableTensors) -> Iterator[str]:
     """A line for each tensor that is there and differs from the one that is taken in its place.
 
     copied: by the tensor's name, that of the other one.

@@ -91,10 +91,7 @@ def load_replicas(
         config.launch.max_restarts,
         config.launch.hang_seconds,
     )
-    copies = _copies_of_script(ranks)
-    engine: SharingEngine | RemoteEngine = remote
-    if copies and setup.copy is not None:
-        engine = SharingEngine(remote, copies, _described(config), launcher_watch(setup.copy))
+    engine = _shared(remote, config, setup, ranks)
     try:
         engine.wait_until_ready()
     except BaseException:
@@ -104,6 +101,16 @@ def load_replicas(
     known = outlined.adapters.known
     kernels = ", ".join(sorted(remote.kernels))
     return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes, known, kernels)
+
+
+def _shared(
+    remote: RemoteEngine, config: ModelTaskConfig, setup: JobSetup, ranks: Ranks
+) -> SharingEngine | RemoteEngine:
+    """The engine, and where a script runs as several copies, one that tells them what it computes."""
+    copies = _copies_of_script(ranks)
+    if not copies or setup.copy is None:
+        return remote
+    return SharingEngine(remote, copies, _described(config), launcher_watch(setup.copy))
 
 
 def _following(

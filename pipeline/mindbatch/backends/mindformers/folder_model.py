@@ -25,7 +25,7 @@ from mindbatch.kernels.memory import padded_head
 from mindbatch.models.adapter_names import prefix_renames
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_adapters, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.folder_tensors import copy_faults
+from mindbatch.models.folder_tensors import left_out_faults
 from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.merged_adapter import MergedAdapter, merge_whole, merged_weights
 from mindbatch.models.model_facts import ModelFacts
@@ -120,7 +120,7 @@ def open_folder(
     model = describe(folder.config, source, ignore=ignore)
     try:
         raise_if_any([*match_tensors(model.shapes, folder, model.unused_tensors), *_dtype_faults(folder)])
-        raise_if_any([*copy_faults(model.tied_tensors, folder)])
+        raise_if_any([*left_out_faults(model.tied_tensors, folder)])
     except BaseException:
         folder.close()
         raise

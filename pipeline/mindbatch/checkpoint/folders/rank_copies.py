@@ -25,7 +25,12 @@ def copy_faults(ranks: Sequence[TensorSet]) -> list[str]:
     """A line for each tensor that differs between ranks which seem to be copies; everything is read."""
     first, *others = ranks
     pairs = [(other, name) for other in others for name in first.tensors]
-    equal = in_threads(lambda pair: _are_equal(first, *pair), pairs)
+
+    def is_equal(pair: tuple[TensorSet, str]) -> bool:
+        other, name = pair
+        return first.file(name).has_bytes_of(name, other.file(name), name)
+
+    equal = in_threads(is_equal, pairs)
     return [
         f"{other.file(name).path}: tensor {shown(name)} is not as in {first.file(name).path}; they seem to "
         "be copies of one checkpoint, and one is damaged or of another: give the file that is meant"
@@ -42,8 +47,3 @@ def _beginning(rank: TensorSet, name: str) -> bytes:
     buffer = bytearray(min(_BEGINNING_BYTES, rank.info(name).nbytes))
     rank.read_into(name, 0, memoryview(buffer))
     return bytes(buffer)
-
-
-def _are_equal(first: TensorSet, other: TensorSet, name: str) -> bool:
-    chunks = zip(first.file(name).chunks(name), other.file(name).chunks(name), strict=True)
-    return all(part == copy for part, copy in chunks)

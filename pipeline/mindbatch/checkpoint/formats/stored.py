@@ -225,6 +225,11 @@ class StoredFile(Closing):
             self.read_into(name, start, chunk)
             yield chunk
 
+    def has_bytes_of(self, name: str, other: StoredFile, other_name: str) -> bool:
+        """Whether a tensor, here, has the bytes of one of the same size, there."""
+        chunks = zip(self.chunks(name), other.chunks(other_name), strict=True)
+        return all(part == copy for part, copy in chunks)
+
     def byte_chunks(self, start: int, end: int) -> Iterator[bytes]:
         """Yields the file's bytes from `start` to `end` in chunks of at most 4 MiB."""
         for offset in range(start, end, SLICE_BYTES):
