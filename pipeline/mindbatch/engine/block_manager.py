@@ -67,8 +67,12 @@ class BlockManager:
         return copies
 
     def register(self, block: int, digest: bytes) -> None:
-        """Records what a block that somebody holds contains; the first block of a digest stays the one."""
-        if self._registered.setdefault(digest, block) == block:
+        """Records what a block that somebody holds contains; the first block of a digest stays the one.
+
+        A block has one name: under an older one it would be found after it is written again.
+        """
+        if self._registered.setdefault(digest, block) == block and self._digests[block] != digest:
+            self._forget(block)
             self._digests[block] = digest
 
     def find(self, digests: Iterable[bytes]) -> list[int]:

@@ -218,6 +218,15 @@ def test_the_longest_free_goes_first_and_tails_before_heads() -> None:
     ]
 
 
+def test_a_block_that_gets_another_name_loses_the_first() -> None:
+    manager = BlockManager(2, 4)
+    table = filled(manager, b"a", b"ab")
+    manager.register(table[1], b"xb")
+    assert known(manager, b"a", b"ab", b"xb") == [b"a", b"xb"]
+    manager.prepare_write(table, 4, 5)
+    assert known(manager, b"a", b"ab", b"xb") == [b"a"]
+
+
 def test_what_was_used_again_stays_longer() -> None:
     manager = BlockManager(4, 4)
     first, second = filled(manager, b"a", b"ab"), filled(manager, b"x", b"xy")
