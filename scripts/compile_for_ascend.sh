@@ -26,4 +26,4 @@ PYTHON
 prepare_tests
 make_stub_libraries || fail "Ascend cannot be simulated here"
 run_step -m on_demand tests/numerics/test_ascend_{compilation,compilation_adapters,compilation_mindformers,check}.py "$@"
-run_step -m "simulation and not on_demand" tests/numerics/test_mindformers_{layout,legacy}.py
+run_step -m "simulation and not on_demand" tests/numerics/test_mindformers_layout.py

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from mindbatch.backends.mindformers.families import FAMILIES
-from mindbatch.backends.mindformers.legacy.models import generation_options
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.engine.sample_steps import DECODE, PROMPT
-from mindbatch.models.registry import describe
 from mindformers_configs import config
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
@@ -53,33 +51,6 @@ LLAMA = {
     "num_attention_heads": 8,
     "num_key_value_heads": 8,
     "max_position_embeddings": 64,
-}
-
-
-CHATGLM = {
-    "model_type": "chatglm",
-    "padded_vocab_size": 96,
-    "hidden_size": 128,
-    "ffn_hidden_size": 64,
-    "num_layers": 1,
-    "kv_channels": 16,
-    "num_attention_heads": 8,
-    "multi_query_attention": True,
-    "multi_query_group_num": 8,
-    "seq_length": 64,
-}
-
-
-def legacy_job(config: dict[str, Any], size: int, *, qkv_concat: bool) -> dict[str, Any]:
-    arch = describe(config, to_be_run=False)
-    options = generation_options(arch, config, size, qkv_concat=qkv_concat)
-    return compile_job("legacy", config, size, first_and_last(size), max_batched_tokens=4, options=options)
-
-
-JOBS |= {
-    f"legacy {config['model_type']} mp={size}": legacy_job(config, size, qkv_concat=size == 2)
-    for config in (LLAMA, CHATGLM)
-    for size in (1, 2, 8)
 }
 
 

@@ -373,7 +373,7 @@ LIGHT = [
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_report",
     "import mindbatch.tasks.plan.ranks_report",
-    "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.builder",
+    "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.recordings",
     "import mindbatch.models.loader, mindbatch.models.adapter_bank, mindbatch.models.runnable",
 ]
 HEAVY = (

@@ -77,22 +77,22 @@ def comparisons(kernels: MindSporeKernels) -> Iterator[tuple[str, Pair]]:
 def _norms(bench: _Bench) -> Iterator[tuple[str, Pair]]:
     x, residual, weight, bias = *(bench.numbers(TOKENS, 64) for _ in "xr"), *(bench.numbers(64) for _ in "wb")
     total = np.asarray((x + residual).astype(bench.kernels.dtype).astype(np.float32))
-    (found,) = bench.output(bench.kernels.norm(EPSILON, centred=False), x, weight, bias[:1])
+    (found,) = bench.output(bench.kernels.cell("norm", epsilon=EPSILON, centred=False), x, weight, bias[:1])
     yield "RmsNorm", (found, twins.rms_norm(x, weight, EPSILON))
-    joined = bench.kernels.add_norm(EPSILON, centred=False)
+    joined = bench.kernels.cell("add_norm", epsilon=EPSILON, centred=False)
     found, summed = bench.output(joined, x, residual, weight, bias[:1])
     yield "AddRmsNorm", (found, twins.rms_norm(total, weight, EPSILON))
     yield "AddRmsNorm, sum", (summed, total)
-    (found,) = bench.output(bench.kernels.norm(EPSILON, centred=True), x, weight, bias)
+    (found,) = bench.output(bench.kernels.cell("norm", epsilon=EPSILON, centred=True), x, weight, bias)
     yield "LayerNorm", (found, twins.layer_norm(x, weight, bias, EPSILON))
 
 
 def _activations(bench: _Bench) -> Iterator[tuple[str, Pair]]:
     x = bench.numbers(TOKENS, 64)
-    (found,) = bench.output(bench.kernels.activation("silu", gated=True), x)
+    (found,) = bench.output(bench.kernels.cell("activation", kind="silu", gated=True), x)
     yield "Swiglu", (found, twins.gated("silu", x))
     for kind in ("gelu_tanh", "gelu"):
-        (found,) = bench.output(bench.kernels.activation(kind, gated=False), x)
+        (found,) = bench.output(bench.kernels.cell("activation", kind=kind, gated=False), x)
         yield f"Gelu, {kind}", (found, twins.activated(kind, x))
 
 
@@ -100,7 +100,7 @@ def _rotation(bench: _Bench) -> Pair:
     heads, kv, size = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim
     qkv = bench.numbers(TOKENS, heads + 2 * kv, size)
     angles = np.linspace(0, 60, TOKENS * size // 2, dtype=np.float32).reshape(TOKENS, -1)
-    cell = bench.kernels.rotary(SHAPE, EPSILON)
+    cell = bench.kernels.cell("rotary", shape=SHAPE, epsilon=EPSILON, is_interleaved=False, in_halves=False)
     absent = bench.kernels.absent()
     flat = bench.tensor(qkv.reshape(TOKENS, -1))
     found = cell(flat, Tensor(np.cos(angles)), Tensor(np.sin(angles)), absent, absent)
@@ -119,7 +119,7 @@ def _experts(bench: _Bench) -> Pair:
         stacks.append(kernels.packed_stack(*matrices.shape))
         for expert, matrix in enumerate(matrices):
             kernels.pack(stacks[-1], expert * matrices.shape[1], matrix.astype(kernels.dtype))
-    cell = kernels.experts(ExpertsShape(ROUTING, INNER, "silu"))
+    cell = kernels.cell("experts", shape=ExpertsShape(ROUTING, INNER, "silu"))
     found = cell(bench.tensor(x), Tensor(router), kernels.absent(), *map(Tensor.from_numpy, stacks))
     return np.asarray(found.asnumpy().astype(np.float32)), twins.experts(
         x, router, (up, down), ROUTING.chosen
@@ -148,7 +148,9 @@ def _attention(bench: _Bench, number: int) -> Pair:
     qkv[: step.num_tokens] = np.concatenate((query, *joined), 1)
     of_graph = kernels.for_graph(shape.graph)
     cached = (bench.tensor(each.reshape(-1, size, kv, dim)) for each in caches)
-    cell = _Attend(of_graph.attention(SHAPE), bench.tensor(qkv.reshape(shape.tokens, -1)), *cached)
+    cell = _Attend(
+        of_graph.cell("attention", shape=SHAPE), bench.tensor(qkv.reshape(shape.tokens, -1)), *cached
+    )
     arrays = kernels.graph_inputs(flatten(step, (shape.tokens, shape.tokens), size, width), shape, GEOMETRY)
     found = of_graph.step_graph(cell, GEOMETRY)(*map(Tensor, arrays)).asnumpy()[: step.num_tokens]
     expected = twins.causal_attention(query, keys, values, spans, SHAPE.scale)

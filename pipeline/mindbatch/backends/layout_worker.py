@@ -10,16 +10,24 @@ import gc
 import json
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.simulation.forks import as_rank
+from mindbatch.config.environment import prepare_for_mindformers
+
+if TYPE_CHECKING:
+    from mindspore import nn
 
 _FULL_SHAPE = 6  # place in MindSpore's layout of a parameter
 _BLOCK_SIZE, _NUM_BLOCKS = 16, 16
 _DTYPE = "bfloat16"
+_PARALLEL = ("data_parallel", "model_parallel", "pipeline_stage", "vocab_emb_dp")
+_CACHES = ("key_cache", "value_cache")
 
 
 def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
@@ -27,6 +35,7 @@ def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
 
     jobs: JSON, a list of `mindformers_layout.LayoutJob`.
     """
+    prepare_for_mindformers()
     import mindformers  # noqa: F401  once, for all forks
 
     gc.freeze()  # each compilation collects garbage: what is imported is none
@@ -38,8 +47,6 @@ def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
 def _infer_layout(job: dict[str, Any], rank: int) -> Iterator[dict[str, Any]]:
     import mindspore
     from mindspore.communication import init
-
-    from mindbatch.backends.mindformers.legacy import network as legacy
 
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     mindspore.set_device("Ascend")
@@ -53,10 +60,46 @@ def _infer_layout(job: dict[str, Any], rank: int) -> Iterator[dict[str, Any]]:
         pipeline_stages=job["pipeline_stage"],
         strategy_ckpt_config={"save_file": str(path)},
     )
-    sizes = legacy.ParallelSizes(**{field.name: job[field.name] for field in fields(legacy.ParallelSizes)})
-    cache = legacy.CacheSizes(_NUM_BLOCKS, _BLOCK_SIZE, job["use_past"])
+    network = _llama(job)
     options = job["model"]
-    network = legacy.llama_network(options, sizes, cache, _DTYPE)
-    layouts = legacy.infer_layout(network, options["batch_size"], options["seq_length"])
+    layouts = _layouts(network, options["batch_size"], options["seq_length"])
     shapes = {name: layout[_FULL_SHAPE] for name, layout in layouts.items()}
     yield {"shapes": shapes, "strategy": b64encode(path.read_bytes()).decode()}
+
+
+def _llama(job: dict[str, Any]) -> nn.Cell:
+    """MindFormers' LlamaForCausalLM, without memory for its parameters."""
+    from mindformers import LlamaConfig, LlamaForCausalLM
+    from mindformers.modules.transformer import TransformerOpParallelConfig
+    from mindspore.nn.utils import no_init_parameters
+
+    config = LlamaConfig(
+        use_past=job["use_past"],
+        use_flash_attention=True,
+        block_size=_BLOCK_SIZE,
+        num_blocks=_NUM_BLOCKS,
+        is_dynamic=False,
+        parallel_config=TransformerOpParallelConfig(**{key: job[key] for key in _PARALLEL}),
+        **dict.fromkeys(("layernorm_compute_type", "softmax_compute_type"), "float32"),
+        **dict.fromkeys(("compute_dtype", "param_init_type", "rotary_dtype"), _DTYPE),
+        **job["model"],
+    )
+    with quietly(), no_init_parameters():
+        network = LlamaForCausalLM(config)
+    network.set_train(False)
+    return network
+
+
+def _layouts(network: nn.Cell, batch_size: int, seq_length: int) -> dict[str, Any]:
+    """MindSpore's layout of each weight.
+
+    Kernels have no part in layouts, and MindSpore's simulation cannot choose those of several stages.
+    """
+    from mindspore import Model
+
+    tokens = np.ones((batch_size, seq_length), np.int32)
+    inputs = network.prepare_inputs_for_predict_layout(tokens)
+    found = Model(network).infer_predict_layout(*inputs, skip_backend_compile=True)
+    names = (name for name, _ in network.parameters_and_names())
+    weights = {name for name in names if name.rpartition(".")[2] not in _CACHES}
+    return {name: layout for name, layout in found.items() if name in weights}  # inputs are listed, too

@@ -45,7 +45,7 @@ def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
 
     job: JSON: network (of `weightless`), config (of config.json), source, model_type, ignore, layers (of each
         stage of a native model), lora (the section, of adapters beside a native model; may be missing),
-        options (of a legacy network), dtype, settings (of an engine), model_parallel, pipeline_stage, ranks.
+        dtype, settings (of an engine), model_parallel, pipeline_stage, ranks.
         Replicas are worlds of their own, as when they run.
     """
     todo = json.loads(job)

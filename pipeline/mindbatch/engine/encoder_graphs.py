@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from mindbatch.engine.batch import pad_to_bucket
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
 from mindbatch.engine.step_graphs import CompiledStep, StepGraphs
 from mindbatch.kernels.ascend.limits import most_gathered_tokens
-from mindbatch.kernels.graphs import AdaptedEncoderDecoderGraph, EncoderDecoderGraph
+from mindbatch.kernels.graphs import AdaptedEncoderDecoderGraph, EncoderDecoderGraph, Network
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.step import ANY_STEP, IntArray, PartArrays, Span, StepShape, encoder_and_decoder
 from mindbatch.models.compiled import CompiledCell
@@ -34,7 +34,7 @@ class EncoderDecoderGraphs(StepGraphs):
             return StepValues(hidden)
         return StepValues(hidden[np.searchsorted(decoded, inputs.wanted)], tokens=inputs.wanted)
 
-    def _compiled(self, network: nn.Cell, kernels: MindSporeKernels) -> CompiledStep:
+    def _compiled(self, network: Network, kernels: MindSporeKernels) -> CompiledStep:
         graph = AdaptedEncoderDecoderGraph if self._adapted else EncoderDecoderGraph
         self._encoder, decoder = (
             CompiledCell(graph(cell), self._on_compile) for cell in (network.encoder, network.decoder)

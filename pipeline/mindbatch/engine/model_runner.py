@@ -11,6 +11,9 @@ from mindbatch.engine.recorded_steps import RecordedSteps
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
+from mindbatch.kernels.interface import ProgramKernels
+from mindbatch.kernels.program.encoder_step import programs_of
+from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
 from mindbatch.models.runnable import RunnableModel
 
@@ -51,14 +54,14 @@ class ModelRunner:
         self._settings = settings
         self._demand = demand
         self._network: StepNetwork
-        if model.programs is None:
+        if isinstance(model.kernels, ProgramKernels) and isinstance(model.steps, StepRecordings):
+            self._network = RecordedSteps(programs_of(model.steps, model.kernels))
+        else:
             from mindbatch.engine.encoder_graphs import EncoderDecoderGraphs  # MindSpore
             from mindbatch.engine.step_graphs import StepGraphs
 
             graphs = StepGraphs if settings.decoder_start_id is None else EncoderDecoderGraphs
             self._network = graphs(model, settings, on_compile)
-        else:
-            self._network = RecordedSteps(model.programs)
 
     @property
     def is_adapted(self) -> bool:

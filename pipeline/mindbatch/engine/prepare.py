@@ -105,7 +105,6 @@ def engine_settings(
             budget is too small, the kernels do not compute in the dtype, or the device's operators do not
             take the model's sizes.
     """
-    _refuse_other_devices(runtime.device_target, facts, assistant)
     seq_length = model.seq_length or facts.max_positions
     if seq_length > facts.max_positions:
         raise ConfigError(
@@ -168,16 +167,6 @@ def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int
         return even_share
     weights = weight_type(model.dtype, model.quantization, runtime.device_target)
     return min(even_share, _STAGE_PROMPT_BYTES // weights.itemsize)
-
-
-def _refuse_other_devices(device: str, *models: ModelFacts | None) -> None:
-    for each in models:
-        if each is not None and device not in each.devices:
-            raise ConfigError(
-                f"runtime.device_target={device}: not for a {each.model_type} with model.provider=mindformers"
-                f", which runs it as a legacy model; allowed: {', '.join(each.devices)}, or "
-                "model.provider=native with its Hugging Face folder"
-            )
 
 
 def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:

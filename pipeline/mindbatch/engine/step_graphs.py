@@ -13,8 +13,10 @@ from mindspore import Tensor, nn
 from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
-from mindbatch.kernels.layer_cells import as_cell
+from mindbatch.kernels.ascend.recorded_cell import DECODER, HEAD, OF_PART, recorded_cell
+from mindbatch.kernels.graphs import Network
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.runnable import RunnableModel
@@ -43,7 +45,7 @@ class StepGraphs:
         self._kernels = kernels
         spare = kernels.spare_tokens(settings.batch_size)
         self._buckets = buckets_up_to(settings.max_batched_tokens + spare, few=model.few_graphs)
-        network = as_cell(model.network(kernels))
+        network = self._network(kernels)
         self._adapted = model.adapters is not None
         self._head = None if network.head is None else self._head_cell(network.head, kernels)
         self._made = {kernels.graph: self._compiled(network, kernels)}
@@ -80,10 +82,20 @@ class StepGraphs:
         """The graphs of a kind of step, named as in `StepShape`."""
         if graph not in self._made:
             kernels = self._kernels.for_graph(graph)
-            self._made[graph] = self._compiled(as_cell(self._model.network(kernels)), kernels)
+            self._made[graph] = self._compiled(self._network(kernels), kernels)
         return self._made[graph]
 
-    def _compiled(self, network: nn.Cell, kernels: MindSporeKernels) -> CompiledStep:
+    def _network(self, kernels: MindSporeKernels) -> Network:
+        """The model for a kind of step; weights and cache are always the same."""
+        if not isinstance(steps := self._model.steps, StepRecordings):
+            return steps()
+        head = None if steps.head is None else recorded_cell(steps.head, kernels, HEAD)
+        if steps.encoder is None:
+            return Network(recorded_cell(steps.step, kernels, DECODER), head)
+        encoder, decoder = (recorded_cell(each, kernels, OF_PART) for each in (steps.encoder, steps.step))
+        return Network(decoder, head, encoder)
+
+    def _compiled(self, network: Network, kernels: MindSporeKernels) -> CompiledStep:
         decoder = self._step_cell(network.decoder, kernels)
         return CompiledStep(decoder if network.head is None else self._step_cell(network, kernels), decoder)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # in the simulating process alone
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel
 
-NATIVE, MINDFORMERS, LEGACY = "native", "mindformers", "legacy"
-"""Whose network: this project's, MindFormers' of `use_legacy=False`, and its older one."""
+NATIVE, MINDFORMERS = "native", "mindformers"
+"""Whose network: this project's, or MindFormers' of `use_legacy=False`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def weightless_rank(
 
     todo: a job of `compilation.compile_ranks`.
     """
-    make = {NATIVE: _native, MINDFORMERS: _mindformers, LEGACY: _legacy}[todo["network"]]
+    make = {NATIVE: _native, MINDFORMERS: _mindformers}[todo["network"]]
     return make(todo, kernels, geometry, part)
 
 
@@ -54,10 +54,6 @@ def import_networks(todo: Mapping[str, Any]) -> None:
         from mindbatch.backends.mindformers.network import import_network
 
         import_network(todo["config"]["model_type"])
-    if todo["network"] == LEGACY:
-        from mindbatch.backends.mindformers.legacy import network
-
-        network.import_networks()
 
 
 def _native(
@@ -100,25 +96,10 @@ def _mindformers(
     from mindbatch.backends.mindformers import families
     from mindbatch.backends.mindformers.network import assemble, build_network
     from mindbatch.backends.mindformers.weight_bytes import weight_bytes
+    from mindbatch.kernels.choice import compiled
 
     described = families.describe(todo["config"], todo["source"], ignore=IgnoredKeys(todo["ignore"]))
-    network = build_network(described, kernels, part.shard)
+    of_graphs = compiled(kernels)
+    network = build_network(described, of_graphs, part.shard)
     weights = weight_bytes(network, network.model.decoder.layers)
-    return WeightlessRank(assemble(network, described, kernels, geometry), described.hidden_size, weights)
-
-
-def _legacy(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
-) -> WeightlessRank:
-    from mindbatch.backends.mindformers.legacy.folder_model import assembled, built_network
-    from mindbatch.backends.mindformers.legacy.network import is_cache, parts_of
-    from mindbatch.backends.mindformers.legacy.weights import fill_with_zeros
-    from mindbatch.backends.mindformers.weight_bytes import weight_bytes
-
-    ignore = IgnoredKeys(todo["ignore"])
-    arch = describe(todo["config"], todo["model_type"], todo["source"], to_be_run=False, ignore=ignore)
-    network = built_network(arch.model_type, todo["options"], part.shard, geometry, kernels)
-    fill_with_zeros(network)
-    weights = weight_bytes(network, parts_of(network).layers, is_cache)
-    model = assembled(network, arch, part.shard, kernels, geometry)
-    return WeightlessRank(model, arch.hidden_size, weights)
+    return WeightlessRank(assemble(network, described, of_graphs, geometry), described.hidden_size, weights)

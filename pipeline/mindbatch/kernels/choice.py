@@ -94,13 +94,14 @@ def compiled(kernels: Kernels) -> MindSporeKernels:
 
     An import of it that is broken off ends the process with "Fatal Python error": see `interruptible`.
     """
+    from mindbatch.kernels.graph_kernels import GraphKernels
     from mindbatch.kernels.mindspore_kernels import MindSporeKernels
     from mindbatch.kernels.native import NativeKernels
-    from mindbatch.kernels.native_graphs import NativeGraphKernels
 
     if isinstance(kernels, MindSporeKernels):
         return kernels
-    assert isinstance(kernels, NativeKernels)
-    graphs = NativeGraphKernels(kernels)
+    if not isinstance(kernels, NativeKernels):
+        raise ConfigError(f"runtime.kernels={kernels.name}: not with MindFormers' models; allowed: native")
+    graphs = GraphKernels(kernels)
     graphs.set_up()
     return graphs

@@ -32,14 +32,20 @@ class Meetings:
                 group = hand_over_group(sender, place.tensor_rank)
                 self.hand_overs[sender] = self._join(secret, group, end)
 
-    def of_slices(self, shard: TensorSlice) -> int | None:
-        """That of all ranks of a slice, if they meet so."""
-        return self._slices[1] if self._slices is not None and self._slices[0] == shard else None
+    def has_slices(self, shard: TensorSlice) -> bool:
+        """Whether all ranks of a slice meet so."""
+        return self._slices is not None and self._slices[0] == shard
+
+    def of_slices(self, shard: TensorSlice) -> int:
+        """That of all ranks of a slice."""
+        assert self._slices is not None, "ranks that do not meet here meet through MindSpore"
+        assert self._slices[0] == shard
+        return self._slices[1]
 
     def suffice(self, shard: TensorSlice, stage: Stage) -> bool:
         """Whether a rank meets all that it has to do with here, or has to do with none."""
         neighbours = [sender for sender in (stage.index - 1, stage.index) if 0 <= sender < stage.count - 1]
-        within = shard.size == 1 or self.of_slices(shard) is not None
+        within = shard.size == 1 or self.has_slices(shard)
         return within and all(sender in self.hand_overs for sender in neighbours)
 
     def _join(self, secret: bytes, name: str, shard: TensorSlice) -> int:

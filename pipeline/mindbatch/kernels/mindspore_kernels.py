@@ -1,41 +1,26 @@
-"""Kernels whose cells MindSpore compiles, and what all of them compute with its operators."""
+"""Kernels whose steps MindSpore compiles: operations are its cells, weights and caches its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 from mindspore.common.np_dtype import bfloat16
 
-from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.gathered_adapters import GatheredAdapters, GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.plain_cells import (
-    Capped,
-    IdsFrom,
-    Joined,
-    NormBySums,
-    RotaryAngles,
-    Scaled,
-    SquareSums,
-    Sum,
-    TableRows,
-)
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.step import ANY_STEP, Span, StepShape
 from mindbatch.kernels.tensors import constant, shared_parameter
-from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.context import initialise
-from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
-from mindbatch.parallel.topology import TensorSlice
 
 
 class MindSporeKernels(Kernels):
-    """Operations are cells of MindSpore, weights and caches its parameters."""
+    """For Ascend, and for MindFormers' networks on a CPU."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -63,56 +48,13 @@ class MindSporeKernels(Kernels):
     def zeros(self, width: int) -> Tensor:
         return constant(np.zeros(width), self.dtype)
 
-    def adapter_store(
-        self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
-    ) -> AdapterStore:
-        is_shared = self.device_target == "CPU"
-        return GatheredAdapters(shapes, adapters, slots, self.dtype, is_shared=is_shared)
+    def absent(self) -> Tensor:
+        """What stands for a vector that a layer has not: [1] of zero."""
+        return self.zeros(1)
 
-    def adapted_linear(self, outputs: int, shape: AdaptedShape) -> nn.Cell:
-        return GatheredLinear(self.linear(outputs))
-
-    def adapted_embedding(self, shape: AdaptedShape) -> nn.Cell:
-        return GatheredEmbedding(self.embedding(shape.widths[0]))
-
-    def table_rows(self) -> nn.Cell:
-        return TableRows()
-
-    def ids_from(self, first: int) -> nn.Cell:
-        return IdsFrom(first)
-
-    def scaled(self, factor: float) -> nn.Cell:
-        return Scaled(factor)
-
-    def capped(self, cap: float) -> nn.Cell:
-        return Capped(cap)
-
-    def square_sums(self, shape: AttentionShape) -> nn.Cell:
-        return SquareSums(shape)
-
-    def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> nn.Cell:
-        return NormBySums(shape, epsilon, totals)
-
-    def joined(self) -> nn.Cell:
-        return Joined()
-
-    def sum(self) -> nn.Cell:
-        return Sum()
-
-    def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> nn.Cell:
-        return RotaryAngles(inverse_frequencies, scale)
-
-    def all_reduce(self, shard: TensorSlice) -> nn.Cell:
-        return all_reduce(shard)
-
-    def all_gather(self, shard: TensorSlice, total: int) -> nn.Cell:
-        return all_gather(shard, total)
-
-    def send_hidden(self, stage: int, tensor_rank: int) -> nn.Cell:
-        return SendHidden(stage, tensor_rank)
-
-    def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
-        return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
+    @abstractmethod
+    def cell(self, operation: str, **settings: Any) -> nn.Cell:
+        """An operation of `mindbatch.kernels.operations` as a cell of its inputs."""
 
     def for_graph(self, graph: str) -> MindSporeKernels:
         """The kernels whose cells compute another kind of step, from the same weights and cache."""
@@ -131,3 +73,22 @@ class MindSporeKernels(Kernels):
         adapted: it takes the slots [S] of the tokens' adapters, too.
         """
         return AdaptedHeadGraph(head) if adapted else head
+
+    def table_width(self, needed: int, maximum: int) -> int:
+        return maximum
+
+    def spare_tokens(self, batch_size: int) -> int:
+        """Tokens that the padding of a step may add to its bucket, where it holds batch_size sequences."""
+        return 0
+
+    def step_shape(
+        self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
+    ) -> StepShape:
+        """The graph that computes a step, and its sizes after padding.
+
+        spans: positions (first, one past the last) of each sequence in the step.
+        pad: from a number of tokens to the bucket that holds them.
+        capacity: tokens that a block table has room for. attention: of a layer with the narrowest window.
+        """
+        tokens = pad(sum(stop - start for start, stop in spans))
+        return StepShape(ANY_STEP, tokens, tokens)

@@ -1,36 +1,163 @@
-"""What a function of the C++ library is to the cells that call it: its name, and what it writes."""
+"""The functions of the C++ library by the operations that they compute, and the settings they take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.kernels.layer import Operation
+from mindbatch.kernels.low_rank import AdaptedShape
+from mindbatch.kernels.meetings import Meetings
+from mindbatch.kernels.recording import Call, Recording
+from mindbatch.kernels.shapes import AttentionShape, ExpertsShape, HeadProductsShape
+from mindbatch.parallel.topology import TensorSlice
 
-Settings = npt.NDArray[np.int32] | npt.NDArray[np.float32]
-Infer = Callable[..., Any]
-"""From the shapes (or dtypes) of a function's inputs, its settings included, to those of its outputs."""
-
-MakeCell = Callable[[str, Infer, Infer, Settings | None], Operation]
-"""From a function's name, what gives its outputs' shapes and dtypes, and its last input, which never changes,
-to the cell of its other inputs."""
-
-FLOAT = np.dtype(np.float32)
+ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3, "quick_gelu": 4}
+_NO_VECTOR = np.zeros(1, np.float32)
+"""What functions take for a vector that a model has not."""
 
 
-def first_type(*types: Any) -> Any:
-    """The output has the first input's dtype."""
-    return types[0]
+class NativeFunction(NamedTuple):
+    """settings: its last input, where it has one: int32, floats in it by their bits, or float32."""
+
+    name: str
+    settings: npt.NDArray[Any] | None = None
 
 
-def second_type(*types: Any) -> Any:
-    """The output has the second input's dtype."""
-    return types[1]
+def float_bits(value: float) -> int:
+    """The int32 with the bits of a float32: settings travel in one integer tensor."""
+    return int(np.float32(value).view(np.int32))
 
 
-def float32(*types: Any) -> Any:
-    """The output has the kernels' dtype."""
-    return FLOAT
+def _with_integers(name: str, *settings: int) -> NativeFunction:
+    return NativeFunction(name, np.array(settings, np.int32))
+
+
+def _with_floats(name: str, *settings: float) -> NativeFunction:
+    return NativeFunction(name, np.array(settings, np.float32))
+
+
+class NativeFunctions:
+    """A method for each operation, of its name and with its settings."""
+
+    def __init__(self, meetings: Meetings, weights: str, cache: str, *, is_rounded: bool) -> None:
+        """weights, cache: how names of functions over them end. is_rounded: products of attention may be."""
+        self._meetings = meetings
+        self._weights, self._cache, self._is_rounded = weights, cache, is_rounded
+
+    def lowered(self, recording: Recording) -> Recording:
+        """The same as calls of the library's functions, each with its settings as its last input."""
+        calls = [self._lowered(call) for call in recording.calls]
+        return Recording(recording.inputs, calls, recording.outputs)
+
+    def _lowered(self, call: Call) -> Call:
+        function = getattr(self, call.operation)(**call.settings)
+        inputs = [_NO_VECTOR if each is None else each for each in call.inputs]
+        if function.settings is not None:
+            inputs.append(function.settings)
+        return Call(function.name, tuple(inputs if call.outputs else inputs[1:]), call.outputs)
+
+    def linear(self, outputs: int) -> NativeFunction:
+        return NativeFunction(f"mb_linear{self._weights}")
+
+    def adapted_linear(self, outputs: int, shape: AdaptedShape) -> NativeFunction:
+        return _with_integers(f"mb_adapted_linear{self._weights}", *shape.widths)
+
+    def embedding(self, width: int) -> NativeFunction:
+        return NativeFunction(f"mb_embed{self._weights}")
+
+    def adapted_embedding(self, shape: AdaptedShape) -> NativeFunction:
+        return _with_integers(f"mb_adapted_embed{self._weights}", *shape.widths, shape.inputs)
+
+    def experts(self, shape: ExpertsShape) -> NativeFunction:
+        its = shape.routing
+        settings = [shape.inner, ACTIVATIONS[shape.activation], its.chosen, its.is_sigmoid, its.is_normalised]
+        settings += [its.groups, its.chosen_groups, its.group_best, float_bits(its.scale)]
+        return _with_integers(f"mb_experts{self._weights}", *settings)
+
+    def head_products(self, shape: HeadProductsShape) -> NativeFunction:
+        settings = [shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs]
+        return _with_integers(f"mb_head_products{self._weights}", *settings)
+
+    def columns(self, first: int, count: int) -> NativeFunction:
+        return _with_integers("mb_columns", first)
+
+    def latent_heads(self, heads: int, rope: int) -> NativeFunction:
+        return _with_integers("mb_latent_heads", rope)
+
+    def norm(self, epsilon: float, centred: bool) -> NativeFunction:
+        return _with_floats("mb_norm", epsilon)
+
+    def add_norm(self, epsilon: float, centred: bool) -> NativeFunction:
+        return _with_floats("mb_add_norm", epsilon)
+
+    def table_rows(self) -> NativeFunction:
+        return NativeFunction("mb_table_rows")
+
+    def scaled(self, factor: float) -> NativeFunction:
+        return _with_floats("mb_scaled", factor)
+
+    def capped(self, cap: float) -> NativeFunction:
+        return _with_floats("mb_capped", cap)
+
+    def joined(self) -> NativeFunction:
+        return NativeFunction("mb_joined")
+
+    def ids_from(self, first: int) -> NativeFunction:
+        return _with_integers("mb_ids_from", first)
+
+    def sum(self) -> NativeFunction:
+        return NativeFunction("mb_sum")
+
+    def activation(self, kind: str, gated: bool) -> NativeFunction:
+        return _with_integers("mb_activation", ACTIVATIONS[kind], gated)
+
+    def rotary_angles(self, inverse_frequencies: Sequence[float], scale: float) -> NativeFunction:
+        return _with_floats("mb_rotary_angles", *inverse_frequencies, scale)
+
+    def rotary(
+        self, shape: AttentionShape, epsilon: float, is_interleaved: bool, in_halves: bool
+    ) -> NativeFunction:
+        sizes = [shape.heads, shape.kv_heads, shape.head_dim]
+        return _with_integers("mb_rotary", *sizes, float_bits(epsilon), 2 if in_halves else is_interleaved)
+
+    def square_sums(self, shape: AttentionShape) -> NativeFunction:
+        widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim)
+        return _with_integers("mb_square_sums", *widths)
+
+    def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> NativeFunction:
+        return _with_floats("mb_norm_by_sums", epsilon, *totals)
+
+    def attention(self, shape: AttentionShape) -> NativeFunction:
+        settings = [shape.heads, shape.head_dim, shape.window, *map(float_bits, (shape.scale, shape.softcap))]
+        settings.append(int(self._is_rounded))
+        if shape.alibi is not None:
+            settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
+            settings += map(float_bits, shape.alibi.slopes)
+        return _with_integers(f"mb_attention{self._cache}", *settings)
+
+    def distance_attention(self, shape: AttentionShape, within_step: bool) -> NativeFunction:
+        return self._of_heads("mb_relative_attention", shape)
+
+    def cross_attention(self, shape: AttentionShape) -> NativeFunction:
+        return self._of_heads("mb_cross_attention", shape)
+
+    def _of_heads(self, name: str, shape: AttentionShape) -> NativeFunction:
+        return _with_integers(f"{name}{self._cache}", shape.heads, shape.head_dim, float_bits(shape.scale))
+
+    def write_cache(self, shape: AttentionShape) -> NativeFunction:
+        return _with_integers(f"mb_write_cache{self._cache}", shape.heads, shape.head_dim)
+
+    def all_reduce(self, shard: TensorSlice) -> NativeFunction:
+        return _with_integers("mb_all_reduce", self._meetings.of_slices(shard))
+
+    def all_gather(self, shard: TensorSlice, total: int) -> NativeFunction:
+        return _with_integers("mb_all_gather", self._meetings.of_slices(shard))
+
+    def send_hidden(self, stage: int, tensor_rank: int) -> NativeFunction:
+        return _with_integers("mb_hand_over", self._meetings.hand_overs[stage])
+
+    def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> NativeFunction:
+        return _with_integers("mb_take_over", self._meetings.hand_overs[stage - 1])

@@ -1,50 +1,120 @@
-"""Token embedding over a slice of the vocabulary, and learned positions."""
+"""Token embeddings and heads over slices of the vocabulary, and tables that every rank has whole."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
-from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.layer import Layer
-from mindbatch.layers.weights import Weights
-from mindbatch.parallel.topology import TensorSlice
-
-if TYPE_CHECKING:
-    from mindspore import Tensor
-
-
-class TokenEmbedding(Layer):
-    """ids [T] int32 -> [T, hidden]. A rank gives zeros for ids that it does not hold; the sum is the row."""
-
-    def __init__(self, width: int, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
-        self.weight = weights.get("embedding.weight")
-        place = weights.adapted.get("embedding.weight")
-        self.lookup = kernels.embedding(width) if place is None else kernels.adapted_embedding(place.shape)
-        self.stored = () if place is None else place.stored
-        self.first_id = shard.rank * weights.outputs["embedding.weight"] if shard.size > 1 else 0
-        self.local_ids = kernels.ids_from(self.first_id)
-        self.reduce = kernels.all_reduce(shard)
-
-    def construct(self, ids: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        if self.first_id > 0:
-            ids = self.local_ids(ids)
-        if len(self.stored) > 0:
-            return self.reduce(self.lookup(ids, self.weight, *adapters, *self.stored))
-        return self.reduce(self.lookup(ids, self.weight))
+from mindbatch.kernels.operations.adapters import adapted_embedding
+from mindbatch.kernels.operations.collectives import all_gather
+from mindbatch.kernels.operations.dense import embedding, ids_from, table_rows
+from mindbatch.layers.linear import Product, bias_of, reduced
+from mindbatch.layers.module import Module
+from mindbatch.layers.rank import Rank
+from mindbatch.layers.tokens import Tokens
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
 
-class LearnedPositions(Layer):
-    """positions [T] int32 -> [T, hidden] from a table. first: the row of position 0."""
+class Vocabulary(Module):
+    """A matrix [vocab_size, width] of which each rank has some rows.
+
+    norm, project: what follows the rows, or precedes the products of a head, in the types that have it.
+    """
+
+    norm: Module
+    project: Module
+
+    def __init__(self, source: str, vocab_size: int, width: int) -> None:
+        self.part = Part(f"{source}.weight", vocab_size, width)
+        self.vocab_size, self.width = vocab_size, width
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The matrix, and those of what follows the rows."""
+        yield TensorSpec(f"{name}.weight", (self.part,), Sharding.VOCABULARY, Layout.PACKED)
+        yield from super().parameters(name)
+
+
+class TokenEmbedding(Vocabulary):
+    """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's rows."""
+        super().bind(name, rank)
+        self.weight = rank.weights.get(f"{name}.weight")
+        self.adapted = rank.weights.adapted.get(f"{name}.weight")
+        self.shard = rank.shard
+        self.first_id = rank.shard.rank * rank.weights.outputs[f"{name}.weight"]
+
+    def forward(self, tokens: Tokens) -> Any:
+        ids = ids_from(tokens.ids, first=self.first_id) if self.first_id else tokens.ids
+        if self.adapted is None:
+            rows = embedding(ids, self.weight, width=self.width)
+        else:
+            stored = (tokens.adapters, *self.adapted.stored)
+            rows = adapted_embedding(ids, self.weight, *stored, shape=self.adapted.shape)
+        return reduced(rows, self.shard)
+
+
+class Head(Vocabulary):
+    """[T, width] -> logits [T, vocab_size], all of them on every rank.
+
+    tied: by the token embedding, without a matrix of its own. cap, factor: logits become
+    cap * tanh(logits / cap), with a cap of 0 factor * logits.
+    """
 
     def __init__(
-        self, weights: Weights, kernels: Kernels, first: int = 0, name: str = "positions.weight"
+        self,
+        source: str,
+        vocab_size: int,
+        width: int,
+        *,
+        tied: bool = False,
+        bias: bool = False,
     ) -> None:
-        self.table = weights.get(name)
-        self.rows = kernels.table_rows()
-        self.first = first
-        self.numbers = kernels.ids_from(-first)
+        super().__init__(source, vocab_size, width)
+        self.is_tied, self.has_bias = tied, bias
 
-    def construct(self, positions: Tensor) -> Tensor:
-        if self.first > 0:
-            positions = self.numbers(positions)
-        return self.rows(positions, self.table)
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The matrix but for a tied head, and the bias where it has one."""
+        own = super().parameters(name)
+        if self.is_tied:
+            next(own)
+        yield from own
+        if self.has_bias:
+            yield TensorSpec(f"{name}.bias", (bias_of(self.part),), Sharding.VOCABULARY)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's product; adapters have the head by its own name also where it is the embedding."""
+        super().bind(name, rank)
+        bias = rank.weights.get(f"{name}.bias") if self.has_bias else None
+        self.product = Product(f"{name}.weight", rank, bias, "embedding.weight" if self.is_tied else None)
+        self.shard = rank.shard
+
+    def forward(self, x: Any, tokens: Tokens) -> Any:
+        """The rank's part of the logits."""
+        return self.product(x, tokens)
+
+    def gathered(self, logits: Any) -> Any:
+        """All logits, of each rank's part of them."""
+        if self.shard.size == 1:
+            return logits
+        return all_gather(logits, shard=self.shard, total=self.vocab_size)
+
+
+class Table(Module):
+    """numbers [T] -> [T, width]: rows of a table that every rank has. first: the row of number 0."""
+
+    def __init__(self, source: str, rows: int, width: int, first: int = 0) -> None:
+        self.part, self.first = Part(f"{source}.weight", rows, width), first
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The table."""
+        yield TensorSpec(f"{name}.weight", (self.part,))
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The table."""
+        self.weight = rank.weights.get(f"{name}.weight")
+
+    def forward(self, numbers: Any) -> Any:
+        numbers = ids_from(numbers, first=-self.first) if self.first else numbers
+        return table_rows(numbers, self.weight)

@@ -1,46 +1,87 @@
-"""The feed-forward block of a mixture of experts."""
+"""The layers of a mixture of experts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.layer import Layer, Operation
+from mindbatch.kernels.operations.experts import experts
+from mindbatch.kernels.routing import Routing
 from mindbatch.kernels.shapes import ExpertsShape
-from mindbatch.layers.weights import Weights
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.layers.linear import Linear, reduced
+from mindbatch.layers.module import Module
+from mindbatch.layers.rank import Rank
+from mindbatch.layers.tokens import Tokens
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
-if TYPE_CHECKING:
-    from mindspore import Tensor
 
+class Router(Module):
+    """x [T, width] -> which experts compute each row. In float32: rounding may change which are chosen.
 
-class Experts(Layer):
-    """The weighted sum of the experts that each row of x [T, hidden_size] chooses.
-
-    Each rank holds a slice of every expert's inner size, and all of the router. shared: networks whose
-    outputs are added for every row.
+    source, correction: the whole names of its tensors; correction is added when experts are chosen.
     """
 
-    def __init__(
-        self,
-        name: str,
-        shape: ExpertsShape,
-        weights: Weights,
-        kernels: Kernels,
-        shard: TensorSlice,
-        shared: Sequence[Operation] = (),
-    ) -> None:
-        self.router = weights.get(f"{name}.router.weight")
-        self.correction = weights.optional(f"{name}.router.correction")
-        self.up, self.down = weights.get(f"{name}.up.weight"), weights.get(f"{name}.down.weight")
-        self.operator = kernels.experts(shape)
-        self.reduce = kernels.all_reduce(shard)
-        self.shared = [*shared]
-        self.total = kernels.sum()
+    def __init__(self, source: str, experts: int, width: int, correction: str | None = None) -> None:
+        self.parts = {"weight": Part(source, experts, width)}
+        if correction is not None:
+            self.parts["correction"] = Part(correction, experts)
 
-    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        y = self.reduce(self.operator(x, self.router, self.correction, self.up, self.down))
-        for network in self.shared:
-            y = self.total(y, network(x, adapters))
-        return y
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The matrix, and the correction where it has one."""
+        for key, part in self.parts.items():
+            yield TensorSpec(f"{name}.{key}", (part,), layout=Layout.FLOAT32)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Both, the correction None where it has none."""
+        has_correction = "correction" in self.parts
+        self.weight = rank.weights.get(f"{name}.weight")
+        self.correction = rank.weights.get(f"{name}.correction") if has_correction else None
+
+
+class ExpertLinears(Linear):
+    """A matrix of each of several experts, packed one after another; each rank has a slice of every one."""
+
+    def __init__(self, *parts: Part, experts: int, sharding: Sharding) -> None:
+        super().__init__(*parts)
+        self.experts, self.sharding = experts, sharding
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The stack of matrices."""
+        yield TensorSpec(f"{name}.weight", self.parts, self.sharding, Layout.PACKED, self.experts)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's stack."""
+        self.weight = rank.weights.get(f"{name}.weight")
+
+
+class Mixture(Module):
+    """x [T, width] -> the weighted sum of the experts that each row chooses.
+
+    up: gate and up of all experts, down: their other matrices. inner: of an expert, between the two.
+    """
+
+    up: ExpertLinears
+    down: ExpertLinears
+
+    def __init__(self, router: Router, routing: Routing, inner: int, activation: str) -> None:
+        self.router = router
+        self.routing, self.inner, self.activation = routing, inner, activation
+
+    def stack(self, experts: Sequence[str], width: int, gate_up: Sequence[str], down: str) -> None:
+        """The matrices of experts, by where their names begin; gate_up, down: how they end."""
+        count = len(experts)
+        up = [Part(f"{each}.{which}.weight", self.inner, width) for each in experts for which in gate_up]
+        downs = [Part(f"{each}.{down}.weight", width, self.inner) for each in experts]
+        self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
+        self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's slice of every expert."""
+        super().bind(name, rank)
+        first, last = rank.shard.bounds(self.inner)
+        self.shape, self.shard = ExpertsShape(self.routing, last - first, self.activation), rank.shard
+
+    def forward(self, x: Any, tokens: Tokens) -> Any:
+        its = self.router
+        found = experts(x, its.weight, its.correction, self.up.weight, self.down.weight, shape=self.shape)
+        return reduced(found, self.shard)

@@ -1,97 +1,130 @@
-"""Linear layers that know their slice of the weight."""
+"""Linear layers: how their matrices are joined and divided over ranks, and the products of a rank."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.layer import Layer, Operation
-from mindbatch.layers.weights import Weights
-from mindbatch.parallel.topology import TensorSlice
-
-if TYPE_CHECKING:
-    from mindspore import Parameter, Tensor
-
-
-class Product(Layer):
-    """x W^T + b."""
-
-    def __init__(self, operator: Operation, weight: Parameter, bias: Tensor) -> None:
-        self.weight, self.bias = weight, bias
-        self.operator = operator
-
-    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.operator(x, self.weight, self.bias)
+from mindbatch.kernels.operations.adapters import adapted_linear
+from mindbatch.kernels.operations.collectives import all_reduce
+from mindbatch.kernels.operations.dense import linear
+from mindbatch.kernels.operations.latent import head_products
+from mindbatch.kernels.shapes import HeadProductsShape
+from mindbatch.layers.module import Module
+from mindbatch.layers.rank import Rank
+from mindbatch.layers.tokens import Tokens
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
 
-class AdaptedProduct(Product):
-    """x W^T + b, and of each token what its adapter adds to it."""
+class Product:
+    """x W^T + b with a rank's part of a matrix, and of each token what its adapter adds to it.
 
-    def __init__(
-        self, operator: Operation, weight: Parameter, bias: Tensor, stored: tuple[Parameter, ...]
-    ) -> None:
-        super().__init__(operator, weight, bias)
-        self.stored = stored
-
-    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.operator(x, self.weight, self.bias, *adapters, *self.stored)
-
-
-def product(name: str, weights: Weights, kernels: Kernels, bias: Tensor, base: str | None = None) -> Product:
-    """The product with a weight; adapted where any adapter has something for it.
-
-    base: the parameter, where it is another's too (a head that is the token embedding).
-    """
-    weight, outputs = weights.get(base or name), weights.outputs[base or name]
-    place = weights.adapted.get(name)
-    if place is None:
-        return Product(kernels.linear(outputs), weight, bias)
-    return AdaptedProduct(kernels.adapted_linear(outputs, place.shape), weight, bias, place.stored)
-
-
-class ColumnLinear(Layer):
-    """x W^T + b for this rank's outputs; [T, inputs] -> [T, local outputs]. No collective."""
-
-    def __init__(self, name: str, weights: Weights, kernels: Kernels) -> None:
-        bias = weights.optional(f"{name}.bias")
-        self.product = product(f"{name}.weight", weights, kernels, bias)
-
-    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.product(x, adapters)
-
-
-class RowLinear(Layer):
-    """x W^T + b where each rank holds some inputs: the partial sums are reduced, one of them with b."""
-
-    def __init__(self, name: str, weights: Weights, kernels: Kernels, shard: TensorSlice) -> None:
-        bias = weights.optional(f"{name}.bias") if shard.rank == 0 else weights.absent
-        self.product = product(f"{name}.weight", weights, kernels, bias)
-        self.reduce = kernels.all_reduce(shard)
-
-    def construct(self, x: Tensor, adapters: tuple[Tensor, ...]) -> Tensor:
-        return self.reduce(self.product(x, adapters))
-
-
-class VocabularyHead(Layer):
-    """Hidden states to logits; each rank has a part of the vocabulary and all ranks get the whole.
-
-    base: the parameter; adapters have the head by its own name, also where it is the token embedding.
-    after: takes the rank's logits and gives them as the model has them; None where they are so.
+    base: the matrix's name where it is another's, too (a head that is the token embedding).
     """
 
-    def __init__(
-        self,
-        base: str,
-        vocab_size: int,
-        weights: Weights,
-        kernels: Kernels,
-        shard: TensorSlice,
-        after: Operation | None = None,
-    ) -> None:
-        self.product = product("head.weight", weights, kernels, weights.optional("head.bias"), base)
-        self.gather = kernels.all_gather(shard, vocab_size)
-        self.after = after
+    def __init__(self, name: str, rank: Rank, bias: Any, base: str | None = None) -> None:
+        self.weight, self.outputs = rank.weights.get(base or name), rank.weights.outputs[base or name]
+        self.bias = bias
+        self.adapted = rank.weights.adapted.get(name)
 
-    def construct(self, hidden: Tensor, adapters: tuple[Tensor, ...] = ()) -> Tensor:
-        logits = self.product(hidden, adapters)
-        return self.gather(logits if self.after is None else self.after(logits))
+    def __call__(self, x: Any, tokens: Tokens) -> Any:
+        if self.adapted is None:
+            return linear(x, self.weight, self.bias, outputs=self.outputs)
+        inputs = (x, self.weight, self.bias, tokens.adapters, *self.adapted.stored)
+        return adapted_linear(*inputs, outputs=self.outputs, shape=self.adapted.shape)
+
+
+class Linear(Module):
+    """x [T, inputs] -> [T, outputs]: a packed matrix that is joined of parts, and a bias where it has one."""
+
+    sharding = Sharding.REPLICATED
+
+    def __init__(self, *parts: Part, bias: bool = False) -> None:
+        self.parts, self.has_bias = parts, bias
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The matrix, and the bias, whose sources end in `bias`.
+
+        A bias follows the outputs; where the inputs are divided it is added once, to the sum.
+        """
+        yield TensorSpec(f"{name}.weight", self.parts, self.sharding, Layout.PACKED)
+        if self.has_bias:
+            sharding = Sharding.OUTPUTS if self.sharding is Sharding.OUTPUTS else Sharding.REPLICATED
+            yield TensorSpec(f"{name}.bias", tuple(map(bias_of, self.parts)), sharding)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's product."""
+        bias = rank.weights.get(f"{name}.bias") if self.has_bias else None
+        self.product = Product(f"{name}.weight", rank, bias)
+
+    def forward(self, x: Any, tokens: Tokens) -> Any:
+        return self.product(x, tokens)
+
+
+def bias_of(part: Part) -> Part:
+    """The vector beside a matrix, or beside a part of it."""
+    source = f"{part.source.removesuffix('weight')}bias"
+    return replace(part, source=source, inputs=None, transposed=False)
+
+
+class ColumnLinear(Linear):
+    """Each rank has some outputs."""
+
+    sharding = Sharding.OUTPUTS
+
+
+class RowLinear(Linear):
+    """Each rank has some inputs, and the ranks' products are added, one of them with the bias."""
+
+    sharding = Sharding.INPUTS
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's product."""
+        super().bind(name, rank)
+        self.shard = rank.shard
+        if rank.shard.rank > 0:
+            self.product.bias = None
+
+    def forward(self, x: Any, tokens: Tokens) -> Any:
+        return reduced(self.product(x, tokens), self.shard)
+
+
+def reduced(x: Any, shard: Any) -> Any:
+    """The sum over the ranks of a slice."""
+    return x if shard.size == 1 else all_reduce(x, shard=shard)
+
+
+class ReplicatedLinear(Linear):
+    """Every rank has all of it."""
+
+
+class SplitLinear(Linear):
+    """A matrix of each head that is used in two parts: its first outputs, transposed, and the rest."""
+
+    sharding = Sharding.OUTPUTS
+
+    def __init__(self, part: Part, split: int) -> None:
+        super().__init__(part)
+        self.split = split
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The one matrix of the checkpoint."""
+        yield TensorSpec(f"{name}.weight", self.parts, self.sharding, Layout.PACKED, split=self.split)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The two stacks."""
+        [part] = self.parts
+        self.into, self.out_of = (rank.weights.get(f"{name}.{which}") for which in ("absorb", "expand"))
+        self.heads = rank.weights.outputs[f"{name}.weight"] // part.unit
+        self.inputs, self.rest = part.inputs or 1, part.unit - self.split
+
+    def absorbed(self, x: Any) -> Any:
+        """x [T, >= heads * split], of each head -> what it is of the inputs, [T, heads * inputs]."""
+        shape = HeadProductsShape(self.heads, self.split, 0, self.split, self.inputs)
+        return head_products(x, self.into, shape=shape)
+
+    def expanded(self, x: Any, width: int, first: int) -> Any:
+        """x [T, heads * width], of which each head's inputs begin at `first` -> [T, heads * rest]."""
+        shape = HeadProductsShape(self.heads, width, first, self.inputs, self.rest)
+        return head_products(x, self.out_of, shape=shape)

@@ -1,34 +1,67 @@
-"""Norms: alone, and joined with the residual sum in front of them."""
+"""Norms."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
-from mindbatch.kernels.layer import Layer, Operation
-
-if TYPE_CHECKING:
-    from mindspore import Tensor
-
-
-class Norm(Layer):
-    """x [T, hidden] -> norm(x)."""
-
-    def __init__(self, weight: Tensor, bias: Tensor, operator: Operation) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.operator = operator
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.operator(x, self.weight, self.bias)
+from mindbatch.kernels.operations.dense import norm
+from mindbatch.layers.module import Module
+from mindbatch.layers.rank import Rank
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec
 
 
-class AddNorm(Layer):
-    """update [T, hidden], residual like it or [1] -> (norm(update + residual), update + residual)."""
+class RmsNorm(Module):
+    """x [T, width] -> x / rms(x) * (offset + weight)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, operator: Operation) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.operator = operator
+    vectors: tuple[str, ...] = ("weight",)
+    is_centred = False
 
-    def construct(self, update: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        return self.operator(update, residual, self.weight, self.bias)
+    def __init__(self, source: str, width: int, epsilon: float, offset: float = 0.0) -> None:
+        self.source, self.width, self.epsilon, self.offset = source, width, epsilon, offset
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """Its vectors, which every rank has."""
+        for vector in self.vectors:
+            yield TensorSpec(f"{name}.{vector}", (Part(f"{self.source}.{vector}", self.width),))
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Its vectors."""
+        self.weight = rank.raised(f"{name}.weight", self.offset)
+        self.bias = rank.weights.get(f"{name}.bias") if "bias" in self.vectors else None
+
+    def forward(self, x: Any) -> Any:
+        return norm(x, self.weight, self.bias, epsilon=self.epsilon, centred=self.is_centred)
+
+
+class LayerNorm(RmsNorm):
+    """x [T, width] -> (x - mean(x)) / std(x) * weight + bias."""
+
+    vectors = ("weight", "bias")
+    is_centred = True
+
+
+class PlainLayerNorm(RmsNorm):
+    """The same without a bias."""
+
+    is_centred = True
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Its weight; the kernels take a norm with a bias for a centred one."""
+        super().bind(name, rank)
+        self.bias = rank.kernels.zeros(self.width)
+
+
+class AllHeadsNorm(Module):
+    """An RMS norm over all heads together, of which a rank has the part that its heads have."""
+
+    def __init__(self, source: str, heads: int, head_dim: int, *, is_shared: bool = False) -> None:
+        self.part = Part(f"{source}.weight", heads * head_dim, unit=head_dim, is_shared=is_shared)
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The vector."""
+        yield TensorSpec(f"{name}.weight", (self.part,), Sharding.OUTPUTS)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's part of the vector."""
+        self.weight = rank.weights.get(f"{name}.weight")

@@ -110,6 +110,7 @@ class Architecture:
     embedding_size: width of the token embedding and of what the head takes, with a matrix between it and the
         hidden size; 0 where it is that.
     norms_all_heads: query and key are normed over all their heads together.
+    norm_offset: is added to the weights of RMS norms.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
 
@@ -148,7 +149,13 @@ class Architecture:
     two_positions: TwoPositions | None = None
     latent: Latent | None = None
     norms_all_heads: bool = False
+    norm_offset: float = 0.0
     embedding_size: int = 0
+
+    @property
+    def num_positions(self) -> int:
+        """Of each token."""
+        return 1 if self.two_positions is None else 2
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mindbatch.kernels.alibi import Alibi, alibi_slopes
-from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
-from mindbatch.models import gpt2, gpt_neox
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.tokens import Tokens
+from mindbatch.models import gpt_neox
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-
-if TYPE_CHECKING:
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' BloomConfig.
 DEFAULTS = {
@@ -82,31 +80,30 @@ def _either(reader: ConfigReader, name: str, other: str) -> str:
     return other
 
 
-def network(layers: Layers) -> Network:
-    """GPT-2's blocks between a token embedding with a norm and a last layer norm."""
-    embedding = partial(layers.normed_embedding, "embedding.norm")
-    return layers.network(embedding, gpt2.block, partial(layers.layer_norm, "norm"))
-
-
-class Model(Module):
+class Model(Decoder):
     """A normed token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.embedding.norm = LayerNorm("transformer.word_embeddings_layernorm", a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        words = "transformer.word_embeddings_layernorm"
+        self.embedding.norm = LayerNorm(words, a.hidden_size, a.norm_epsilon)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        sources = (f"transformer.h.{index}" for index in range(a.num_layers))
+        block = gpt_neox.NormedSumBlock if a.adds_normed else gpt_neox.Block
+        sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            gpt_neox.Block(a, source, gpt_neox.Attention(a, f"{source}.self_attention")) for source in sources
+            block(a, each, gpt_neox.Attention(a, f"{each}.self_attention", layer)) for layer, each in sources
         ]
+
+    def embed(self, tokens: Tokens) -> Any:
+        return self.embedding.norm(self.embedding(tokens))
 
 
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
     tree=Model,
-    network=network,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=(),

@@ -7,7 +7,8 @@ is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py
 
 from __future__ import annotations
 
-from mindbatch.layers.parameters import ColumnLinear, Head, Module, RmsNorm, RowLinear, TokenEmbedding
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
@@ -94,41 +95,44 @@ def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
     return Rotary(tuple(map(float, frequencies)), is_interleaved=True)
 
 
-class Attention(Module):
-    """Query, key and value by one matrix, the output by another."""
+class Attention(llama.Attention):
+    """Llama's, of a fused matrix."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.qkv = ColumnLinear(*llama.qkv_parts(a, f"{source}.query_key_value.weight"), bias=a.qkv_bias)
-        output = Part(f"{source}.dense.weight", a.hidden_size, a.heads * a.head_dim)
-        self.output = RowLinear(output, bias=a.output_bias)
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        super().__init__(a, source, layer, "dense")
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Query, key and value."""
+        return llama.qkv_parts(a, f"{source}.query_key_value.weight")
 
 
-class Block(Module):
+class Block(llama.Block):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
-        self.attention = Attention(a, f"{source}.self_attention")
-        self.mlp_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source = f"transformer.encoder.layers.{layer}"
+        self.attention_norm = llama.norm(a, f"{source}.input_layernorm")
+        self.attention = Attention(a, f"{source}.self_attention", layer)
+        self.mlp_norm = llama.norm(a, f"{source}.post_attention_layernorm")
         names = ["dense_h_to_4h"], "dense_4h_to_h"
         self.mlp = llama.Mlp(a, f"{source}.mlp", *names, is_fused=True)
 
 
-class Model(Module):
+class Model(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         words = "transformer.embedding.word_embeddings"
         self.embedding = TokenEmbedding(words, a.vocab_size, a.hidden_size)
-        self.norm = RmsNorm("transformer.encoder.final_layernorm", a.hidden_size)
+        self.norm = llama.norm(a, "transformer.encoder.final_layernorm")
         self.head = Head("transformer.output_layer", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [Block(a, f"transformer.encoder.layers.{index}") for index in range(a.num_layers)]
+        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
 
 MODEL = ModelType(
     describe,
     Model,
-    llama.network,
     DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_pos_emb.inv_freq",),

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import gpt_neox
 from mindbatch.models.architecture import Architecture, Rotary, TwoPositions
 from mindbatch.models.config_reader import ConfigReader
@@ -99,16 +101,18 @@ def _token(reader: ConfigReader, key: str) -> int:
     return found
 
 
-class Model(Module):
+class Model(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.final_layernorm", a.hidden_size)
+        self.norm = LayerNorm("transformer.final_layernorm", a.hidden_size, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        sources = (f"transformer.layers.{index}" for index in range(a.num_layers))
+        sources = enumerate(f"transformer.layers.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            gpt_neox.Block(a, source, gpt_neox.Attention(a, f"{source}.attention")) for source in sources
+            gpt_neox.NormedSumBlock(a, each, gpt_neox.Attention(a, f"{each}.attention", layer))
+            for layer, each in sources
         ]
 
 

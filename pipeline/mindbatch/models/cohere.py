@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import Module, RmsNorm
+from mindbatch.layers.module import Module
+from mindbatch.layers.norm import PlainLayerNorm
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' CohereConfig.
 DEFAULTS = {key: value for key, value in llama.DEFAULTS.items() if key != "rms_norm_eps"} | {
@@ -56,36 +52,28 @@ def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rot
     return replace(read_rotary(reader, head_dim, max_positions), is_interleaved=True)
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between the token embedding and a last layer norm; the head is scaled as all heads are."""
-    return layers.network(layers.embedding, block, partial(layers.layer_norm, "norm", has_bias=False))
-
-
-def block(layers: Layers, index: int) -> Operation:
-    """x + attention(norm(x)) + mlp(norm(x))."""
-    name = f"layers.{index}"
-    return layers.parallel_block(
-        layers.layer_norm(f"{name}.attention_norm", has_bias=False),
-        layers.attention(f"{name}.attention", index),
-        layers.gated_mlp(f"{name}.mlp"),
-    )
-
-
 class Block(Module):
-    """x + attention(norm(x)) + mlp(norm(x))."""
+    """x + (attention(norm(x)) + mlp(norm(x)))."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
-        self.attention = llama.Attention(a, f"{source}.self_attn")
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source = f"model.layers.{layer}"
+        self.attention_norm = PlainLayerNorm(f"{source}.input_layernorm", a.hidden_size, a.norm_epsilon)
+        self.attention = llama.Attention(a, f"{source}.self_attn", layer)
         self.mlp = llama.Mlp(a, f"{source}.mlp")
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        normed_TH = self.attention_norm(x_TH)
+        return x_TH + (self.attention(normed_TH, tokens) + self.mlp(normed_TH, tokens))
 
 
 class Model(llama.Model):
-    """Llama's ends around blocks with one norm each."""
+    """Llama's, of these blocks, with a norm without bias behind them."""
 
-    def block(self, a: Architecture, index: int) -> Module:
-        """The layer of an index."""
-        return Block(a, f"model.layers.{index}")
+    block = Block
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
+        self.norm = PlainLayerNorm("model.norm", a.hidden_size, a.norm_epsilon)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

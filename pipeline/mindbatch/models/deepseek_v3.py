@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mindbatch.layers.parameters import (
-    ColumnLinear,
-    Module,
-    ReplicatedLinear,
-    RmsNorm,
-    RowLinear,
-    SplitLinear,
-)
+from mindbatch.kernels.operations.dense import columns
+from mindbatch.kernels.operations.latent import latent_heads
+from mindbatch.layers.attention import PagedAttention, Rotation
+from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear, SplitLinear
+from mindbatch.layers.module import Module
+from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary, yarn_scale
 from mindbatch.models.tensor_spec import Part
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' DeepseekV3Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -122,35 +115,63 @@ def describe_latent(
 
 
 class Attention(Module):
-    """Latent attention: the matrices that make latents and queries are whole on every rank."""
+    """Latent attention: what is cached of a token is one vector for the keys and values of all heads.
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        latent, hidden, bias = a.latent, a.hidden_size, a.qkv_bias
-        assert latent is not None, "every deepseek describes it"
-        if latent.query_rank:
-            self.q_a = ReplicatedLinear(
-                Part(f"{source}.q_a_proj.weight", latent.query_rank, hidden), bias=bias
-            )
-            self.q_norm = RmsNorm(f"{source}.q_a_layernorm", latent.query_rank)
-            self.q_b = ColumnLinear(*_queries(f"{source}.q_b_proj.weight", a, latent.query_rank))
+    The matrices that make latents and queries are whole on every rank. The up-projections are absorbed: a
+    query meets the latent itself, and each head's values are made of the weighted sum of latents. The one
+    key/value head is [rotated, latent], and on every rank.
+    Source: DeepSeek-AI, "DeepSeek-V2" (2024).
+    """
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        its, hidden, bias = a.latent, a.hidden_size, a.qkv_bias
+        assert its is not None, "every deepseek describes it"
+        self.latent, self.head_dim = its, a.head_dim
+        if its.query_rank:
+            self.q_a = ReplicatedLinear(Part(f"{source}.q_a_proj.weight", its.query_rank, hidden), bias=bias)
+            self.q_norm = RmsNorm(f"{source}.q_a_layernorm", its.query_rank, its.norm_epsilon)
+            self.q_b = ColumnLinear(*_queries(f"{source}.q_b_proj.weight", a, its.query_rank))
         else:
             self.q = ColumnLinear(*_queries(f"{source}.q_proj.weight", a, hidden))
-        kv_a = Part(f"{source}.kv_a_proj_with_mqa.weight", latent.rank + latent.rotated, hidden)
+        kv_a = Part(f"{source}.kv_a_proj_with_mqa.weight", its.rank + its.rotated, hidden)
         self.kv_a = ReplicatedLinear(kv_a, bias=bias)
-        self.kv_norm = RmsNorm(f"{source}.kv_a_layernorm", latent.rank)
-        unit = latent.plain + latent.value
-        kv_b = Part(f"{source}.kv_b_proj.weight", a.heads * unit, latent.rank, unit=unit)
-        self.kv_b = SplitLinear(kv_b, latent.plain)
-        output = Part(f"{source}.o_proj.weight", hidden, a.heads * latent.value)
+        self.kv_norm = RmsNorm(f"{source}.kv_a_layernorm", its.rank, its.norm_epsilon)
+        unit = its.plain + its.value
+        self.kv_b = SplitLinear(
+            Part(f"{source}.kv_b_proj.weight", a.heads * unit, its.rank, unit=unit), its.plain
+        )
+        self.rotate, self.attend = Rotation(a, layer), PagedAttention(a, layer)
+        output = Part(f"{source}.o_proj.weight", hidden, a.heads * its.value)
         self.output = RowLinear(output, bias=a.output_bias)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        queries, keys = self.queries(x_TH, tokens), self.kv_a(x_TH, tokens)
+        latents = self.kv_norm(columns(keys, first=0, count=self.latent.rank))
+        absorbed = self.kv_b.absorbed(queries)
+        sizes = {"heads": self.kv_b.heads, "rope": self.latent.rotated}
+        qkv = self.rotate(latent_heads(queries, absorbed, keys, latents, **sizes), tokens)
+        seen = self.attend(qkv, tokens)  # of each head [rotated, latent]
+        return self.output(self.kv_b.expanded(seen, self.head_dim, self.latent.rotated), tokens)
+
+    def queries(self, x_TH: Any, tokens: Tokens) -> Any:
+        """Of all heads first the parts that meet keys by the latent, then those that are rotated."""
+        if not self.latent.query_rank:
+            return self.q(x_TH, tokens)
+        return self.q_b(self.q_norm(self.q_a(x_TH, tokens)), tokens)
+
+
+class Block(experts.Block):
+    """A layer with latent attention."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
 class Model(experts.Model):
     """Llama's ends around blocks with latent attention, of which some have experts."""
 
-    def attention(self, a: Architecture, source: str) -> Module:
-        """The attention of a layer."""
-        return Attention(a, source)
+    block = Block
 
 
 def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
@@ -164,27 +185,10 @@ def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
     )
 
 
-def network(layers: Layers) -> Network:
-    """Llama's network with other attention, and experts in some layers."""
-    return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
-
-
-def block(layers: Layers, index: int) -> Operation:
-    """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x))."""
-    name = f"layers.{index}"
-    return layers.block(
-        layers.rms_norm(f"{name}.attention_norm"),
-        layers.latent_attention(f"{name}.attention", index),
-        layers.rms_norm(f"{name}.mlp_norm"),
-        experts.feed_forward(layers, index),
-    )
-
-
 MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=Model,
-    network=network,
     defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published size.
     unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.61.*"),

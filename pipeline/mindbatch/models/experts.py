@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mindbatch.kernels.routing import Routing
-from mindbatch.layers.parameters import ColumnLinear, ExpertLinears, Module, RmsNorm, Router, RowLinear
+from mindbatch.layers.experts import Mixture, Router
+from mindbatch.layers.module import Module
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import Part, Sharding
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 MAX_EXPERTS = 1 << 16
 """Of all layers together, above those of every published model (23,040): each is described by three parts."""
@@ -109,106 +104,66 @@ def read_count(reader: ConfigReader, key: str, largest: int) -> int:
     return found
 
 
-class Mlp(Module):
-    """A gated MLP. names: of its matrices below `source`."""
-
-    def __init__(self, source: str, inner: int, hidden: int, names: ExpertNames) -> None:
-        gate_up = (Part(f"{source}.{which}.weight", inner, hidden) for which in (names.gate, names.up))
-        self.up = ColumnLinear(*gate_up)
-        self.down = RowLinear(Part(f"{source}.{names.down}.weight", hidden, inner))
-
-
-class Mixture(Module):
-    """A router, and of all experts gate and up in one stack, down in another."""
-
-    def __init__(
-        self, router: Router, sources: Sequence[str], inner: int, hidden: int, names: ExpertNames
-    ) -> None:
-        self.router, count = router, len(sources)
-        up = [
-            Part(f"{source}.{which}.weight", inner, hidden)
-            for source in sources
-            for which in (names.gate, names.up)
-        ]
-        down = [Part(f"{source}.{names.down}.weight", hidden, inner) for source in sources]
-        self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
-        self.down = ExpertLinears(*down, experts=count, sharding=Sharding.INPUTS)
-
-
 class SparseMlp(Mixture):
     """The experts of a layer, of which each row has some, and the networks that every row has besides."""
 
     def __init__(self, a: Architecture, source: str, names: ExpertNames) -> None:
-        its, hidden = a.experts, a.hidden_size
+        its = a.experts
         assert its is not None, "a type of mixtures of experts describes them"
         correction = f"{source}.{names.correction}" if its.has_correction else None
-        router = Router(f"{source}.{names.router}", its.routing.experts, hidden, correction)
+        router = Router(f"{source}.{names.router}", its.routing.experts, a.hidden_size, correction)
+        super().__init__(router, its.routing, its.intermediate_size, a.activation)
         experts = [f"{source}.{names.experts}.{number}" for number in range(its.routing.experts)]
-        super().__init__(router, experts, its.intermediate_size, hidden, names)
+        self.stack(experts, a.hidden_size, (names.gate, names.up), names.down)
         self.shared: list[Module] = []
         for number, inner in enumerate(its.shared):
             beside = f"{source}.{names.shared.format(number)}"
             if its.shared_is_gated:
-                gate = Router(f"{source}.{names.shared_router}", 1, hidden)
-                self.shared.append(Mixture(gate, [beside], inner, hidden, names))
+                self.shared.append(GatedExpert(a, source, beside, inner, names))
             else:
-                self.shared.append(Mlp(beside, inner, hidden, names))
+                gate_up = (names.gate, names.up)
+                self.shared.append(llama.Mlp(a, beside, gate_up, names.down, inner=inner))
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        y_TH = super().forward(x_TH, tokens)
+        for network in self.shared:
+            y_TH = y_TH + network(x_TH, tokens)
+        return y_TH
 
 
-class Block(Module):
+class GatedExpert(Mixture):
+    """One expert of every row, weighted with the sigmoid of its router's logit."""
+
+    def __init__(self, a: Architecture, source: str, beside: str, inner: int, names: ExpertNames) -> None:
+        gate = Router(f"{source}.{names.shared_router}", 1, a.hidden_size)
+        super().__init__(gate, Routing(1, 1, is_sigmoid=True, is_normalised=False), inner, a.activation)
+        self.stack([beside], a.hidden_size, (names.gate, names.up), names.down)
+
+
+class Block(llama.Block):
     """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x)).
 
     names, below: of the experts in the checkpoint, and of the feed-forward block of its layers.
     """
 
-    def __init__(
-        self, a: Architecture, index: int, attention: Module, names: ExpertNames, below: str
-    ) -> None:
-        source = f"model.layers.{index}"
-        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
-        self.attention = attention
-        self.mlp_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
-        if a.experts is not None and index in a.experts.layers:
-            self.experts = SparseMlp(a, f"{source}.{below}", names)
-        else:
-            self.mlp = llama.Mlp(a, f"{source}.mlp")
+    names = ExpertNames()
+    below = "mlp"
+    experts: Module
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.is_sparse = a.experts is not None and layer in a.experts.layers
+        if self.is_sparse:
+            del self.mlp
+            self.experts = SparseMlp(a, f"model.layers.{layer}.{self.below}", self.names)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
+        feed_forward = self.experts if self.is_sparse else self.mlp
+        return x_TH + feed_forward(self.mlp_norm(x_TH), tokens)
 
 
 class Model(llama.Model):
     """Llama's ends around its blocks, of which some have experts."""
 
-    names = ExpertNames()
-    below = "mlp"
-
-    def block(self, a: Architecture, index: int) -> Module:
-        """The layer of an index."""
-        attention = self.attention(a, f"model.layers.{index}.self_attn")
-        return Block(a, index, attention, self.names, self.below)
-
-    def attention(self, a: Architecture, source: str) -> Module:
-        """The attention of a layer."""
-        return llama.Attention(a, source)
-
-
-def network(layers: Layers) -> Network:
-    """Llama's network, whose feed-forward block is one of experts in some layers."""
-    return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
-
-
-def block(layers: Layers, index: int) -> Operation:
-    """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x))."""
-    return llama.block(layers, index, feed_forward(layers, index))
-
-
-def feed_forward(layers: Layers, index: int) -> Operation:
-    """The experts of a layer that has any, else its MLP."""
-    experts = layers.arch.experts
-    if experts is None or index not in experts.layers:
-        return layers.gated_mlp(f"layers.{index}.mlp")
-    name = f"layers.{index}.experts"
-    names = [f"{name}.shared.{number}" for number in range(len(experts.shared))]
-    if experts.shared_is_gated:
-        shared = [*map(layers.gated_expert, names, experts.shared)]
-    else:
-        shared = [*map(layers.gated_mlp, names)]
-    return layers.experts(name, shared)
+    block = Block

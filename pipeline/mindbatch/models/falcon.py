@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mindbatch.kernels.alibi import Alibi, alibi_slopes
-from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import gpt_neox
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
@@ -100,20 +102,23 @@ class Attention(gpt_neox.Attention):
         """Query, key and value; with multi_query it is one turn."""
         size, turns = a.head_dim, a.kv_heads
         runs = (a.heads // turns * size, size, size)
-        query, key, value = taking_turns(source, runs, turns, a.hidden_size, size)
-        return query, replace(key, is_shared=True), replace(value, is_shared=True)
+        parts = taking_turns(f"{source}.query_key_value.weight", runs, turns, a.hidden_size, size)
+        return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-class Model(Module):
+class Model(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        sources, norms = (f"transformer.h.{index}" for index in range(a.num_layers)), _norms(a)
+        block = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
+        sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            gpt_neox.Block(a, source, Attention(a, f"{source}.self_attention"), norms) for source in sources
+            block(a, each, Attention(a, f"{each}.self_attention", layer), _norms(a))
+            for layer, each in sources
         ]
 
 

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' GemmaConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -36,24 +29,13 @@ def describe(reader: ConfigReader) -> Architecture:
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
     # Files of the first releases say "gelu" and mean the approximation that the models were trained with.
-    return replace(arch, activation="gelu_tanh") if arch.activation == "gelu" else arch
+    arch = replace(arch, activation="gelu_tanh") if arch.activation == "gelu" else arch
+    return scaled(arch)
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between a token embedding times sqrt(hidden_size), which the head is not, and a last norm."""
-    embedding = partial(layers.embedding, factor=layers.arch.hidden_size**0.5)
-    return layers.network(embedding, block, partial(layers.rms_norm, "norm", offset=1.0))
+def scaled(arch: Architecture) -> Architecture:
+    """With norms of 1 + weight, and an embedding times sqrt(hidden_size), which the head is not."""
+    return replace(arch, norm_offset=1.0, embedding_factor=arch.hidden_size**0.5)
 
 
-def block(layers: Layers, index: int) -> Operation:
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-    name = f"layers.{index}"
-    return layers.block(
-        layers.rms_norm(f"{name}.attention_norm", offset=1.0),
-        layers.attention(f"{name}.attention", index),
-        layers.rms_norm(f"{name}.mlp_norm", offset=1.0),
-        layers.gated_mlp(f"{name}.mlp"),
-    )
-
-
-MODEL = replace(llama.MODEL, describe=describe, network=network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import Module, RmsNorm
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import gemma, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' Gemma2Config.
 DEFAULTS = {key: value for key, value in gemma.DEFAULTS.items() if key != "hidden_act"} | {
@@ -54,7 +48,7 @@ def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: boo
     )
     scale = reader.number("query_pre_attn_scalar") ** -0.5
     return replace(
-        arch,
+        gemma.scaled(arch),
         attention_scales=(scale,) * arch.num_layers,
         logits_cap=_cap(reader, "final_logit_softcapping"),
     )
@@ -64,43 +58,25 @@ def _cap(reader: ConfigReader, key: str) -> float:
     return 0.0 if reader.raw(key) is None else reader.number(key)
 
 
-def network(layers: Layers) -> Network:
-    """Gemma's embedding and last norm, with other blocks between."""
-    embedding = partial(layers.embedding, factor=layers.arch.hidden_size**0.5)
-    return layers.network(embedding, block, partial(layers.rms_norm, "norm", offset=1.0))
-
-
-def block(layers: Layers, index: int) -> Operation:
-    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x)))."""
-    name = f"layers.{index}"
-    after_attention, after_mlp = (
-        layers.plain_rms_norm(f"{name}.{part}.after_norm", offset=1.0) for part in ("attention", "mlp")
-    )
-    return layers.block(
-        layers.rms_norm(f"{name}.attention_norm", offset=1.0),
-        layers.attention(f"{name}.attention", index, after_attention, norm_offset=1.0),
-        layers.rms_norm(f"{name}.mlp_norm", offset=1.0),
-        layers.gated_mlp(f"{name}.mlp", after_mlp),
-    )
-
-
 class Block(llama.Block):
-    """Llama's with norms of what attention and MLP add, too."""
+    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x)))."""
 
-    def __init__(self, a: Architecture, index: int) -> None:
-        super().__init__(a, index)
-        source = f"model.layers.{index}"
-        self.attention.after_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
-        self.mlp_norm = RmsNorm(f"{source}.pre_feedforward_layernorm", a.hidden_size)
-        self.mlp.after_norm = RmsNorm(f"{source}.post_feedforward_layernorm", a.hidden_size)
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        source = f"model.layers.{layer}"
+        self.after_attention = llama.norm(a, f"{source}.post_attention_layernorm")
+        self.mlp_norm = llama.norm(a, f"{source}.pre_feedforward_layernorm")
+        self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
+        return x_TH + self.after_mlp(self.mlp(self.mlp_norm(x_TH), tokens))
 
 
 class Model(llama.Model):
     """Llama's ends around blocks with four norms."""
 
-    def block(self, a: Architecture, index: int) -> Module:
-        """The layer of an index."""
-        return Block(a, index)
+    block = Block
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.layers.parameters import Module
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
@@ -34,17 +33,15 @@ def describe(reader: ConfigReader) -> Architecture:
 class Block(llama.Block):
     """Llama's, whose gate and up are one tensor of the checkpoint."""
 
-    def __init__(self, a: Architecture, index: int) -> None:
-        super().__init__(a, index)
-        self.mlp = llama.Mlp(a, f"model.layers.{index}.mlp", ["gate_up_proj"], is_fused=True)
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.mlp = llama.Mlp(a, f"model.layers.{layer}.mlp", ["gate_up_proj"], is_fused=True)
 
 
 class Model(llama.Model):
     """Llama's ends around its blocks."""
 
-    def block(self, a: Architecture, index: int) -> Module:
-        """The layer of an index."""
-        return Block(a, index)
+    block = Block
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

@@ -47,7 +47,6 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=experts.Model,
-    network=experts.network,
     defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published sizes.
     unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.46.*", "model.layers.92.*"),

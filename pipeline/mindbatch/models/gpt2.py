@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import (
-    ColumnLinear,
-    Head,
-    LayerNorm,
-    Module,
-    RowLinear,
-    Table,
-    TokenEmbedding,
-)
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, Table, TokenEmbedding
+from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.tokens import Tokens
+from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Part, fused
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' GPT2Config.
 DEFAULTS = {
@@ -81,61 +72,52 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between token and position embedding and a last layer norm."""
-    norm = partial(layers.layer_norm, "norm")
-    return layers.network(layers.embedding, block, norm, layers.learned_positions)
-
-
-def block(layers: Layers, index: int) -> Operation:
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-    name = f"layers.{index}"
-    return layers.block(
-        layers.layer_norm(f"{name}.attention_norm"),
-        layers.attention(f"{name}.attention", index),
-        layers.layer_norm(f"{name}.mlp_norm"),
-        layers.mlp(f"{name}.mlp"),
-    )
-
-
-class Attention(Module):
+class Attention(llama.Attention):
     """Query, key and value by one matrix, the output by another."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        hidden = a.hidden_size
-        self.qkv = ColumnLinear(*_conv1d(f"{source}.c_attn", (hidden,) * 3, hidden, a.head_dim), bias=True)
-        self.output = RowLinear(*_conv1d(f"{source}.c_proj", (hidden,), hidden), bias=True)
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        super().__init__(a, source, layer)
+        self.output = RowLinear(*_conv1d(f"{source}.c_proj", (a.hidden_size,), a.hidden_size), bias=True)
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Query, key and value."""
+        return _conv1d(f"{source}.c_attn", (a.hidden_size,) * 3, a.hidden_size, a.head_dim)
 
 
-class Mlp(Module):
+class Mlp(llama.Mlp):
     """down(act(up(x)))."""
 
     def __init__(self, a: Architecture, source: str) -> None:
+        super().__init__(a, source, ["c_fc"], "c_proj")
         hidden, inner = a.hidden_size, a.intermediate_size
         self.up = ColumnLinear(*_conv1d(f"{source}.c_fc", (inner,), hidden), bias=True)
         self.down = RowLinear(*_conv1d(f"{source}.c_proj", (hidden,), inner), bias=True)
 
 
-class Block(Module):
+class Block(llama.Block):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, a: Architecture, index: int) -> None:
-        source = f"transformer.h.{index}"
-        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
-        self.attention = Attention(a, f"{source}.attn")
-        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size)
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source = f"transformer.h.{layer}"
+        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)
+        self.attention = Attention(a, f"{source}.attn", layer)
+        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size, a.norm_epsilon)
         self.mlp = Mlp(a, f"{source}.mlp")
 
 
-class Model(Module):
+class Model(Decoder):
     """Token and position embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
         self.positions = Table("transformer.wpe", a.max_positions, a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [Block(a, index) for index in range(a.num_layers)]
+        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
+
+    def embed(self, tokens: Tokens) -> Any:
+        return self.embedding(tokens) + self.positions(tokens.positions)
 
 
 def _conv1d(source: str, widths: tuple[int, ...], inputs: int, unit: int = 1) -> tuple[Part, ...]:
@@ -145,7 +127,6 @@ def _conv1d(source: str, widths: tuple[int, ...], inputs: int, unit: int = 1) ->
 MODEL = ModelType(
     describe,
     Model,
-    network,
     DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),  # causal masks of old checkpoints

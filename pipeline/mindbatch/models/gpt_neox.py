@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import ColumnLinear, Head, LayerNorm, Module, RowLinear, TokenEmbedding
-from mindbatch.models import gpt2, llama
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.module import Module
+from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.tokens import Tokens
+from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
@@ -17,11 +20,6 @@ from mindbatch.models.tensor_spec import (
     Part,
     taking_turns,
 )
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' GPTNeoXConfig.
 DEFAULTS = {
@@ -80,39 +78,23 @@ def whole_heads(reader: ConfigReader, key: str, hidden: int, heads: int, heads_k
     return max(1, hidden // heads)
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between the token embedding and a last layer norm."""
-    return layers.network(layers.embedding, block, partial(layers.layer_norm, "norm"))
-
-
-def block(layers: Layers, index: int) -> Operation:
-    """x + attention(norm(x)) + mlp(norm(x)), of one norm or two; GPT-2's where they follow one another."""
-    if not layers.arch.is_parallel:
-        return gpt2.block(layers, index)
-    name = f"layers.{index}"
-    return layers.parallel_block(
-        layers.layer_norm(f"{name}.attention_norm"),
-        layers.attention(f"{name}.attention", index),
-        layers.mlp(f"{name}.mlp"),
-        None if layers.arch.shares_norm else layers.plain_layer_norm(f"{name}.mlp_norm"),
-    )
-
-
-class Attention(Module):
+class Attention(llama.Attention):
     """Query, key and value by one matrix, in which the heads' three take turns; the output by another."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.qkv = ColumnLinear(*self.projections(a, f"{source}.query_key_value.weight"), bias=a.qkv_bias)
-        output = Part(f"{source}.dense.weight", a.hidden_size, a.heads * a.head_dim)
-        self.output = RowLinear(output, bias=a.output_bias)
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         """Query, key and value."""
-        return taking_turns(source, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
+        fused = f"{source}.query_key_value.weight"
+        return taking_turns(fused, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
 
 
-class Block(Module):
-    """A layer as Megatron names it. source: of the layer; attention, norms: names below it."""
+class Block(llama.Block):
+    """x + attention(norm(x)), then x + mlp(norm(x)), as Megatron names them.
+
+    source: of the layer; norms: names below it.
+    """
 
     def __init__(
         self,
@@ -121,28 +103,51 @@ class Block(Module):
         attention: Module,
         norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm"),
     ) -> None:
-        self.attention_norm = LayerNorm(f"{source}.{norms[0]}", a.hidden_size)
+        self.attention_norm = LayerNorm(f"{source}.{norms[0]}", a.hidden_size, a.norm_epsilon)
         self.attention = attention
-        if len(norms) > 1:
-            self.mlp_norm = LayerNorm(f"{source}.{norms[1]}", a.hidden_size)
+        self.shares_norm, self.factor = len(norms) == 1, a.normed_factor
+        if not self.shares_norm:
+            self.mlp_norm = LayerNorm(f"{source}.{norms[1]}", a.hidden_size, a.norm_epsilon)
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["dense_h_to_4h"], "dense_4h_to_h")
 
 
-class Model(Module):
+class ParallelBlock(Block):
+    """x + (attention(norm(x)) + mlp(norm(x))), of one norm or two."""
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        normed_TH = self.attention_norm(x_TH)
+        attended_TH = self.attention(normed_TH, tokens)
+        if not self.shares_norm:
+            normed_TH = self.mlp_norm(x_TH)
+        return x_TH + (attended_TH + self.mlp(normed_TH, tokens))
+
+
+class NormedSumBlock(Block):
+    """f * n + attention(n) for n = norm(x), then the same with the MLP."""
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        normed_TH = self.attention_norm(x_TH)
+        x_TH = self.attention(normed_TH, tokens) + normed_TH * self.factor
+        normed_TH = self.mlp_norm(x_TH)
+        return self.mlp(normed_TH, tokens) + normed_TH * self.factor
+
+
+class Model(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         self.embedding = TokenEmbedding("gpt_neox.embed_in", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("gpt_neox.final_layer_norm", a.hidden_size)
+        self.norm = LayerNorm("gpt_neox.final_layer_norm", a.hidden_size, a.norm_epsilon)
         self.head = Head("embed_out", a.vocab_size, a.hidden_size)
-        sources = (f"gpt_neox.layers.{index}" for index in range(a.num_layers))
-        self.layers = [Block(a, source, Attention(a, f"{source}.attention")) for source in sources]
+        block = ParallelBlock if a.is_parallel else Block
+        sources = enumerate(f"gpt_neox.layers.{layer}" for layer in range(a.num_layers))
+        self.layers = [block(a, each, Attention(a, f"{each}.attention", layer)) for layer, each in sources]
 
 
 MODEL = ModelType(
     describe,
     Model,
-    network,
     DEFAULTS,
     prefix="gpt_neox.",
     unused_tensors=("*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.layers.parameters import Head, LayerNorm, Module, TokenEmbedding
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
@@ -57,23 +59,25 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-class Block(Module):
-    """x + attention(norm(x)) + mlp(norm(x)), of one norm."""
+class Block(gpt_neox.ParallelBlock):
+    """x + (attention(norm(x)) + mlp(norm(x))), of one norm."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
-        self.attention = llama.Attention(a, f"{source}.attn", "out_proj")
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source = f"transformer.h.{layer}"
+        attention = llama.Attention(a, f"{source}.attn", layer, "out_proj")
+        super().__init__(a, source, attention, ["ln_1"])
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["fc_in"], "fc_out")
 
 
-class Model(Module):
+class Model(Decoder):
     """The token embedding, blocks, a last norm and a head with a bias."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size)
+        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied, bias=True)
-        self.layers = [Block(a, f"transformer.h.{index}") for index in range(a.num_layers)]
+        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
 
 MODEL = replace(

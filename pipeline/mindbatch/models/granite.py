@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' GraniteConfig.
 FACTORS = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")
@@ -35,21 +30,22 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between a scaled token embedding and a last RMS norm; the head is scaled as all heads are."""
-    embedding = partial(layers.embedding, factor=layers.arch.embedding_factor)
-    return layers.network(embedding, block, partial(layers.rms_norm, "norm"))
-
-
-def block(layers: Layers, index: int) -> Operation:
+class Block(llama.Block):
     """x + r * attention(norm(x)), then x + r * mlp(norm(x))."""
-    name, factor = f"layers.{index}", layers.arch.residual_factor
-    return layers.block(
-        layers.rms_norm(f"{name}.attention_norm"),
-        layers.attention(f"{name}.attention", index, layers.scaled(factor)),
-        layers.rms_norm(f"{name}.mlp_norm"),
-        layers.gated_mlp(f"{name}.mlp", layers.scaled(factor)),
-    )
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.factor = a.residual_factor
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens) * self.factor
+        return x_TH + self.mlp(self.mlp_norm(x_TH), tokens) * self.factor
 
 
-MODEL = replace(llama.MODEL, describe=describe, network=network, defaults=DEFAULTS)
+class Model(llama.Model):
+    """Llama's, of other blocks."""
+
+    block = Block
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

@@ -1,23 +1,27 @@
-"""llama: RMS norm, rotary positions, grouped key/value heads, gated MLP. Also the base of its relatives."""
+"""llama: RMS norm, rotary positions, grouped key/value heads, gated MLP. Also the base of its relatives.
+
+Of arrays: T tokens, H hidden_size, I intermediate_size, N query heads, K key/value heads, D head_dim.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import ColumnLinear, Head, Module, RmsNorm, RowLinear, TokenEmbedding
+from mindbatch.kernels.operations.dense import activation
+from mindbatch.layers.attention import PagedAttention, Rotation
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.module import Module
+from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import RotaryReader, read_rotary
 from mindbatch.models.tensor_spec import Part, fused
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -98,38 +102,29 @@ def describe_family(
     )
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between the token embedding and a last RMS norm; positions enter by rotation alone."""
-    return layers.network(layers.embedding, block, partial(layers.rms_norm, "norm"))
-
-
-def block(layers: Layers, index: int, mlp: Operation | None = None) -> Operation:
-    """x + attention(norm(x)), then x + mlp(norm(x)). mlp: None for the plain gated one."""
-    name = f"layers.{index}"
-    return layers.block(
-        layers.rms_norm(f"{name}.attention_norm"),
-        layers.attention(f"{name}.attention", index),
-        layers.rms_norm(f"{name}.mlp_norm"),
-        layers.gated_mlp(f"{name}.mlp") if mlp is None else mlp,
-    )
-
-
 class Attention(Module):
-    """Query, key and value by one matrix, the output by another; norms where the type has them.
+    """Query, key and value by one matrix, the output by another; norms of heads where the type has them.
 
-    output: the name of its matrix below `source`. after_norm: of what is added.
+    output: the name of its matrix below `source`.
     """
 
-    q_norm: Module
-    k_norm: Module
-    after_norm: Module
+    q_norm: Any
+    k_norm: Any
 
-    def __init__(self, a: Architecture, source: str, output: str = "o_proj") -> None:
+    def __init__(self, a: Architecture, source: str, layer: int, output: str = "o_proj") -> None:
+        self.has_norms = a.qk_norm
         if a.qk_norm:
-            self.q_norm, self.k_norm = (RmsNorm(f"{source}.{which}_norm", a.head_dim) for which in "qk")
+            self.q_norm, self.k_norm = (norm(a, f"{source}.{which}_norm", a.head_dim) for which in "qk")
         self.qkv = ColumnLinear(*self.projections(a, source), bias=a.qkv_bias)
+        self.rotate = Rotation(a, layer)
+        self.attend = PagedAttention(a, layer)
         joined = Part(f"{source}.{output}.weight", a.hidden_size, a.heads * a.head_dim)
         self.output = RowLinear(joined, bias=a.output_bias)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        norms = (self.q_norm, self.k_norm) if self.has_norms else ()
+        qkv = self.rotate(self.qkv(x_TH, tokens), tokens, *norms)  # [T, (N + 2 K) D]
+        return self.output(self.attend(qkv, tokens), tokens)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         """Query, key and value."""
@@ -140,10 +135,8 @@ class Mlp(Module):
     """down(act(gate(x)) * up(x)), of a gate and up that are one matrix; or down(act(up(x))).
 
     up, down: the names of the matrices below `source`. is_fused: the one in `up` is the gate's, too.
-    after_norm: of what is added.
+    inner: I where it is not the architecture's.
     """
-
-    after_norm: Module
 
     def __init__(
         self,
@@ -153,39 +146,59 @@ class Mlp(Module):
         down: str = "down_proj",
         *,
         is_fused: bool = False,
+        inner: int | None = None,
     ) -> None:
-        hidden, inner = a.hidden_size, a.intermediate_size
+        hidden, inner = a.hidden_size, inner or a.intermediate_size
         if is_fused:
             parts = fused(f"{source}.{up[0]}.weight", (inner, inner), hidden)
         else:
             parts = tuple(Part(f"{source}.{name}.weight", inner, hidden) for name in up)
         self.up = ColumnLinear(*parts, bias=a.mlp_bias)
+        self.activation, self.is_gated = a.activation, len(parts) > 1
         self.down = RowLinear(Part(f"{source}.{down}.weight", hidden, inner), bias=a.mlp_bias)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        active_TI = activation(self.up(x_TH, tokens), kind=self.activation, gated=self.is_gated)
+        return self.down(active_TI, tokens)
 
 
 class Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, a: Architecture, index: int) -> None:
-        source = f"model.layers.{index}"
-        self.attention_norm = RmsNorm(f"{source}.input_layernorm", a.hidden_size)
-        self.attention = Attention(a, f"{source}.self_attn")
-        self.mlp_norm = RmsNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+    attention: Module
+    mlp: Module
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source = f"model.layers.{layer}"
+        self.attention_norm = norm(a, f"{source}.input_layernorm")
+        self.attention = Attention(a, f"{source}.self_attn", layer)
+        self.mlp_norm = norm(a, f"{source}.post_attention_layernorm")
         self.mlp = Mlp(a, f"{source}.mlp")
 
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
+        return x_TH + self.mlp(self.mlp_norm(x_TH), tokens)
 
-class Model(Module):
+
+class Model(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
-    def __init__(self, a: Architecture) -> None:
-        self.embedding = TokenEmbedding("model.embed_tokens", a.vocab_size, a.hidden_size)
-        self.norm = RmsNorm("model.norm", a.hidden_size)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [self.block(a, index) for index in range(a.num_layers)]
+    block: Callable[[Architecture, int], Module] = Block
 
-    def block(self, a: Architecture, index: int) -> Module:
-        """The layer of an index."""
-        return Block(a, index)
+    def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
+        self.embedding = TokenEmbedding("model.embed_tokens", a.vocab_size, a.hidden_size)
+        self.norm = norm(a, "model.norm")
+        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        self.layers = [self.block(a, layer) for layer in range(a.num_layers)]
+
+    def embed(self, tokens: Tokens) -> Any:
+        return self.embedding(tokens) * self.arch.embedding_factor
+
+
+def norm(a: Architecture, source: str, width: int | None = None) -> RmsNorm:
+    """An RMS norm of the hidden size, or of another width."""
+    return RmsNorm(source, width or a.hidden_size, a.norm_epsilon, a.norm_offset)
 
 
 def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
@@ -200,6 +213,4 @@ def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
     return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-MODEL = ModelType(
-    describe, Model, network, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",)
-)
+MODEL = ModelType(describe, Model, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))

@@ -17,7 +17,7 @@ from mindbatch.errors import CheckpointError
 from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
-from mindbatch.layers.weights import Weights
+from mindbatch.layers.rank import Weights
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
 from mindbatch.models.registry import tensor_specs
@@ -78,7 +78,7 @@ def load_weights(
         outputs[spec.name] = spec.local_outputs(shard)
         if progress is not None:
             progress(done + 1, len(held))
-    return Weights(parameters, outputs, kernels.absent())
+    return Weights(parameters, outputs)
 
 
 def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:

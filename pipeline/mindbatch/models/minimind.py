@@ -111,10 +111,16 @@ def _experts_of_3(reader: ConfigReader, arch: Architecture, layers: tuple[int, .
     return Experts(routing, reader.positive("moe_intermediate_size", arch.intermediate_size), layers)
 
 
-class Model(experts.Model):
-    """The shared networks have names of their own."""
+class Block(experts.Block):
+    """A layer whose shared networks have names of their own."""
 
     names = NAMES
+
+
+class Model(experts.Model):
+    """Llama's ends around these."""
+
+    block = Block
 
 
 def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
@@ -141,4 +147,4 @@ def _yarn(head_dim: int, theta: float, max_positions: int) -> tuple[float, ...]:
     return tuple(map(float, frequencies * (1 - slowed + slowed / FACTOR)))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=experts.network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

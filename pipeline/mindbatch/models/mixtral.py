@@ -32,10 +32,16 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=Experts(routing, arch.intermediate_size, sparse))
 
 
-class Model(experts.Model):
-    """All layers have experts, with names of their own."""
+class Block(experts.Block):
+    """A layer with experts, whose names are their own."""
 
     names, below = NAMES, "block_sparse_moe"
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=experts.network, defaults=DEFAULTS)
+class Model(experts.Model):
+    """Llama's ends around these."""
+
+    block = Block
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

@@ -25,7 +25,6 @@ class ModelFacts:
     is_gathered: Ascend computes attention by plain operators: see `needs_gathering`.
     decoder_start_id: of an encoder-decoder, whose prompts are its encoder's input; None of others.
     two_positions: of a model whose prompts have a context, whose tokens see each other; None of others.
-    devices: that run it.
     """
 
     model_type: str
@@ -39,7 +38,6 @@ class ModelFacts:
     is_gathered: bool = False
     decoder_start_id: int | None = None
     two_positions: TwoPositions | None = None
-    devices: tuple[str, ...] = ("CPU", "Ascend")
     expert_numbers: int = 0
     rank_parameters: tuple[int, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What a model's file declares: how its configuration is read, its layers, its network."""
+"""What a model's file declares: how its configuration is read, and its layers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.layers.parameters import Module
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-if TYPE_CHECKING:  # MindSpore is imported where a network is made
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
+if TYPE_CHECKING:  # NumPy, which a mistake of the command line need not load
+    from mindbatch.layers.decoder import Decoder
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,6 @@ class ModelType:
 
     describe: from config.json; faults are left in the reader.
     tree: its layers, which own the parameters.
-    network: the model itself, of shared layers.
     defaults: what the model's own configuration class takes for a key that is absent.
     prefix: of the checkpoint's names; some checkpoints leave it out.
     unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
@@ -31,8 +28,7 @@ class ModelType:
     """
 
     describe: Callable[[ConfigReader], Architecture]
-    tree: Callable[[Architecture], Module]
-    network: Callable[[Layers], Network]
+    tree: Callable[[Architecture], Decoder]
     defaults: Mapping[str, Any]
     prefix: str
     unused_tensors: tuple[str, ...] = ()

@@ -32,12 +32,13 @@ from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import Kernels
-    from mindbatch.kernels.program.step import Programs
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.layers.decoder import Network
     from mindbatch.models.runnable import RunnableModel
 
-_ONE_HOST = "its ranks on a CPU must be of one host; allowed besides: runtime.kernels=reference, and Ascend"
+_ONE_HOST = (
+    "the ranks of a model on a CPU are of one host and compute with runtime.kernels=native; allowed "
+    "besides: replicas on several hosts (parallel.data_parallel), and Ascend"
+)
 
 
 @dataclass(frozen=True)
@@ -176,22 +177,21 @@ def load_native(
         CheckpointError: the tensors do not fit, or are damaged.
     """
     from mindbatch.cache.paged import allocate
-    from mindbatch.kernels.choice import compiled
+    from mindbatch.kernels.interface import ProgramKernels
     from mindbatch.layers.attention import attention_shape
-    from mindbatch.layers.builder import Layers
+    from mindbatch.layers.rank import Rank
+    from mindbatch.layers.recordings import recordings_of
     from mindbatch.models.adapter_bank import AdapterBank
     from mindbatch.models.loader import load_weights
     from mindbatch.models.runnable import RunnableModel
 
-    assemble, rank = declaration(arch.model_type).network, shard or folder.shard
-    assert assemble is not None, f"checkpoints of {arch.model_type} are only resharded"
-    held = stage or Stage(range(arch.num_layers))
-    is_recorded = kernels.program_library(rank, held) is not None
-    if not is_recorded:
-        if kernels.name == "native" and (arch.encoder is not None or arch.two_positions is not None):
-            raise ConfigError(f"{arch.model_type}: {_ONE_HOST}")
+    rank, held = shard or folder.shard, stage or Stage(range(arch.num_layers))
+    if isinstance(kernels, ProgramKernels):
+        if not kernels.can_run(rank, held):
+            raise ConfigError(f"runtime.kernels={kernels.name}: {_ONE_HOST}")
+    elif arch.two_positions is not None:
         # Tokens of a prompt see those behind them, which operators over whole sequences do not.
-        kernels = compiled(kernels if arch.two_positions is None else kernels.for_single_tokens())
+        kernels = kernels.for_single_tokens()
     weights = load_weights(arch, folder, kernels, rank, progress, stage)
     bank = None
     if adapters is not None:
@@ -200,32 +200,8 @@ def load_native(
         weights = replace(weights, adapted=bank.parameters)
     shapes = [attention_shape(arch, layer, rank) for layer in held.layers]
     cache = allocate(shapes, geometry, kernels)
-
-    def network(kernels: Kernels) -> Network:
-        return assemble(Layers(arch, weights, kernels, rank, cache.layers, held))
-
-    adapted = bank is not None
-    programs = _recorded(network(kernels), arch, kernels, rank, held, adapted) if is_recorded else None
+    model = declaration(arch.model_type).tree(arch)
+    model.bind("", Rank(weights, kernels, cache.layers, held, rank))
+    recordings = recordings_of(model, adapted=bank is not None)
     narrowest = min(shapes, key=lambda shape: shape.window or math.inf)
-    return RunnableModel(
-        arch.vocab_size, network, cache, kernels, narrowest, adapters=bank, programs=programs
-    )
-
-
-def _recorded(
-    network: Network, arch: Architecture, kernels: Kernels, rank: TensorSlice, held: Stage, adapted: bool
-) -> Programs:
-    """The programs of a network's steps. adapted: its tokens may have adapters."""
-    from mindbatch.kernels.program.encoder_step import EncoderDecoderPrograms
-    from mindbatch.kernels.program.step import StepPrograms
-    from mindbatch.layers.encoder_decoder import EncoderDecoder
-
-    library = kernels.program_library(rank, held)
-    assert library is not None
-    if isinstance(network, EncoderDecoder):
-        assert network.head is not None
-        return EncoderDecoderPrograms(
-            network.encoder, network.decoder, network.head, library, adapted=adapted
-        )
-    positions = 1 if arch.two_positions is None else 2
-    return StepPrograms(network.decoder, network.head, library, adapted=adapted, num_positions=positions)
+    return RunnableModel(arch.vocab_size, recordings, cache, kernels, narrowest, adapters=bank)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import (
-    Head,
-    LayerNorm,
-    Module,
-    ReplicatedLinear,
-    Table,
-    TokenEmbedding,
-)
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, Table, TokenEmbedding
+from mindbatch.layers.linear import ReplicatedLinear
+from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import gpt2, gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.tensor_spec import Part
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' OPTConfig.
 DEFAULTS = {
@@ -82,58 +73,61 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between token and position embedding and a last layer norm."""
-    positions = partial(layers.learned_positions, first=FIRST_POSITION)
-    embedding = layers.projected_embedding if layers.arch.embedding_size else layers.embedding
-    return layers.network(embedding, block, partial(layers.layer_norm, "norm"), positions)
+class Block(llama.Block):
+    """x + attention(norm(x)), then x + mlp(norm(x)).
 
-
-def block(layers: Layers, index: int) -> Operation:
-    """GPT-2's; or x = norm(x + attention(x)), then norm(x + mlp(x)), whose norm begins the next one."""
-    if not layers.arch.adds_normed:
-        return gpt2.block(layers, index)
-    name = f"layers.{index}"
-    return layers.block(
-        layers.layer_norm(f"{name}.attention_norm") if index else layers.residual_sum(),
-        layers.attention(f"{name}.attention", index),
-        layers.layer_norm(f"{name}.mlp_norm"),
-        layers.mlp(f"{name}.mlp"),
-    )
-
-
-class Block(Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); or with norms behind the sums.
-
-    Each of those begins what follows it: the first is of the layer before, and the last that of the model.
+    With norms behind the sums, each of them begins what follows it: the first is of the layer before, and the
+    last that of the model. Then it is n + attention(n) for n = norm(x), and the same with the MLP.
     """
 
-    def __init__(self, a: Architecture, index: int) -> None:
-        source, before = _layer(index), _layer(index - 1)
+    attention_norm: Any = None
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source, before = _layer(layer), _layer(layer - 1)
+        self.adds_normed = a.adds_normed
         first, second = f"{source}.self_attn_layer_norm", f"{source}.final_layer_norm"
         if a.adds_normed:
             first, second = f"{before}.final_layer_norm", first
-        if index or not a.adds_normed:
-            self.attention_norm = LayerNorm(first, a.hidden_size)
-        self.attention = llama.Attention(a, f"{source}.self_attn", "out_proj")
-        self.mlp_norm = LayerNorm(second, a.hidden_size)
+        if layer or not a.adds_normed:
+            self.attention_norm = LayerNorm(first, a.hidden_size, a.norm_epsilon)
+        self.attention = llama.Attention(a, f"{source}.self_attn", layer, "out_proj")
+        self.mlp_norm = LayerNorm(second, a.hidden_size, a.norm_epsilon)
         self.mlp = llama.Mlp(a, source, ["fc1"], "fc2")
 
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        if not self.adds_normed:
+            return super().forward(x_TH, tokens)
+        normed_TH = x_TH if self.attention_norm is None else self.attention_norm(x_TH)
+        normed_TH = self.mlp_norm(self.attention(normed_TH, tokens) + normed_TH)
+        return self.mlp(normed_TH, tokens) + normed_TH
 
-class Model(Module):
+
+class Model(Decoder):
     """Token and position embedding, blocks, a last norm and the head, between two matrices in OPT-350m."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         hidden, width = a.hidden_size, a.embedding_size or a.hidden_size
         self.embedding = TokenEmbedding(f"{DECODER}.embed_tokens", a.vocab_size, width)
-        self.positions = Table(f"{DECODER}.embed_positions", a.max_positions + FIRST_POSITION, hidden)
+        rows = a.max_positions + FIRST_POSITION
+        self.positions = Table(f"{DECODER}.embed_positions", rows, hidden, FIRST_POSITION)
         last = _layer(a.num_layers - 1) if a.adds_normed else DECODER
-        self.norm = LayerNorm(f"{last}.final_layer_norm", hidden)
+        self.norm = LayerNorm(f"{last}.final_layer_norm", hidden, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, width, tied=a.tied)
         if a.embedding_size:
             self.embedding.project = ReplicatedLinear(Part(f"{DECODER}.project_in.weight", hidden, width))
             self.head.project = ReplicatedLinear(Part(f"{DECODER}.project_out.weight", width, hidden))
-        self.layers = [Block(a, index) for index in range(a.num_layers)]
+        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
+
+    def embed(self, tokens: Tokens) -> Any:
+        rows = self.embedding(tokens)
+        if self.arch.embedding_size:
+            rows = self.embedding.project(rows, tokens)
+        return rows + self.positions(tokens.positions)
+
+    def finish(self, x_TH: Any, tokens: Tokens) -> Any:
+        hidden_TH = self.norm(x_TH)
+        return self.head.project(hidden_TH, tokens) if self.arch.embedding_size else hidden_TH
 
 
 def _layer(index: int) -> str:
@@ -144,7 +138,6 @@ MODEL = replace(
     gpt2.MODEL,
     describe=describe,
     tree=Model,
-    network=network,
     defaults=DEFAULTS,
     prefix="model.",
     unused_tensors=(),

@@ -7,27 +7,21 @@ MindFormers 1.0's models/pangualpha and of modeling_gptpangu.py in the published
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import (
-    ColumnLinear,
-    Head,
-    LayerNorm,
-    Module,
-    RowLinear,
-    Table,
-    TokenEmbedding,
-)
+from mindbatch.kernels.operations.dense import joined
+from mindbatch.layers.attention import PagedAttention
+from mindbatch.layers.decoder import Decoder
+from mindbatch.layers.embedding import Head, Table, TokenEmbedding
+from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.module import Module
+from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import gpt2, gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.tensor_spec import Part
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.layer import Operation
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of GPTPanguConfig of the published 2.6B model.
 DEFAULTS = {
@@ -72,65 +66,69 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-def network(layers: Layers) -> Network:
-    """Blocks between token and position embedding and the head, which no norm precedes."""
-    table = f"layers.{layers.arch.num_layers - 1}.positions.weight"
-    return layers.network(layers.embedding, block, None, layers.learned_positions, by_position=table)
-
-
-def block(layers: Layers, index: int) -> Operation:
-    """GPT-2's, and the one at the top."""
-    if index < layers.arch.num_layers - 1:
-        return gpt2.block(layers, index)
-    return layers.query_block(f"layers.{index}", index)
-
-
 class QueryAttention(Module):
-    """The same with queries of positions, so that their matrix is another one than keys and values have."""
+    """Attention whose queries are of positions: their matrix is another than that of keys and values."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
         query, *keys = llama.qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
         self.q, self.kv = ColumnLinear(query, bias=True), ColumnLinear(*keys, bias=True)
+        self.attend = PagedAttention(a, layer)
         self.output = RowLinear(Part(f"{source}.c_proj.weight", a.hidden_size, a.hidden_size), bias=True)
 
+    def forward(self, x_TH: Any, queries_TH: Any, tokens: Tokens) -> Any:
+        qkv = joined(self.q(queries_TH, tokens), self.kv(x_TH, tokens))
+        return self.output(self.attend(qkv, tokens), tokens)
 
-class Block(Module):
+
+class Block(llama.Block):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size)
-        self.attention: Module = llama.Attention(a, f"{source}.attn", "c_proj")
-        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size)
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source = f"transformer.h.{layer}"
+        self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)
+        self.attention = llama.Attention(a, f"{source}.attn", layer, "c_proj")
+        self.mlp_norm = LayerNorm(f"{source}.ln_2", a.hidden_size, a.norm_epsilon)
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
 class LastBlock(Block):
     """The one at the top: a norm of all that came before, and queries made of a table of positions."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
+    def __init__(self, a: Architecture, layer: int) -> None:
         self.positions = Table("transformer.wqe", a.max_positions, a.hidden_size)
-        self.first_norm = LayerNorm("transformer.ln_f", a.hidden_size)
-        super().__init__(a, source)
-        self.attention = QueryAttention(a, f"{source}.attn")
+        self.first_norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
+        super().__init__(a, layer)
+        self.attention = QueryAttention(a, f"transformer.h.{layer}.attn", layer)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = self.first_norm(x_TH)
+        queries_TH = self.positions(tokens.positions)
+        x_TH = x_TH + self.attention(self.attention_norm(x_TH), queries_TH, tokens)
+        return x_TH + self.mlp(self.mlp_norm(x_TH), tokens)
 
 
-class Model(Module):
-    """Token and position embedding, blocks and the head."""
+class Model(Decoder):
+    """Token and position embedding, blocks and the head, which no norm precedes."""
 
     def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
         self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
         self.positions = Table("transformer.wpe", a.max_positions, a.hidden_size)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
         last = a.num_layers - 1
-        self.layers: list[Block] = [Block(a, f"transformer.h.{index}") for index in range(last)]
-        self.layers.append(LastBlock(a, f"transformer.h.{last}"))
+        self.layers = [*(Block(a, layer) for layer in range(last)), LastBlock(a, last)]
+
+    def embed(self, tokens: Tokens) -> Any:
+        return self.embedding(tokens) + self.positions(tokens.positions)
+
+    def finish(self, x_TH: Any, tokens: Tokens) -> Any:
+        return x_TH
 
 
 MODEL = replace(
     gpt2.MODEL,
     describe=describe,
     tree=Model,
-    network=network,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from mindbatch.layers.parameters import Module
 from mindbatch.models import glm, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
@@ -94,14 +93,18 @@ class Attention(llama.Attention):
         return llama.qkv_parts(a, f"{source}.qkv_proj.weight")
 
 
+class Block(glm.Block):
+    """glm's, whose query, key and value are one tensor, too."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
+
+
 class Model(llama.Model):
     """Llama's ends around blocks with fused matrices."""
 
-    def block(self, a: Architecture, index: int) -> Module:
-        """The layer of an index."""
-        block = glm.Block(a, index)
-        block.attention = Attention(a, f"model.layers.{index}.self_attn")
-        return block
+    block = Block
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

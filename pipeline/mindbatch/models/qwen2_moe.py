@@ -43,10 +43,16 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=replace(found, shared=(shared,), shared_is_gated=True))
 
 
-class Model(experts.Model):
-    """The shared network has names of its own."""
+class Block(experts.Block):
+    """A layer whose shared network has names of its own."""
 
     names = NAMES
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=experts.network, defaults=DEFAULTS)
+class Model(experts.Model):
+    """Llama's ends around these."""
+
+    block = Block
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

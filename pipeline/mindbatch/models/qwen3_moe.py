@@ -60,7 +60,6 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=experts.Model,
-    network=experts.network,
     defaults=DEFAULTS,
     newer_names={"num_experts": "num_local_experts"},
 )

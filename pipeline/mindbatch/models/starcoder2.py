@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 
-from mindbatch.layers.parameters import LayerNorm, Module
-from mindbatch.models import gpt2, llama
+from mindbatch.layers.norm import LayerNorm
+from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-
-if TYPE_CHECKING:
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' Starcoder2Config.
 DEFAULTS = {key: value for key, value in llama.DEFAULTS.items() if key != "rms_norm_eps"} | {
@@ -44,31 +38,25 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-def network(layers: Layers) -> Network:
-    """GPT-2's blocks between the token embedding and a last layer norm."""
-    return layers.network(layers.embedding, gpt2.block, partial(layers.layer_norm, "norm"))
-
-
-class Block(Module):
+class Block(llama.Block):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, a: Architecture, source: str) -> None:
-        self.attention_norm = LayerNorm(f"{source}.input_layernorm", a.hidden_size)
-        self.attention = llama.Attention(a, f"{source}.self_attn")
-        self.mlp_norm = LayerNorm(f"{source}.post_attention_layernorm", a.hidden_size)
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        source = f"model.layers.{layer}"
+        self.attention_norm = LayerNorm(f"{source}.input_layernorm", a.hidden_size, a.norm_epsilon)
+        self.mlp_norm = LayerNorm(f"{source}.post_attention_layernorm", a.hidden_size, a.norm_epsilon)
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
 class Model(llama.Model):
     """Llama's with layer norms and a plain MLP."""
 
+    block = Block
+
     def __init__(self, a: Architecture) -> None:
         super().__init__(a)
-        self.norm = LayerNorm("model.norm", a.hidden_size)
-
-    def block(self, a: Architecture, index: int) -> Module:
-        """The layer of an index."""
-        return Block(a, f"model.layers.{index}")
+        self.norm = LayerNorm("model.norm", a.hidden_size, a.norm_epsilon)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, network=network, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)

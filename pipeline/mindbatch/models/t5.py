@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from mindbatch.layers.parameters import (
-    ColumnLinear,
-    Head,
-    Module,
-    RmsNorm,
-    RowLinear,
-    TokenEmbedding,
-    Vectors,
-)
+from mindbatch.kernels.operations.attention import cross_attention, write_cache
+from mindbatch.layers.attention import OfLayer
+from mindbatch.layers.decoder import EncoderDecoder
+from mindbatch.layers.distances import DistanceAttention, DistanceBiases
+from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.module import Module
+from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Encoder
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Part
-
-if TYPE_CHECKING:
-    from mindbatch.layers.builder import Layers
-    from mindbatch.layers.decoder import Network
 
 # Of transformers' T5Config.
 DEFAULTS = {
@@ -131,15 +125,11 @@ def _start_id(reader: ConfigReader) -> int:
     return found
 
 
-def network(layers: Layers) -> Network:
-    """Encoder and decoder over one token embedding, each with a last RMS norm."""
-    return layers.encoder_decoder(
-        partial(layers.encoder_block, "encoder.layers"), partial(layers.cross_block, "layers")
-    )
-
-
 class Attention(Module):
-    """fused: the matrices of the checkpoint, by their letters, that make one of ours."""
+    """Products before and behind attention.
+
+    fused: the matrices of the checkpoint, by their letters, that make one of ours.
+    """
 
     def __init__(self, a: Architecture, source: str, **fused: str) -> None:
         width, hidden, unit = a.heads * a.head_dim, a.hidden_size, a.head_dim
@@ -149,48 +139,103 @@ class Attention(Module):
         self.output = RowLinear(Part(f"{source}.o.weight", hidden, width))
 
 
+class SelfAttention(Attention):
+    """Over all tokens in the encoder, over those before in the decoder, with a bias by distance."""
+
+    qkv: ColumnLinear
+
+    def __init__(self, a: Architecture, source: str, stack: str, layer: int) -> None:
+        super().__init__(a, source, qkv="qkv")
+        self.attend = DistanceAttention(a, layer, stack)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        return self.output(self.attend(self.qkv(x_TH, tokens), tokens), tokens)
+
+
+class CrossAttention(Attention):
+    """Over the encoder's positions, whose keys and values are in the decoder's cache."""
+
+    query: ColumnLinear
+    key_value: ColumnLinear
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        super().__init__(a, source, query="q", key_value="kv")
+        self.of_layer = OfLayer(a, layer)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        its = self.of_layer
+        # A decoder's own positions begin where its encoder's end.
+        seen = (*its.cache, tokens.rows, tokens.block_tables, tokens.firsts)
+        return self.output(cross_attention(self.query(x_TH, tokens), *seen, shape=its.shape), tokens)
+
+    def write(self, hidden_TH: Any, tokens: Tokens) -> None:
+        """Puts the keys and values of the encoder's hidden states in the cache."""
+        its = self.of_layer
+        keys_values = self.key_value(hidden_TH, tokens)
+        write_cache(hidden_TH, keys_values, *its.cache, tokens.slots, shape=its.shape)
+
+
 class Block(Module):
     """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, a: Architecture, stack: str, index: int) -> None:
-        layer, hidden, last = f"{stack}.block.{index}.layer", a.hidden_size, 1
-        self.attention_norm = RmsNorm(f"{layer}.0.layer_norm", hidden)
-        self.attention = Attention(a, f"{layer}.0.SelfAttention", qkv="qkv")
-        if stack == "decoder":
-            self.cross_norm, last = RmsNorm(f"{layer}.1.layer_norm", hidden), 2
-            self.cross = Attention(a, f"{layer}.1.EncDecAttention", query="q", key_value="kv")
-        self.mlp_norm = RmsNorm(f"{layer}.{last}.layer_norm", hidden)
+    cross: CrossAttention
+
+    def __init__(self, a: Architecture, stack: str, layer: int) -> None:
+        source, last = f"{stack}.block.{layer}.layer", 1
+        self.attention_norm = llama.norm(a, f"{source}.0.layer_norm")
+        self.attention = SelfAttention(a, f"{source}.0.SelfAttention", stack, layer)
+        self.is_decoder = stack == "decoder"
+        if self.is_decoder:
+            self.cross_norm, last = llama.norm(a, f"{source}.1.layer_norm"), 2
+            self.cross = CrossAttention(a, f"{source}.1.EncDecAttention", layer)
+        self.mlp_norm = llama.norm(a, f"{source}.{last}.layer_norm")
         names = ["wi_0", "wi_1"] if a.encoder is not None and a.encoder.is_gated else ["wi"]
-        self.mlp = llama.Mlp(a, f"{layer}.{last}.DenseReluDense", names, "wo")
+        self.mlp = llama.Mlp(a, f"{source}.{last}.DenseReluDense", names, "wo")
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
+        if self.is_decoder:
+            x_TH = x_TH + self.cross(self.cross_norm(x_TH), tokens)
+        return x_TH + self.mlp(self.mlp_norm(x_TH), tokens)
 
 
-class Stack(Module):
-    """The blocks of the encoder, or of the decoder, and a last norm."""
-
-    def __init__(self, a: Architecture, stack: str, layers: int) -> None:
-        self.norm = RmsNorm(f"{stack}.final_layer_norm", a.hidden_size)
-        self.layers = [Block(a, stack, index) for index in range(layers)]
-
-
-class Model(Stack):
-    """Encoder and decoder over one token embedding, each with biases of scores by distance."""
+class EncoderStack(Module):
+    """The blocks of the encoder, and a last norm."""
 
     def __init__(self, a: Architecture) -> None:
         assert a.encoder is not None
+        self.norm = llama.norm(a, "encoder.final_layer_norm")
+        self.layers = [Block(a, "encoder", layer) for layer in range(a.encoder.num_layers)]
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        for layer in self.layers:
+            x_TH = layer(x_TH, tokens)
+        return self.norm(x_TH)
+
+
+class Model(EncoderDecoder):
+    """Encoder and decoder over one token embedding, each with biases of scores by distance."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__(a)
+        assert a.encoder is not None
         self.embedding = TokenEmbedding("shared", a.vocab_size, a.hidden_size)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.positions = Module()
-        for stack in ("encoder", "decoder"):
-            table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
-            setattr(self.positions, stack, Vectors(table, a.encoder.buckets, a.heads))
-        self.encoder = Stack(a, "encoder", a.encoder.num_layers)
-        super().__init__(a, "decoder", a.num_layers)
+        self.positions = DistanceBiases(a.encoder.buckets, a.heads)
+        self.encoder = EncoderStack(a)
+        self.norm = llama.norm(a, "decoder.final_layer_norm")
+        self.layers = [Block(a, "decoder", layer) for layer in range(a.num_layers)]
+
+    def encode(self, tokens: Tokens) -> Any:
+        hidden_TH = self.encoder(self.embedding(tokens), tokens)
+        for layer in self.layers:
+            layer.cross.write(hidden_TH, tokens)
+        return hidden_TH
 
 
 MODEL = ModelType(
     describe,
     Model,
-    network,
     DEFAULTS,
     prefix="",
     # A table that the first release has and nothing reads.

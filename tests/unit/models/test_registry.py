@@ -13,7 +13,7 @@ from small_configs import LLAMA
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_type_is_declared(model_type: str) -> None:
-    assert callable(declaration(model_type).network)
+    assert callable(declaration(model_type).tree)
 
 
 def test_a_type_is_named_in_two_files_beside_its_module() -> None:

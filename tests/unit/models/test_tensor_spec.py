@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.layers.parameters import ColumnLinear
+from mindbatch.layers.linear import ColumnLinear
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import (

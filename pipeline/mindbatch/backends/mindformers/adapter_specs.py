@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mindbatch.backends.mindformers.description import EMBEDDING, HEAD, Description, GroupedAttention
-from mindbatch.layers.parameters import Head, TokenEmbedding
+from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, fused
 
 

@@ -10,7 +10,6 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.kernels.adapters import AdaptedParameter
 from mindbatch.kernels.low_rank import AdaptedShape
-from mindbatch.layers.decoder import Tensors
 
 MOST_TOKENS = 1 << 18
 """Of a step, padding included: for so many there is a place to keep their slots in."""
@@ -36,7 +35,7 @@ class StepSlots(nn.Cell):
         self.kept = Parameter(zeros, name="adapters.slots", requires_grad=False)
         self.padding = zeros
 
-    def construct(self, adapters: Tensors) -> Tensor:
+    def construct(self, adapters: tuple[Tensor, ...]) -> Tensor:
         [slots] = adapters
         return ops.assign(self.kept, ops.concat((slots, self.padding[slots.shape[0] :])))
 

@@ -11,8 +11,6 @@ from mindbatch.backends.mindformers.adapter_specs import adapter_specs
 from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
 from mindbatch.backends.mindformers.division import division_faults
 from mindbatch.backends.mindformers.families import NOT_ON_ASCEND, PROVIDER, describe, family_of
-from mindbatch.backends.mindformers.legacy.folder_model import LegacyModel, open_legacy
-from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -26,7 +24,6 @@ from mindbatch.models.adapter_names import prefix_renames
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_adapters, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.folder_tensors import left_out_faults
-from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.merged_adapter import MergedAdapter, merge_whole, merged_weights
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
@@ -97,7 +94,7 @@ class MindFormersModel:
 
 def open_folder(
     home: Path, model_type: str, ignore: IgnoredKeys, shard: TensorSlice = WHOLE
-) -> MindFormersModel | LegacyModel:
+) -> MindFormersModel:
     """Reads config.json and the heads of the weights, no more. shard: the rank that is to be loaded.
 
     Raises:
@@ -106,8 +103,6 @@ def open_folder(
         ConfigError: `model_type` is not that of config.json, or the model cannot be divided so.
     """
     source, config = str(home / CONFIG_NAME), read_config(home)
-    if config.get("model_type") in LEGACY_TYPES and foreign_model(config, ignore.names) is None:
-        return open_legacy(home, model_type, ignore, shard)
     family_of(config, source, ignore)  # before the weights: those of others may be of any form
     if model_type not in ("auto", config["model_type"]):
         raise ConfigError(

@@ -20,9 +20,9 @@ from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, 
 from mindbatch.cache.paged import PagedCache, allocate
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.graphs import Network
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.layers.decoder import Network, Tensors
 from mindbatch.models.adapter_bank import AdapterBank
 from mindbatch.models.runnable import RunnableModel
 from mindbatch.parallel.topology import WHOLE, TensorSlice
@@ -41,7 +41,9 @@ class CpuDecoder(nn.Cell):
         self.network = network
         self.keep_slots = slots
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
+    def construct(
+        self, ids: Tensor, positions: Tensor, step: tuple[Tensor, ...], adapters: tuple[Tensor, ...]
+    ) -> Tensor:
         if self.keep_slots is not None:
             ids = ops.depend(ids, self.keep_slots(adapters))
         slots, rows, block_tables, lengths = step
@@ -65,7 +67,9 @@ class AscendDecoder(nn.Cell):
         self.keys = [layer[0] for layer in cache.layers]
         self.values: list[Parameter] | None = [layer[1] for layer in cache.layers if len(layer) > 1] or None
 
-    def construct(self, ids: Tensor, positions: Tensor, step: Tensors, adapters: Tensors) -> Tensor:
+    def construct(
+        self, ids: Tensor, positions: Tensor, step: tuple[Tensor, ...], adapters: tuple[Tensor, ...]
+    ) -> Tensor:
         slots, block_tables, lengths, queries, _ = step
         return self.network(
             input_ids=ids,
@@ -88,13 +92,13 @@ class Head(nn.Cell):
         self.head = head
         self.keep_slots = slots
 
-    def construct(self, hidden: Tensor, adapters: Tensors = ()) -> Tensor:
+    def construct(self, hidden: Tensor, adapters: tuple[Tensor, ...] = ()) -> Tensor:
         if self.keep_slots is not None:
             hidden = ops.depend(hidden, self.keep_slots(adapters))
         return self.head(hidden)
 
 
-def build_network(model: Description, kernels: Kernels, shard: TensorSlice = WHOLE) -> nn.Cell:
+def build_network(model: Description, kernels: MindSporeKernels, shard: TensorSlice = WHOLE) -> nn.Cell:
     """MindFormers' own network, of one rank; `model` gives hidden states, `model.output_layer` their logits.
 
     kernels: of the device. With several ranks `mindspore.communication.init` must have been called before.
@@ -133,7 +137,7 @@ def _classes(family: Family) -> tuple[Any, Any]:
     )
 
 
-def _types(kernels: Kernels) -> dict[str, str]:
+def _types(kernels: MindSporeKernels) -> dict[str, str]:
     """What is computed in which type: softmax, norms, rotations and routing as the weights on a CPU."""
     kind = kernels.float_type.name
     computed = dict.fromkeys(("compute_dtype", "params_dtype", "rotary_dtype"), kind)
@@ -173,7 +177,7 @@ def _attention_shape(module: Any, model: Description) -> AttentionShape:
 def assemble(
     network: nn.Cell,
     model: Description,
-    kernels: Kernels,
+    kernels: MindSporeKernels,
     geometry: CacheGeometry,
     bank: AdapterBank | None = None,
 ) -> RunnableModel:
@@ -192,7 +196,7 @@ def assemble(
     whole = Network(decoder, Head(network.model.output_layer, slots))
     return RunnableModel(
         model.vocab_size,
-        lambda _: whole,
+        lambda: whole,
         cache,
         kernels.for_single_tokens(),
         shapes[0],

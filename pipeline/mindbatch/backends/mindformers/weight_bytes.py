@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindspore import nn
@@ -16,13 +15,11 @@ class WeightBytes:
     other_bytes: int
 
 
-def weight_bytes(
-    network: nn.Cell, layers: nn.CellList, is_cache: Callable[[str], bool] = lambda name: False
-) -> WeightBytes:
-    """layers: those of the network. is_cache: of the name of a parameter that is no weight."""
-    sizes = [_nbytes(layer, is_cache) for layer in layers]
-    return WeightBytes(sizes, _nbytes(network, is_cache) - sum(sizes))
+def weight_bytes(network: nn.Cell, layers: nn.CellList) -> WeightBytes:
+    """layers: those of the network."""
+    sizes = [*map(_nbytes, layers)]
+    return WeightBytes(sizes, _nbytes(network) - sum(sizes))
 
 
-def _nbytes(cell: nn.Cell, is_cache: Callable[[str], bool]) -> int:
-    return sum(each.nbytes for name, each in cell.parameters_and_names() if not is_cache(name))
+def _nbytes(cell: nn.Cell) -> int:
+    return sum(each.nbytes for _, each in cell.parameters_and_names())

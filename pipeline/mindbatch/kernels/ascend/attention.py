@@ -5,8 +5,8 @@ from __future__ import annotations
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
+from mindbatch.kernels.ascend.gathered_attention import GatheredAttention
 from mindbatch.kernels.ascend.limits import needs_gathering
-from mindbatch.kernels.gathered_attention import GatheredAttention
 from mindbatch.kernels.shapes import AttentionShape
 
 HIDDEN = -10000.0
@@ -120,7 +120,7 @@ def is_plain(shape: AttentionShape) -> bool:
 
 
 class AscendCacheWriter(nn.Cell):
-    """`CacheWriter` by ReshapeAndCache."""
+    """(x, keys, values [T, heads * head_dim], caches, slots) -> x and the caches, once they are written."""
 
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.reference_experts import Router
+from mindbatch.kernels.ascend.router import Router
 from mindbatch.kernels.shapes import ExpertsShape
 
 _COUNTS = 2
@@ -18,7 +18,7 @@ _OF_ROWS, _ONE_OUTPUT, _BY_COUNTS = 0, 3, 1
 
 
 class Experts(nn.Cell):
-    """See `Kernels.experts`; up [experts, width, 2 * inner], the gate first, down [experts, inner, width]."""
+    """See `operations.experts`; up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
 
     def __init__(self, shape: ExpertsShape, activation: nn.Cell) -> None:
         super().__init__(auto_prefix=False)

@@ -1,13 +1,16 @@
-"""The set of kernels on Ascend: which cell computes what, for each kind of step."""
+"""The kernels on Ascend: which cell computes what, for each kind of step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import mindspore
-from mindspore import nn
+from mindspore import Parameter, Tensor, nn
 
+from mindbatch.kernels.adapters import AdapterStore
 from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.ascend.adapters import GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import (
     AscendCacheWriter,
@@ -16,8 +19,15 @@ from mindbatch.kernels.ascend.attention import (
     PromptAttention,
     is_plain,
 )
+from mindbatch.kernels.ascend.encoder_cells import (
+    CacheWrite,
+    CrossAttention,
+    DistanceAttention,
+    StepAttention,
+)
 from mindbatch.kernels.ascend.experts import Experts
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
+from mindbatch.kernels.ascend.latent import Columns, HeadProducts, LatentHeads
 from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.operators import (
     Activation,
@@ -28,6 +38,18 @@ from mindbatch.kernels.ascend.operators import (
     RmsNorm,
     Rotary,
 )
+from mindbatch.kernels.ascend.plain_cells import (
+    Capped,
+    Embedding,
+    IdsFrom,
+    Joined,
+    NormBySums,
+    RotaryAngles,
+    Scaled,
+    SquareSums,
+    Sum,
+    TableRows,
+)
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
     PROMPTS,
@@ -37,15 +59,47 @@ from mindbatch.kernels.ascend.step import (
     rounded_sequences,
     shape_of,
 )
+from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FloatType
-from mindbatch.kernels.reference import ReferenceKernels
-from mindbatch.kernels.reference_latent import HeadProducts
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape, HeadProductsShape
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape
+from mindbatch.kernels.slot_arrays import SlotArrays
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
+from mindbatch.parallel.collectives import all_gather, all_reduce
+from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
+
+_CELLS: Mapping[str, Callable[..., nn.Cell]] = {
+    "activation": Activation,
+    "adapted_embedding": lambda shape: GatheredEmbedding(Embedding()),
+    "adapted_linear": lambda outputs, shape: GatheredLinear(Linear()),
+    "add_norm": lambda epsilon, centred: (AddLayerNorm if centred else AddRmsNorm)(epsilon),
+    "all_gather": all_gather,
+    "all_reduce": all_reduce,
+    "capped": Capped,
+    "columns": Columns,
+    "cross_attention": CrossAttention,
+    "embedding": lambda width: Embedding(),
+    "head_products": HeadProducts,
+    "ids_from": IdsFrom,
+    "joined": Joined,
+    "latent_heads": LatentHeads,
+    "linear": lambda outputs: Linear(),
+    "norm": lambda epsilon, centred: (LayerNorm if centred else RmsNorm)(epsilon),
+    "norm_by_sums": NormBySums,
+    "rotary": Rotary,
+    "rotary_angles": RotaryAngles,
+    "scaled": Scaled,
+    "send_hidden": SendHidden,
+    "square_sums": SquareSums,
+    "sum": Sum,
+    "table_rows": TableRows,
+    "write_cache": lambda shape: CacheWrite(AscendCacheWriter()),
+}
+"""Of operations that every kind of step computes in the same way."""
 
 
-class AscendKernels(ReferenceKernels):
-    """Fused operators; weights and cache in the layouts of the reference kernels."""
+class AscendKernels(MindSporeKernels):
+    """Fused operators. The cache is [blocks, block_size, kv_heads, head_dim]."""
 
     name = "ascend"
     device_target = "Ascend"
@@ -57,6 +111,10 @@ class AscendKernels(ReferenceKernels):
         self._single_tokens = single_tokens
         self._dtype = getattr(mindspore, float_type.name)
 
+    def packed_zeros(self, outputs: int, inputs: int) -> Array:
+        """See `Kernels.packed_zeros`: as it is."""
+        return aligned_zeros((outputs, inputs), self.dtype)
+
     def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
         """See `Kernels.packed_stack`; each matrix is [inputs, outputs], as GroupedMatmulV4 takes it."""
         return aligned_zeros((matrices, inputs, outputs), self.dtype)
@@ -64,41 +122,31 @@ class AscendKernels(ReferenceKernels):
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """See `Kernels.pack`; rows are of one matrix of a stack."""
         if packed.ndim == 2:
-            return super().pack(packed, first_output, rows)
+            packed[first_output : first_output + len(rows)] = rows
+            return 0
         matrix, first = divmod(first_output, packed.shape[2])
         packed[matrix, :, first : first + len(rows)] = rows.T
         return 0
 
-    def linear(self, outputs: int) -> nn.Cell:
-        return Linear()
+    def adapter_store(
+        self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
+    ) -> AdapterStore:
+        return SlotArrays(shapes, adapters, slots, self.dtype, self.held, _send)
+
+    def cell(self, operation: str, **settings: Any) -> nn.Cell:
+        """See `MindSporeKernels.cell`."""
+        make = _CELLS.get(operation)
+        found: nn.Cell = (getattr(self, operation) if make is None else make)(**settings)
+        return found
+
+    def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
+        return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
     def experts(self, shape: ExpertsShape) -> nn.Cell:
         return Experts(shape, Activation(shape.activation, gated=True))
 
-    def head_products(self, shape: HeadProductsShape) -> nn.Cell:
-        return HeadProducts(shape, is_transposed=False)
-
-    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
-        return LayerNorm(epsilon) if centred else RmsNorm(epsilon)
-
-    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
-        return AddLayerNorm(epsilon) if centred else AddRmsNorm(epsilon)
-
-    def rotary(
-        self,
-        shape: AttentionShape,
-        epsilon: float,
-        is_interleaved: bool = False,
-        *,
-        in_halves: bool = False,
-    ) -> nn.Cell:
-        return Rotary(shape, epsilon, is_interleaved, in_halves=in_halves)
-
-    def activation(self, kind: str, gated: bool) -> nn.Cell:
-        return Activation(kind, gated)
-
     def attention(self, shape: AttentionShape) -> nn.Cell:
-        """See `Kernels.attention`. A window is in the mask of steps of kind CHUNKS: all where it hides."""
+        """A window is in the mask of steps of kind CHUNKS: all where it hides."""
         if is_plain(shape):
             return PlainAttention(shape)
         wide = widened(shape)
@@ -106,16 +154,15 @@ class AscendKernels(ReferenceKernels):
         cell = PromptAttention(wide) if self.graph == PROMPTS else CachedAttention(wide, is_masked=is_masked)
         return cell if shape.alibi is None else AlibiAttention(shape, cell, self.dtype)
 
-    def _cache_writer(self, shape: AttentionShape) -> nn.Cell:
-        return AscendCacheWriter()
+    def distance_attention(self, shape: AttentionShape, within_step: bool) -> nn.Cell:
+        return StepAttention(shape) if within_step else DistanceAttention(shape, AscendCacheWriter())
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return super().cache_shapes(widened(shape), geometry)
-
-    def table_width(self, needed: int, maximum: int) -> int:
-        return maximum
+        its = widened(shape)
+        size = (geometry.num_blocks + 1, geometry.block_size, its.kv_heads, its.head_dim)
+        return size, size
 
     def spare_tokens(self, batch_size: int) -> int:
         return rounded_sequences(batch_size + 1)
@@ -147,3 +194,7 @@ class AscendKernels(ReferenceKernels):
     def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
         kind = AdaptedAscendHead if adapted else AscendHead
         return kind(head, self._dtype)
+
+
+def _send(parameter: Parameter, array: Array) -> None:
+    parameter.set_data(Tensor(array))

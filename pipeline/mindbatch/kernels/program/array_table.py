@@ -8,7 +8,7 @@ import numpy as np
 
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.program.outputs import OutputMemory
-from mindbatch.kernels.program.recording import Call, Recording, Symbol
+from mindbatch.kernels.recording import Call, Recording, Symbol
 
 DIMENSIONS = 4  # kMostDimensions in csrc/program.h
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mindbatch.kernels.arrays import CACHE_LINE
-from mindbatch.kernels.program.recording import Recording, Symbol
+from mindbatch.kernels.recording import Recording, Symbol
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.layer import Operation
-from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.recording import ROWS, Recording, recorded
-from mindbatch.kernels.program.step import recorded_head
+from mindbatch.kernels.interface import ProgramKernels
+from mindbatch.kernels.program.step import Programs, StepPrograms, StepRecordings
 from mindbatch.kernels.program.summary import summarised
 from mindbatch.kernels.step import IntArray, Logits, PartArrays, encoder_and_decoder
 
@@ -21,23 +18,13 @@ class EncoderDecoderPrograms:
 
     has_head = True
 
-    def __init__(
-        self,
-        encoder: Operation,
-        decoder: Operation,
-        head: Operation,
-        library: NativeLibrary,
-        *,
-        adapted: bool,
-    ) -> None:
-        """Those of `layers.encoder_decoder.EncoderDecoder`, made by the recorder's kernels.
-
-        adapted: a step brings the slots of its tokens' adapters.
-        """
-        step = _recorded(decoder, adapted)
-        [hidden] = step.outputs
-        self._encoder, self._decoder = Program(_recorded(encoder, adapted), library), Program(step, library)
-        self._head = Program(summarised(recorded_head(head, hidden.shape[1:], adapted=adapted)), library)
+    def __init__(self, recordings: StepRecordings, kernels: ProgramKernels) -> None:
+        assert recordings.encoder is not None
+        assert recordings.head is not None
+        self._encoder, self._decoder = (
+            kernels.program(kernels.lowered(each)) for each in (recordings.encoder, recordings.step)
+        )
+        self._head = kernels.program(summarised(kernels.lowered(recordings.head)))
 
     def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
         """The decoder's hidden states [T, hidden_size]; see `StepPrograms.hidden`.
@@ -65,12 +52,8 @@ class EncoderDecoderPrograms:
         return hidden, decoder, decoded
 
 
-def _recorded(layers: Operation, adapted: bool) -> Recording:
-    """Of the fields of `PartArrays`."""
-    recording = Recording()
-    ids, slots, rows = (recording.input((), np.int32) for _ in range(3))
-    tables = recording.input((ROWS,), np.int32)
-    lengths, firsts, positions = (recording.input((), np.int32) for _ in range(3))
-    step = (slots, rows, tables, lengths, firsts, positions)
-    adapters = (recording.input((), np.int32),) if adapted else ()
-    return recorded(layers, recording, ids, positions, step, adapters)
+def programs_of(recordings: StepRecordings, kernels: ProgramKernels) -> Programs:
+    """What runs a model's steps."""
+    if recordings.encoder is None:
+        return StepPrograms(recordings, kernels)
+    return EncoderDecoderPrograms(recordings, kernels)

@@ -1,4 +1,4 @@
-"""Norms and activations computed by the products that read them, row by row, as they pack their input."""
+"""Calls made one: sums with the norm behind them, norms and activations with the product that reads them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mindbatch.kernels.program.recording import Call, Recording, Symbol
+from mindbatch.kernels.recording import Call, Recording, Symbol
 
 PRODUCT = "mb_linear"
 ROW_BY_ROW = ("mb_norm", "mb_add_norm", "mb_activation")
 """Functions whose first output may be computed so: see csrc/fused_ops.cpp."""
+
+
+def with_added_norms(recording: Recording) -> Recording:
+    """The recording, with one call for each sum and the first norm of it."""
+    sums = {call.outputs[0] for call in recording.calls if call.operation == "sum"}
+    norms: dict[Symbol, Call] = {}
+    for call in recording.calls:
+        if call.operation == "norm" and call.inputs[0] in sums:
+            norms.setdefault(call.inputs[0], call)
+    joined = {id(call) for call in norms.values()}
+    calls = []
+    for call in recording.calls:
+        norm = norms.get(call.outputs[0]) if call.operation == "sum" else None
+        if norm is not None:
+            outputs = (norm.outputs[0], call.outputs[0])
+            calls.append(Call("add_norm", (*call.inputs, *norm.inputs[1:]), outputs, norm.settings))
+        elif id(call) not in joined:
+            calls.append(call)
+    return replace(recording, calls=calls)
 
 
 def fused(recording: Recording) -> Recording:
@@ -38,12 +57,12 @@ def _fused_calls(recording: Recording) -> Iterator[Call]:
 
 
 def _is_read_by_one(first: Call, product: Call, reads: Counter[Symbol]) -> bool:
-    if first.function not in ROW_BY_ROW or not product.function.startswith(PRODUCT):
+    if first.operation not in ROW_BY_ROW or not product.operation.startswith(PRODUCT):
         return False
     return product.inputs[0] is first.outputs[0] and reads[first.outputs[0]] == 1
 
 
 def _joined(first: Call, product: Call) -> Call:
     """The outputs are those of the first that remain, then the product's."""
-    name = first.function + product.function.removeprefix("mb")
+    name = first.operation + product.operation.removeprefix("mb")
     return Call(name, (*first.inputs, *product.inputs[1:]), (*first.outputs[1:], *product.outputs))

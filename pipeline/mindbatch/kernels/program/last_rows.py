@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mindbatch.kernels.arrays import Array
-from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.recording import ROWS, Call, Recording, Symbol
+from mindbatch.kernels.interface import ProgramKernels
+from mindbatch.kernels.recording import ROWS, Call, Recording, Symbol
 from mindbatch.kernels.step import IntArray
 
-ATTENTION = "mb_attention"
+ATTENTION = ("attention", "mb_attention")
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class CutRecording:
 
 
 def cut_recording(step: Recording, lengths: Symbol) -> CutRecording:
-    """Cuts a step's recording. lengths: the input of how many positions each token sees."""
-    last = max(place for place, call in enumerate(step.calls) if call.function.startswith(ATTENTION))
+    """Cuts a step's lowered recording. lengths: the input of how many positions each token sees."""
+    last = max(place for place, call in enumerate(step.calls) if call.operation.startswith(ATTENTION))
     before = Recording([*step.inputs], step.calls[:last])
     seen = before.input((), lengths.dtype)
     attention = step.calls[last]
@@ -56,10 +55,10 @@ def _symbols(call: Call) -> list[Symbol]:
 class LastRows:
     """A step whose last layer goes on behind its attention for the wanted tokens alone."""
 
-    def __init__(self, step: Recording, lengths: Symbol, library: NativeLibrary) -> None:
+    def __init__(self, step: Recording, lengths: Symbol, kernels: ProgramKernels) -> None:
         cut = cut_recording(step, lengths)
         self._lengths, self._inputs = step.inputs.index(lengths), cut.inputs
-        self._before, self._after = Program(cut.before, library), Program(cut.after, library)
+        self._before, self._after = kernels.program(cut.before), kernels.program(cut.after)
 
     def run(self, step: Sequence[Array], wanted: IntArray | None) -> list[Array]:
         """The step's outputs for the wanted tokens, in that order; None for all."""

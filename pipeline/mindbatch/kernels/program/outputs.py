@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from mindbatch.kernels.arrays import Array
-from mindbatch.kernels.program.recording import Symbol
+from mindbatch.kernels.recording import Symbol
 
 _REFERENCES_OF_OURS = 2  # the attribute, and the argument of getrefcount
 

@@ -13,7 +13,7 @@ from mindbatch.kernels.program.array_table import ArrayTable
 from mindbatch.kernels.program.buffers import plan_buffers
 from mindbatch.kernels.program.fusion import fused
 from mindbatch.kernels.program.outputs import OutputMemory
-from mindbatch.kernels.program.recording import Recording
+from mindbatch.kernels.recording import Recording
 
 
 class _Calls(ctypes.Structure):
@@ -34,7 +34,7 @@ class Program:
     ) -> None:
         """outputs: memory of what it gives, where it shares that with other programs."""
         recording = fused(recording)
-        self._functions = [call.function for call in recording.calls]
+        self._functions = [call.operation for call in recording.calls]
         self._run = library.run_program
         self._buffers = plan_buffers(recording)
         outputs = outputs or [OutputMemory(symbol) for symbol in recording.outputs]

@@ -1,23 +1,36 @@
-"""A model's decoder and head as programs: what a step is run with where nothing is compiled."""
+"""A model's step and head as programs: what a step is run with where nothing is compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.layer import Operation
-from mindbatch.kernels.native_library import NativeLibrary
+from mindbatch.kernels.interface import ProgramKernels, Runnable
 from mindbatch.kernels.program.last_rows import LastRows
 from mindbatch.kernels.program.outputs import OutputMemory
-from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.recording import ROWS, Recording, recorded
 from mindbatch.kernels.program.summary import summarised
+from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.step import Batch, IntArray, Logits
 
 LENGTHS = Batch._fields.index("lengths")
+
+
+@dataclass(frozen=True)
+class StepRecordings:
+    """What a model computes. The inputs of a step are the fields of a `Batch`, or of `PartArrays`.
+
+    step: the hidden states of a step's tokens, or of a decoder's.
+    head: their logits; None of a pipeline stage before the last, as is whole.
+    whole: the hidden states and the logits of a step's tokens.
+    encoder: of an encoder-decoder, whose whole is None.
+    """
+
+    step: Recording
+    head: Recording | None = None
+    whole: Recording | None = None
+    encoder: Recording | None = None
 
 
 class Programs(Protocol):
@@ -44,34 +57,20 @@ class Programs(Protocol):
 class StepPrograms:
     """Each takes any number of tokens. Without a head (a pipeline stage before the last) there is one."""
 
-    def __init__(
-        self,
-        decoder: Operation,
-        head: Operation | None,
-        library: NativeLibrary,
-        *,
-        adapted: bool,
-        num_positions: int = 1,
-    ) -> None:
-        """decoder, head: those of `layers.decoder.Network`, made by the recorder's kernels.
-
-        adapted: a step brings the slots of its tokens' adapters. num_positions: of each token.
-        """
-        step = _recorded_step(decoder, adapted, num_positions)
-        self._head: Program | None = None
-        self._decoder: Program | LastRows
-        if head is None:
-            self._decoder = Program(step, library)
+    def __init__(self, recordings: StepRecordings, kernels: ProgramKernels) -> None:
+        self._head: Runnable | None = None
+        self._decoder: Runnable | LastRows
+        step = kernels.lowered(recordings.step)
+        if recordings.head is None or recordings.whole is None:
+            self._decoder = kernels.program(step)
             return
-        [hidden] = step.outputs
-        self._decoder = LastRows(step, step.inputs[LENGTHS], library)
-        last = summarised(recorded_head(head, hidden.shape[1:], adapted=adapted))
+        self._decoder = LastRows(step, step.inputs[LENGTHS], kernels)
+        last = summarised(kernels.lowered(recordings.head))
         logits = [OutputMemory(symbol) for symbol in last.outputs]
-        self._head = Program(last, library, logits)
-        whole = _recorded_step(decoder, adapted, num_positions)
-        [hidden] = whole.outputs
-        recorded(head, whole, hidden, tuple(whole.inputs[LENGTHS + 1 :]))
-        self._whole = Program(summarised(whole), library, [OutputMemory(hidden), *logits])
+        self._head = kernels.program(last, logits)
+        whole = summarised(kernels.lowered(recordings.whole))
+        hidden = OutputMemory(whole.outputs[0])
+        self._whole = kernels.program(whole, [hidden, *logits])
 
     @property
     def has_head(self) -> bool:
@@ -83,10 +82,8 @@ class StepPrograms:
         wanted: the tokens whose hidden states are given, in rising order; None for all, and without a head.
         """
         if isinstance(self._decoder, LastRows):
-            [hidden] = self._decoder.run(step, wanted)
-        else:
-            [hidden] = self._decoder.run(step)
-        return hidden
+            return self._decoder.run(step, wanted)[0]
+        return self._decoder.run(step)[0]
 
     def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         """Logits of hidden states [S, hidden_size] and, if any, the slots [S] of adapters."""
@@ -98,22 +95,3 @@ class StepPrograms:
         assert self._head is not None
         hidden, *logits = self._whole.run(step)
         return hidden, Logits(*logits)
-
-
-def _recorded_step(decoder: Operation, adapted: bool, num_positions: int) -> Recording:
-    recording = Recording()
-    ids = recording.input((), np.int32)
-    positions = recording.input(() if num_positions == 1 else (num_positions,), np.int32)
-    slots, rows = (recording.input((), np.int32) for _ in range(2))
-    tables = recording.input((ROWS,), np.int32)
-    lengths = recording.input((), np.int32)
-    adapters = (recording.input((), np.int32),) if adapted else ()
-    return recorded(decoder, recording, ids, positions, (slots, rows, tables, lengths), adapters)
-
-
-def recorded_head(head: Operation, width: Sequence[int], *, adapted: bool) -> Recording:
-    """Of hidden states of that width, and the slots of adapters where the model has them."""
-    recording = Recording()
-    hidden = recording.input(width, np.float32)
-    adapters = (recording.input((), np.int32),) if adapted else ()
-    return recorded(head, recording, hidden, adapters)

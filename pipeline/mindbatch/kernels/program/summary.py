@@ -8,7 +8,7 @@ import numpy as np
 
 from mindbatch.kernels.native_weights import PANEL
 from mindbatch.kernels.program.fusion import PRODUCT
-from mindbatch.kernels.program.recording import ROWS, Recording, Symbol
+from mindbatch.kernels.recording import ROWS, Recording, Symbol
 
 HEAD = "mb_head"
 
@@ -21,8 +21,8 @@ def summarised(recording: Recording) -> Recording:
     """
     *before, last = recording.calls
     [*_, logits] = recording.outputs
-    if not last.function.startswith(PRODUCT) or last.outputs != (logits,):
+    if not last.operation.startswith(PRODUCT) or last.outputs != (logits,):
         return recording
     summary = Symbol(recording, (ROWS, 2, -(-logits.shape[1] // PANEL)), np.dtype(np.float32))
-    head = replace(last, function=last.function.replace(PRODUCT, HEAD), outputs=(logits, summary))
+    head = replace(last, operation=last.operation.replace(PRODUCT, HEAD), outputs=(logits, summary))
     return replace(recording, calls=[*before, head], outputs=[*recording.outputs, summary])

@@ -11,7 +11,7 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_fold
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.config.model_schema import ignored_keys
 from mindbatch.engine.prepared_adapters import open_adapters
-from mindbatch.engine.weightless import LEGACY, MINDFORMERS, NATIVE
+from mindbatch.engine.weightless import MINDFORMERS, NATIVE
 from mindbatch.errors import ConfigError
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, rank_places
 from mindbatch.models.architecture import Architecture
@@ -58,8 +58,6 @@ def compiled_model(config: PlanConfig) -> CompiledModel:
     Raises:
         ConfigError, CheckpointError: the model cannot be described, or cut over the ranks.
     """
-    from mindbatch.backends.mindformers.legacy.models import LEGACY_TYPES
-
     assert config.model.checkpoint_name_or_path is not None
     folder = existing_folder(config.model.checkpoint_name_or_path)
     content = read_config(folder)
@@ -69,14 +67,8 @@ def compiled_model(config: PlanConfig) -> CompiledModel:
         "model_type": config.model.type,
         "ignore": [*ignored_keys(config.model).names],
     }
-    is_legacy = config.model.provider == MINDFORMERS and content.get("model_type") in LEGACY_TYPES
-    if is_legacy:
-        return _legacy(config, job)
     if config.layout.qkv_concat:
-        raise ConfigError(
-            "layout.qkv_concat=true: with compile=true for MindFormers' legacy models alone "
-            f"({', '.join(LEGACY_TYPES)} with model.provider=mindformers); remove it"
-        )
+        raise ConfigError("layout.qkv_concat=true: has no effect with compile=true; remove it")
     return _mindformers(config, job) if config.model.provider == MINDFORMERS else _native(config, job)
 
 
@@ -151,24 +143,6 @@ def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     return CompiledModel(facts, model.num_layers, (stage,), told)
 
 
-def _legacy(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
-    """All of its layers are alike; no more of it is known than MindFormers' options can say."""
-    from mindbatch.backends.mindformers.legacy.folder_model import NO_ADAPTERS
-    from mindbatch.backends.mindformers.legacy.models import generation_options
-
-    if config.lora.names:
-        raise ConfigError(NO_ADAPTERS)
-    arch, size = _architecture(config, job, to_be_run=False), config.parallel.model_parallel
-    options = generation_options(arch, job["config"], size, qkv_concat=config.layout.qkv_concat)
-    layers = (0,) if config.layers == "sample" else tuple(range(arch.num_layers))
-    counts = (arch.num_layers,) if config.layers == "sample" else (1,) * arch.num_layers
-    facts = facts_of(arch, size)
-    told = {**job, "network": LEGACY, "options": {**options, "num_layers": len(layers)}}
-    stage = CompiledStage(Stage(range(arch.num_layers)), facts, layers, counts)
-    return CompiledModel(facts, arch.num_layers, (stage,), told)
-
-
-def _architecture(config: PlanConfig, job: Mapping[str, Any], *, to_be_run: bool = True) -> Architecture:
-    """to_be_run: by layers of this project."""
+def _architecture(config: PlanConfig, job: Mapping[str, Any]) -> Architecture:
     ignore = ignored_keys(config.model)
-    return describe(job["config"], job["model_type"], job["source"], to_be_run=to_be_run, ignore=ignore)
+    return describe(job["config"], job["model_type"], job["source"], ignore=ignore)

@@ -271,29 +271,9 @@ def test_its_keys_have_no_effect_without_it(given: list[str]) -> None:
     }
 
 
-def test_a_legacy_model_is_compiled_by_its_options(
-    given: list[str], simulation: Simulation, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulation.reports = ({"layer_bytes": [100], "other_bytes": 7}, *simulation.reports)
-    words = [*given, "model.provider=mindformers", "parallel.model_parallel=2", "layout.qkv_concat=true"]
-    assert run([*words, "report=json"]) == EXIT_DONE
-    found = json.loads(capsys.readouterr().out)
-    assert found["ranks"][0]["memory"]["weight_bytes"] == 7 + 5 * 100
-    job = simulation.job
-    assert (job["network"], job["options"]["num_layers"], job["options"]["qkv_concat"]) == ("legacy", 1, True)
-    simulation.reports = ({"layer_bytes": [100] * 5, "other_bytes": 7},)
-    run([*words, "layers=all"])
-    assert simulation.job["options"]["num_layers"] == 5
-
-
-def test_fused_tensors_are_of_legacy_models_alone(given: list[str]) -> None:
+def test_fused_tensors_have_no_effect(given: list[str]) -> None:
     (line,) = faults([*given, "layout.qkv_concat=true"])
-    assert line.startswith("layout.qkv_concat=true: with compile=true for MindFormers' legacy models alone")
-
-
-def test_what_a_legacy_network_does_not_have_is_refused(given: list[str]) -> None:
-    (line,) = faults([*given, "model.provider=mindformers", "parallel.model_parallel=8"])
-    assert line == "model.provider=mindformers: parallel.model_parallel=8: must divide key/value heads, 4"
+    assert line == "layout.qkv_concat=true: has no effect with compile=true; remove it"
 
 
 def test_a_model_of_mindformers_tells_its_weights_itself(

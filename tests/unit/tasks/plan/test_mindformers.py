@@ -110,11 +110,13 @@ def test_one_copy_is_compiled_with_its_cache(
 
 def test_beside_what_is_compiled_the_ends_are_cut_as_there(
     given: list[str],
+    tmp_path: Path,
     jobs: list[LayoutJob],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where nothing else is asked for."""
+    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG | {"model_type": "qwen2"}))
     monkeypatch.setattr(compilation, "simulate", lambda *args, **options: [])
     words = [*given, "runtime=ascend", "compile=true", "layout.dir=s", "parallel.model_parallel=2"]
     for more, is_whole in ([], False), (["layout.vocab_emb_dp=true", "layout.replace=true"], True):

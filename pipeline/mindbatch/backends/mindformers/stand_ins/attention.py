@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
 
@@ -17,9 +17,11 @@ class Attention(nn.Cell):
     MindFormers': batch_valid_length is what each token sees, q_seq_lens its row of block_tables.
     """
 
-    def __init__(self, shape: AttentionShape, cache: tuple[Parameter, Parameter], kernels: Kernels) -> None:
+    def __init__(
+        self, shape: AttentionShape, cache: tuple[Parameter, Parameter], kernels: MindSporeKernels
+    ) -> None:
         super().__init__(auto_prefix=False)
-        self.attend = kernels.attention(shape)
+        self.attend = kernels.cell("attention", shape=shape)
         self.key_cache, self.value_cache = cache
 
     def construct(

@@ -18,7 +18,7 @@ from mindbatch.backends.mindformers.stand_ins import (
     router,
     token_dispatcher,
 )
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
 Caches = Sequence[tuple[Parameter, ...]]
@@ -43,7 +43,7 @@ def put_in_for_cpu(
     network: nn.Cell,
     shapes: Sequence[AttentionShape],
     caches: Caches,
-    kernels: Kernels,
+    kernels: MindSporeKernels,
     adapters: ModelAdapters | None = None,
     *,
     tied: bool,
@@ -82,7 +82,7 @@ def put_in_for_cpu(
 
 
 def _put_in_attention(
-    module: Any, shape: AttentionShape, cache: tuple[Parameter, ...], kernels: Kernels
+    module: Any, shape: AttentionShape, cache: tuple[Parameter, ...], kernels: MindSporeKernels
 ) -> None:
     from mindformers.parallel_core.inference.transformer.multi_latent_attention import MLASelfAttention
 

@@ -7,7 +7,7 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.stand_ins.attention import Attention
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
 
@@ -48,7 +48,7 @@ class LatentAttention(nn.Cell):
         shape: AttentionShape,
         rank: int,
         cache: tuple[Parameter, Parameter],
-        kernels: Kernels,
+        kernels: MindSporeKernels,
     ) -> None:
         super().__init__(auto_prefix=False)
         self.attention = Attention(shape, cache, kernels)

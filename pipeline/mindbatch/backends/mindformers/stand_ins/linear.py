@@ -12,14 +12,14 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.adapters import AdaptedLayer, ModelAdapters, linear_places
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.tensors import constant, shared_parameter
 from mindbatch.models.adapter_weights import EMBEDDING
 from mindbatch.parallel.collectives import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
-def packed(name: str, weight: FloatArray, kernels: Kernels) -> Parameter:
+def packed(name: str, weight: FloatArray, kernels: MindSporeKernels) -> Parameter:
     """The matrix [outputs, inputs] in the layout of the kernels."""
     array = kernels.packed_zeros(*weight.shape)
     kernels.pack(array, 0, weight)
@@ -37,15 +37,15 @@ class Linear(nn.Cell):
         outputs: int,
         weight: Parameter,
         bias: Tensor,
-        kernels: Kernels,
+        kernels: MindSporeKernels,
         meet: nn.Cell | None = None,
         adapted: AdaptedLayer | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
         if adapted is None:
-            self.product = kernels.linear(outputs)
+            self.product = kernels.cell("linear", outputs=outputs)
         else:
-            self.product = kernels.adapted_linear(outputs, adapted.shape)
+            self.product = kernels.cell("adapted_linear", outputs=outputs, shape=adapted.shape)
         self.stored = () if adapted is None else adapted.stored
         self.slots = None if adapted is None else adapted.slots
         self.weight = weight
@@ -67,17 +67,20 @@ class Embedding(nn.Cell):
         weight: Parameter,
         shape: tuple[int, int],
         shard: TensorSlice,
-        kernels: Kernels,
+        kernels: MindSporeKernels,
         adapted: AdaptedLayer | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
         outputs, width = shape
-        self.rows = kernels.embedding(width) if adapted is None else kernels.adapted_embedding(adapted.shape)
+        if adapted is None:
+            self.rows = kernels.cell("embedding", width=width)
+        else:
+            self.rows = kernels.cell("adapted_embedding", shape=adapted.shape)
         self.stored = () if adapted is None else adapted.stored
         self.slots = None if adapted is None else adapted.slots
         self.weight = weight
         self.first_id = shard.rank * outputs
-        self.reduce = kernels.all_reduce(shard)
+        self.reduce = kernels.cell("all_reduce", shard=shard)
 
     def construct(self, ids: Tensor) -> Tensor:
         if self.first_id > 0:
@@ -107,7 +110,7 @@ class RouterProduct(nn.Cell):
         return self.linear(x)
 
 
-def linear_of(module: Any, kernels: Kernels, adapted: AdaptedLayer | None = None) -> Linear:
+def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | None = None) -> Linear:
     """The same product as a module's of MindFormers, of its loaded weight and bias, and what adapters add."""
     from mindformers.parallel_core.inference.tensor_parallel.layers import RowParallelLinear
 
@@ -117,13 +120,13 @@ def linear_of(module: Any, kernels: Kernels, adapted: AdaptedLayer | None = None
     bias = constant(module.bias.asnumpy(), kernels.dtype) if has_bias else kernels.absent()
     meet = None
     if is_row and not module.delay_allreduce and not module.skip_bias_add:
-        meet = kernels.all_reduce(shard)
+        meet = kernels.cell("all_reduce", shard=shard)
     elif getattr(module, "gather_output", False):
-        meet = kernels.all_gather(shard, outputs * shard.size)
+        meet = kernels.cell("all_gather", shard=shard, total=outputs * shard.size)
     return Linear(outputs, _weight_of(module, kernels), bias, kernels, meet, adapted)
 
 
-def _weight_of(module: Any, kernels: Kernels) -> Parameter:
+def _weight_of(module: Any, kernels: MindSporeKernels) -> Parameter:
     """The matrix of a module as the kernels take it."""
     return packed(module.weight.name, module.weight.asnumpy(), kernels)
 
@@ -133,19 +136,19 @@ def _shard_of(module: Any) -> TensorSlice:
     return WHOLE if group is None else TensorSlice(group.rank, group.size)
 
 
-def put_in_router(module: Any, kernels: Kernels) -> None:
+def put_in_router(module: Any, kernels: MindSporeKernels) -> None:
     """Replaces the product of a TopKRouter."""
     module.matmul = RouterProduct(linear_of(module, kernels))
 
 
-def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: Kernels) -> None:
+def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: MindSporeKernels) -> None:
     """Replaces the linear layers that a module holds, of some kinds."""
     for name, child in list(module.name_cells().items()):
         if isinstance(child, kinds):
             setattr(module, name, linear_of(child, kernels))
 
 
-def put_in_adapted(network: Any, adapters: ModelAdapters, kernels: Kernels, *, tied: bool) -> None:
+def put_in_adapted(network: Any, adapters: ModelAdapters, kernels: MindSporeKernels, *, tied: bool) -> None:
     """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied model."""
     for name, (owner, attribute) in linear_places(network):
         if (adapted := adapters.of(name)) is not None:
@@ -156,13 +159,15 @@ def put_in_adapted(network: Any, adapters: ModelAdapters, kernels: Kernels, *, t
         _put_in_embedding(network.model, _weight_of(embedding, kernels), kernels, adapted)
 
 
-def share_with_head(model: Any, kernels: Kernels, adapters: ModelAdapters | None) -> None:
+def share_with_head(model: Any, kernels: MindSporeKernels, adapters: ModelAdapters | None) -> None:
     """Lets the embedding of a tied model read the head's packed matrix: nothing is held twice."""
     adapted = None if adapters is None else adapters.of(EMBEDDING)
     _put_in_embedding(model, model.output_layer.weight, kernels, adapted)
 
 
-def _put_in_embedding(model: Any, weight: Parameter, kernels: Kernels, adapted: AdaptedLayer | None) -> None:
+def _put_in_embedding(
+    model: Any, weight: Parameter, kernels: MindSporeKernels, adapted: AdaptedLayer | None
+) -> None:
     embedding = model.embedding.word_embeddings
     shape, shard = embedding.weight.shape, _shard_of(embedding)
     model.embedding.word_embeddings = Embedding(weight, shape, shard, kernels, adapted)

@@ -6,15 +6,15 @@ from typing import Any
 
 from mindspore import Tensor, nn
 
-from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 
 
 class RmsNorm(nn.Cell):
     """(x [..., width], weight [width]) -> (x / rms(x) * weight,)."""
 
-    def __init__(self, epsilon: float, kernels: Kernels) -> None:
+    def __init__(self, epsilon: float, kernels: MindSporeKernels) -> None:
         super().__init__(auto_prefix=False)
-        self.norm = kernels.norm(epsilon, centred=False)
+        self.norm = kernels.cell("norm", epsilon=epsilon, centred=False)
         self.no_bias = kernels.absent()
 
     def construct(self, x: Tensor, weight: Tensor) -> tuple[Tensor]:
@@ -22,6 +22,6 @@ class RmsNorm(nn.Cell):
         return (self.norm(rows, weight, self.no_bias).reshape(x.shape),)
 
 
-def put_in(module: Any, kernels: Kernels) -> None:
+def put_in(module: Any, kernels: MindSporeKernels) -> None:
     """Replaces the operator of an RMSNorm."""
     module.norm = RmsNorm(module.eps, kernels)

@@ -1,4 +1,4 @@
-"""A mixture of experts from MindSpore's operators: every expert computes every token, and most count 0."""
+"""Which experts compute a row, by MindSpore's operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.routing import Routing
-from mindbatch.kernels.shapes import ExpertsShape
 
 _LEAST = 1e-20  # is added to a sum that is divided by
 _WORSE = 1e30  # what experts of other groups score less
@@ -44,30 +43,6 @@ class Router(nn.Cell):
         _, groups = ops.topk(best, its.chosen_groups)
         is_best = _is_each(groups, its.groups).sum(1).expand_dims(2)
         return (grouped + (is_best - 1) * _WORSE).reshape(candidates.shape)
-
-
-class Experts(nn.Cell):
-    """See `Kernels.experts`. Memory is experts x T."""
-
-    def __init__(self, shape: ExpertsShape, activation: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.experts, self.inner = shape.routing.experts, shape.inner
-        self.router = Router(shape.routing)
-        self.activation = activation
-        self.product = ops.BatchMatMul(transpose_b=True)
-
-    def construct(self, x: Tensor, router: Tensor, correction: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        experts, (tokens, width) = self.experts, x.shape
-        weights, chosen = self.router(x, router, correction)
-        every = (_is_each(chosen, experts) * weights.expand_dims(2)).sum(1)
-        inputs = ops.broadcast_to(x.expand_dims(0), (experts, tokens, width))
-        active = self.activation(
-            self.product(inputs, up.reshape(experts, -1, width)).reshape(-1, 2 * self.inner)
-        )
-        outputs = self.product(
-            active.reshape(experts, tokens, self.inner), down.reshape(experts, width, self.inner)
-        )
-        return ops.sum(outputs * ops.transpose(every, (1, 0)).expand_dims(2), 0)
 
 
 def _is_each(chosen: Tensor, count: int) -> Tensor:

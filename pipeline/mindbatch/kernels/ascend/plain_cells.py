@@ -1,4 +1,4 @@
-"""What every set of kernels can compute with MindSpore's operators on any device."""
+"""What plain operators of MindSpore compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mindbatch.kernels.tensors import constant
 
 
 class RotaryAngles(nn.Cell):
-    """positions [T] or [T, P] int32 -> cos, sin [T, rotary_dim / 2] float32; see `Kernels.rotary_angles`."""
+    """See `operations.rotation.rotary_angles`."""
 
     def __init__(self, inverse_frequencies: Sequence[float], scale: float) -> None:
         super().__init__(auto_prefix=False)
@@ -26,6 +26,15 @@ class RotaryAngles(nn.Cell):
         if self.scale != 1.0:
             return ops.cos(angles) * self.scale, ops.sin(angles) * self.scale
         return ops.cos(angles), ops.sin(angles)
+
+
+class Embedding(nn.Cell):
+    """Rows of the matrix; ids outside it give zeros (another rank has them)."""
+
+    def construct(self, ids: Tensor, weight: Tensor) -> Tensor:
+        inside = ops.logical_and(ids >= 0, ids < weight.shape[0])
+        rows = ops.gather(weight, ops.clamp(ids, 0, weight.shape[0] - 1), 0)
+        return rows * ops.cast(inside, rows.dtype).expand_dims(1)
 
 
 class TableRows(nn.Cell):
@@ -88,7 +97,7 @@ class Joined(nn.Cell):
 
 
 class SquareSums(nn.Cell):
-    """See `Kernels.square_sums`."""
+    """See `operations.rotation.square_sums`."""
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
@@ -101,7 +110,7 @@ class SquareSums(nn.Cell):
 
 
 class NormBySums(nn.Cell):
-    """See `Kernels.norm_by_sums`."""
+    """See `operations.rotation.norm_by_sums`."""
 
     def __init__(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> None:
         super().__init__(auto_prefix=False)

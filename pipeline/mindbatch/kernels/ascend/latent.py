@@ -1,4 +1,4 @@
-"""What latent attention computes beside attention itself, with MindSpore's operators."""
+"""What latent attention computes beside attention itself."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ class Columns(nn.Cell):
 
 
 class HeadProducts(nn.Cell):
-    """See `Kernels.head_products`; matrices are [heads * outputs, inputs], or [heads, inputs, outputs]."""
+    """See `operations.latent.head_products`; matrices are [heads, inputs, outputs]."""
 
-    def __init__(self, shape: HeadProductsShape, is_transposed: bool) -> None:
+    def __init__(self, shape: HeadProductsShape) -> None:
         super().__init__(auto_prefix=False)
         self.heads, self.stride, self.first = shape.heads, shape.stride, shape.first
-        self.inputs, self.is_transposed = shape.inputs, is_transposed
-        self.product = ops.BatchMatMul(transpose_b=is_transposed)
+        self.inputs = shape.inputs
+        self.product = ops.BatchMatMul()
 
     def construct(self, x: Tensor, matrices: Tensor) -> Tensor:
         tokens = x.shape[0]
         x = _part(x, 0, self.heads * self.stride).reshape(tokens, self.heads, self.stride)
         x = _part(x, self.first, self.inputs)
-        if self.is_transposed:
-            matrices = matrices.reshape(self.heads, -1, self.inputs)
         return mint.transpose(self.product(mint.transpose(x, 0, 1), matrices), 0, 1).reshape(tokens, -1)
 
 
 class LatentHeads(nn.Cell):
-    """See `Kernels.latent_heads`."""
+    """See `operations.latent.latent_heads`."""
 
     def __init__(self, heads: int, rope: int) -> None:
         super().__init__(auto_prefix=False)

@@ -1,18 +1,16 @@
-"""What an encoder-decoder has beside a decoder, from MindSpore's operators."""
+"""What an encoder-decoder has beside a decoder."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.gathered_attention import NEVER, GatheredAttention, by_head
+from mindbatch.kernels.ascend.gathered_attention import NEVER, GatheredAttention, by_head
 from mindbatch.kernels.shapes import AttentionShape
 
 
 class StepAttention(nn.Cell):
-    """See `Kernels.distance_attention`, within a step: nothing is cached.
+    """See `operations.attention.distance_attention`, within a step: nothing is cached.
 
     It computes in float32; scores are [heads, T, T].
     """
@@ -40,10 +38,10 @@ class StepAttention(nn.Cell):
 
 
 class DistanceAttention(nn.Cell):
-    """See `Kernels.distance_attention`: over the cache, of which each token's blocks are gathered."""
+    """See `operations.attention.distance_attention`: each token's blocks of the cache are gathered."""
 
     def __init__(self, shape: AttentionShape, write: nn.Cell) -> None:
-        """`write`: as `CacheWriter`."""
+        """`write`: as `AscendCacheWriter`."""
         super().__init__(auto_prefix=False)
         self.heads, self.head_dim, self.scale = shape.heads, shape.head_dim, shape.scale
         self.write = write
@@ -70,7 +68,7 @@ class DistanceAttention(nn.Cell):
 
 
 class CrossAttention(nn.Cell):
-    """See `Kernels.cross_attention`."""
+    """See `operations.attention.cross_attention`."""
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
@@ -93,10 +91,10 @@ class CrossAttention(nn.Cell):
 
 
 class CacheWrite(nn.Cell):
-    """See `Kernels.write_cache`."""
+    """See `operations.attention.write_cache`."""
 
     def __init__(self, write: nn.Cell) -> None:
-        """`write`: as `CacheWriter`."""
+        """`write`: as `AscendCacheWriter`."""
         super().__init__(auto_prefix=False)
         self.write = write
 
@@ -105,24 +103,6 @@ class CacheWrite(nn.Cell):
     ) -> Tensor:
         key, value = mint.chunk(keys_values, 2, -1)
         return self.write(x, key, value, key_cache, value_cache, slots)[0]
-
-
-class CacheWriter(nn.Cell):
-    """(x, keys, values [T, heads * head_dim], caches, slots) -> x and the caches, once they are written."""
-
-    def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(auto_prefix=False)
-        self.heads, self.head_dim = shape.kv_heads, shape.head_dim
-        self.update = ops.ScatterNdUpdate()
-
-    def construct(
-        self, x: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
-    ) -> Any:
-        block_size = key_cache.shape[1]
-        where = ops.stack((slots // block_size, slots % block_size), 1)
-        keys = self.update(key_cache, where, key.reshape(-1, self.heads, self.head_dim))
-        values = self.update(value_cache, where, value.reshape(-1, self.heads, self.head_dim))
-        return ops.depend(x, (keys, values)), keys, values
 
 
 def biases(table: Tensor, distances: Tensor) -> Tensor:

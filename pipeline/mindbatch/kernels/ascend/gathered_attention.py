@@ -7,7 +7,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.alibi import Alibi
-from mindbatch.kernels.plain_cells import capped
+from mindbatch.kernels.ascend.plain_cells import capped
 from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.tensors import constant
 

@@ -1,0 +1,87 @@
+"""A recording as one cell of MindSpore: its calls, one line each, as the source of a `construct`."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from mindspore import nn
+
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.recording import Call, Recording, Symbol
+
+DECODER = ("ids", "positions", "step[0]", "step[1]", "step[2]", "step[3]", "adapters[0]")
+"""The inputs of a step's recording as the outermost cell hands them on; attention takes all of `step`."""
+OF_PART = ("ids", *(f"step[{place}]" for place in range(5)), "positions", "adapters[0]")
+"""The same of an encoder or its decoder."""
+HEAD = ("hidden", "adapters[0]")
+
+_TAKE_STEPS = ("attention", "distance_attention")
+_NUMBERS = count()
+
+
+def recorded_cell(recording: Recording, kernels: MindSporeKernels, inputs: Sequence[str]) -> nn.Cell:
+    """inputs: expressions for those of the recording, of the arguments of DECODER or of HEAD."""
+    arguments = "hidden, adapters" if inputs is HEAD else "ids, positions, step, adapters"
+    written = _Writer(kernels, dict(zip(recording.inputs, inputs, strict=False)))
+    lines = [written.line(call) for call in recording.calls]
+    found = ", ".join(written.expression(each) for each in recording.outputs)
+    body = "".join(f"        {line}\n" for line in (*lines, f"return {found}"))
+    source = f"class Recorded(nn.Cell):\n    def construct(self, {arguments}):\n{body}"
+    cell: nn.Cell = _module_of(source).Recorded(auto_prefix=False)
+    for name, value in written.attributes.items():
+        setattr(cell, name, value)
+    return cell
+
+
+def _module_of(source: str) -> ModuleType:
+    """A module of such a source. MindSpore's parser imports it by its name and reads it from `linecache`."""
+    name = f"mindbatch_recorded_{next(_NUMBERS)}"
+    module = ModuleType(name)
+    vars(module)["nn"] = nn
+    file = f"<{name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    sys.modules[name] = module
+    exec(compile(source, file, "exec"), vars(module))
+    return module
+
+
+class _Writer:
+    """Lines of calls, and the cells and parameters that they name."""
+
+    def __init__(self, kernels: MindSporeKernels, names: Mapping[Symbol, str]) -> None:
+        self._kernels, self._names = kernels, dict(names)
+        self._step = {symbol for symbol, name in names.items() if name.startswith("step")}
+        self._held: dict[int, str] = {}
+        self.attributes: dict[str, Any] = {"absent": kernels.absent()}
+
+    def expression(self, each: Any) -> str:
+        """What a call reads."""
+        if each is None:
+            return "self.absent"
+        if isinstance(each, Symbol):
+            return self._names[each]
+        if id(each) not in self._held:
+            name = f"held_{len(self._held)}"
+            self._held[id(each)], self.attributes[name] = name, each
+        return f"self.{self._held[id(each)]}"
+
+    def line(self, call: Call) -> str:
+        """An assignment."""
+        cell = f"cell_{len(self.attributes)}"
+        self.attributes[cell] = self._kernels.cell(call.operation, **call.settings)
+        if call.operation in _TAKE_STEPS:
+            qkv, keys, values, *others = call.inputs
+            weights = [each for each in others if not isinstance(each, Symbol)]
+            given = [*map(self.expression, (qkv, keys, values)), "*step", *map(self.expression, weights)]
+        else:
+            given = [*map(self.expression, call.inputs)]
+        for symbol in call.outputs:
+            self._names[symbol] = f"x_{len(self._names)}"
+        # What writes the cache gives what it is written before.
+        outputs = [self._names[symbol] for symbol in call.outputs] or given[:1]
+        return f"{', '.join(outputs)} = self.{cell}({', '.join(given)})"

@@ -1,0 +1,185 @@
+"""Attention over the paged cache.
+
+Caches [blocks, block_size, kv_heads, head_dim]. Of a step slots, rows, lengths [T] and tables [S, W]; see
+`kernels.step.Batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.recording import operation
+from mindbatch.kernels.shapes import AttentionShape
+from mindbatch.kernels.step import IntArray
+
+
+def _heads(x: Any, *others: Any, shape: AttentionShape, **settings: Any) -> int:
+    return shape.heads * shape.head_dim
+
+
+@operation(_heads)
+def attention(
+    qkv: FloatArray,
+    keys: Array,
+    values: Array,
+    slots: IntArray,
+    rows: IntArray,
+    tables: IntArray,
+    lengths: IntArray,
+    *,
+    shape: AttentionShape,
+) -> FloatArray:
+    """qkv [T, (heads + 2 * kv_heads) * head_dim] -> [T, heads * head_dim].
+
+    The step's keys and values are written to the cache before any token attends.
+    """
+    heads = qkv.reshape(len(qkv), -1, shape.head_dim)
+    queries, own = heads[:, : shape.heads], heads[:, shape.heads :]
+    _write(keys, own[:, : shape.kv_heads], slots)
+    _write(values, own[:, shape.kv_heads :], slots)
+    y = np.zeros_like(queries)
+    for tokens, table in _sequences(rows, tables, lengths):
+        seen = lengths[tokens][:, None]
+        positions = np.arange(seen.max())
+        scores = _products(queries[tokens], _positions(keys, table, len(positions)), shape)
+        if shape.softcap:
+            scores = np.tanh(scores / np.float32(shape.softcap)) * np.float32(shape.softcap)
+        if shape.alibi is not None:
+            scores = scores + _alibi(shape, positions, seen)
+        visible = positions < seen
+        if shape.window:
+            visible &= positions >= seen - shape.window
+        y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)))
+    return y.reshape(len(qkv), -1)
+
+
+@operation(_heads)
+def distance_attention(
+    qkv: FloatArray,
+    keys: Array,
+    values: Array,
+    slots: IntArray,
+    rows: IntArray,
+    tables: IntArray,
+    lengths: IntArray,
+    firsts: IntArray,
+    positions: IntArray,
+    bias: Array,
+    *,
+    shape: AttentionShape,
+    within_step: bool,
+) -> FloatArray:
+    """The same for tokens that see the positions [first, length), with a bias by distance.
+
+    A score gets the bias [heads, 2 * farthest + 1] of key - own position, counted from -farthest on.
+    within_step: the step has all tokens of its rows, which see each other.
+    """
+    heads = qkv.reshape(len(qkv), 3, shape.heads, shape.head_dim)
+    _write(keys, heads[:, 1], slots)
+    _write(values, heads[:, 2], slots)
+    y, farthest = np.zeros_like(heads[:, 0]), bias.shape[1] // 2
+    for tokens, table in _sequences(rows, tables, lengths):
+        places = np.arange(lengths[tokens].max())
+        scores = _products(heads[tokens, 0], _positions(keys, table, len(places)), shape)
+        distances = np.clip(places - positions[tokens][:, None], -farthest, farthest) + farthest
+        visible = (places < lengths[tokens][:, None]) & (places >= firsts[tokens][:, None])
+        scores = scores + bias[:, distances].swapaxes(0, 1)
+        y[tokens] = _weighed(scores, visible, _positions(values, table, len(places)))
+    return y.reshape(len(qkv), -1)
+
+
+@operation(_heads)
+def cross_attention(
+    queries: FloatArray,
+    keys: Array,
+    values: Array,
+    rows: IntArray,
+    tables: IntArray,
+    lengths: IntArray,
+    *,
+    shape: AttentionShape,
+) -> FloatArray:
+    """queries [T, heads * head_dim] over what the cache has -> [T, heads * head_dim]."""
+    heads = queries.reshape(len(queries), shape.heads, shape.head_dim)
+    y = np.zeros_like(heads)
+    for tokens, table in _sequences(rows, tables, lengths):
+        seen = lengths[tokens][:, None]
+        positions = np.arange(seen.max())
+        scores = _products(heads[tokens], _positions(keys, table, len(positions)), shape)
+        y[tokens] = _weighed(scores, positions < seen, _positions(values, table, len(positions)))
+    return y.reshape(len(queries), -1)
+
+
+@operation(lambda *shapes, shape: ())
+def write_cache(
+    x: FloatArray,
+    keys_values: FloatArray,
+    keys: Array,
+    values: Array,
+    slots: IntArray,
+    *,
+    shape: AttentionShape,
+) -> None:
+    """keys_values [T, 2 * kv_heads * head_dim]; what is computed of x behind it finds them written."""
+    heads = keys_values.reshape(len(keys_values), 2, shape.kv_heads, shape.head_dim)
+    _write(keys, heads[:, 0], slots)
+    _write(values, heads[:, 1], slots)
+
+
+def _write(cache: Array, heads: FloatArray, slots: IntArray) -> None:
+    inside = slots >= 0
+    block, offset = np.divmod(slots[inside], cache.shape[1])
+    cache[block, offset] = heads[inside]
+
+
+def _sequences(rows: IntArray, tables: IntArray, lengths: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """The tokens of each sequence that see something, and its blocks."""
+    for row in np.unique(rows[lengths > 0]):
+        yield np.flatnonzero((rows == row) & (lengths > 0)), tables[row]
+
+
+def _positions(cache: Array, table: IntArray, count: int) -> FloatArray:
+    """The first so many positions of a sequence [count, kv_heads, head_dim]."""
+    found: FloatArray = cache[table[: -(-count // cache.shape[1])]].reshape(-1, *cache.shape[2:])[:count]
+    return found
+
+
+def _products(queries: FloatArray, keys: FloatArray, shape: AttentionShape) -> FloatArray:
+    """[T, heads, head_dim], [P, kv_heads, head_dim] -> scores [T, heads, P]."""
+    tokens, kv_heads = len(queries), keys.shape[1]
+    grouped = queries.reshape(tokens, kv_heads, -1, shape.head_dim)
+    scores: FloatArray = np.einsum("tkgd,pkd->tkgp", grouped, keys, optimize=True)
+    return scores.reshape(tokens, -1, len(keys)) * np.float32(shape.scale)
+
+
+def _weighed(scores: FloatArray, visible: Array, values: FloatArray) -> FloatArray:
+    """Softmax of scores [T, heads, P] where visible [T, P], times values: [T, heads, head_dim]."""
+    scores = np.where(visible[:, None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    grouped = weights.reshape(len(weights), values.shape[1], -1, len(values))
+    found: FloatArray = np.einsum("tkgp,pkd->tkgd", grouped, values, optimize=True)
+    return found.reshape(len(weights), -1, values.shape[2])
+
+
+def _alibi(shape: AttentionShape, positions: IntArray, seen: IntArray) -> FloatArray:
+    """[T or 1, heads, P] of ALiBi, relative to a token's own position unless they are rounded."""
+    alibi = shape.alibi
+    assert alibi is not None
+    slopes, factor = np.array(alibi.slopes, np.float32)[:, None], np.float32(alibi.factor)
+    if alibi.is_rounded:
+        distances = _nearest_bfloat16(positions.astype(np.float32))
+        return (_nearest_bfloat16(_nearest_bfloat16(slopes) * distances) * factor)[None]
+    distances = (positions - seen + 1).astype(np.float32)[:, None]
+    return slopes * distances * factor
+
+
+def _nearest_bfloat16(x: FloatArray) -> FloatArray:
+    bits = x.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    found: FloatArray = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+    return found

@@ -1,0 +1,116 @@
+"""Products, sums and functions of single rows.
+
+x, y [T, width] float32. "or None" is of vectors that a model has not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.recording import operation
+from mindbatch.kernels.step import IntArray
+
+
+@operation(lambda x, weight, bias, outputs: outputs)
+def linear(x: FloatArray, weight: Array, bias: Array | None, *, outputs: int) -> FloatArray:
+    """x W^T + b; packed weight [outputs, inputs], bias [outputs] or None -> [T, outputs]."""
+    y: FloatArray = x @ weight.T
+    return y if bias is None else y + bias
+
+
+@operation(lambda ids, weight, width: width)
+def embedding(ids: IntArray, weight: Array, *, width: int) -> FloatArray:
+    """ids [T], packed weight [vocabulary, width] -> [T, width]; zeros for ids of other ranks."""
+    inside = (ids >= 0) & (ids < len(weight))
+    rows: FloatArray = weight[np.where(inside, ids, 0)] * inside[:, None]
+    return rows
+
+
+@operation(lambda numbers, table: table[1])
+def table_rows(numbers: IntArray, table: Array) -> FloatArray:
+    """numbers [T], table [rows, width], not packed -> [T, width]."""
+    found: FloatArray = table[numbers]
+    return found
+
+
+@operation(lambda ids, first: None, dtype=np.int32)
+def ids_from(ids: IntArray, *, first: int) -> IntArray:
+    """ids [T] -> ids - first: what the embedding takes of a rank with ids from there on."""
+    return (ids - first).astype(np.int32)
+
+
+@operation()
+def scaled(x: FloatArray, *, factor: float) -> FloatArray:
+    """x * factor."""
+    return x * np.float32(factor)
+
+
+@operation()
+def capped(x: FloatArray, *, cap: float) -> FloatArray:
+    """cap * tanh(x / cap)."""
+    return np.tanh(x / np.float32(cap)) * np.float32(cap)
+
+
+@operation()
+def sum(x: FloatArray, y: FloatArray) -> FloatArray:
+    """x + y."""
+    return x + y
+
+
+@operation(lambda x, y: x[1] + y[1])
+def joined(x: FloatArray, y: FloatArray) -> FloatArray:
+    """x [T, a], y [T, b] -> [T, a + b], side by side."""
+    return np.concatenate((x, y), 1)
+
+
+@operation(lambda x, first, count: count)
+def columns(x: FloatArray, *, first: int, count: int) -> FloatArray:
+    """The numbers of each row from `first` on -> [T, count]."""
+    return x[:, first : first + count]
+
+
+@operation()
+def norm(x: FloatArray, weight: Array, bias: Array | None, *, epsilon: float, centred: bool) -> FloatArray:
+    """Layer norm when centred, else RMS norm; weight [width], bias [width] or None."""
+    if centred:
+        x = x - x.mean(-1, keepdims=True)
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(epsilon)) * weight
+    return y if bias is None else y + bias
+
+
+@operation(lambda x, *others, **settings: (x[1], x[1]))
+def add_norm(
+    x: FloatArray, residual: FloatArray, weight: Array, bias: Array | None, *, epsilon: float, centred: bool
+) -> tuple[FloatArray, FloatArray]:
+    """(norm(x + residual), x + residual)."""
+    total = x + residual
+    return norm(total, weight, bias, epsilon=epsilon, centred=centred), total
+
+
+@operation(lambda x, kind, gated: x[1] // 2 if gated else x[1])
+def activation(x: FloatArray, *, kind: str, gated: bool) -> FloatArray:
+    """act(x), or act(gate) * up for x [T, 2 * width] with the gate first."""
+    if not gated:
+        return _activated(x, kind)
+    gate, up = np.split(x, 2, -1)
+    return _activated(gate, kind) * up
+
+
+def _activated(x: FloatArray, kind: str) -> FloatArray:
+    if kind == "gelu_tanh":
+        return x * _sigmoid(1.5957691216 * (x + 0.044715 * x * x * x))  # 0.5 (1 + tanh(y)) is sigmoid(2 y)
+    if kind == "gelu":
+        return (0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))).astype(np.float32)
+    if kind in ("silu", "quick_gelu"):
+        return x * _sigmoid(x if kind == "silu" else 1.702 * x)
+    return np.maximum(x, 0)
+
+
+def _sigmoid(x: FloatArray) -> FloatArray:
+    return (1.0 / (1.0 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -1,0 +1,54 @@
+"""Mixtures of experts: a router's choice, and the weighted sum of what the chosen compute."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.operations.dense import activation
+from mindbatch.kernels.recording import operation
+from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import ExpertsShape
+from mindbatch.kernels.step import IntArray
+
+_LEAST = np.float32(1e-20)  # is added to a sum that is divided by
+
+
+@operation()
+def experts(
+    x: FloatArray, router: Array, correction: Array | None, up: Array, down: Array, *, shape: ExpertsShape
+) -> FloatArray:
+    """router [experts, width], correction [experts] or None: float32 -> [T, width].
+
+    up, down: packed stacks of [2 * inner, width], the gate first, and [width, inner] of each expert.
+    The weighted outputs of a row's experts are added in the order of the experts.
+    """
+    weights, chosen = routed(x @ router.T, correction, shape.routing)
+    y = np.zeros_like(x)
+    ups = up.reshape(-1, 2 * shape.inner, x.shape[1])
+    downs = down.reshape(-1, x.shape[1], shape.inner)
+    for expert in np.unique(chosen):
+        rows, place = np.nonzero(chosen == expert)
+        active = activation(x[rows] @ ups[expert].T, kind=shape.activation, gated=True)
+        y[rows] += (active @ downs[expert].T) * weights[rows, place][:, None]
+    return y
+
+
+def routed(logits: FloatArray, correction: Array | None, routing: Routing) -> tuple[FloatArray, IntArray]:
+    """logits [T, experts] -> weights and numbers [T, chosen] of the experts of each row."""
+    if routing.is_sigmoid:
+        scores = 1 / (1 + np.exp(-logits))
+    else:
+        scores = np.exp(logits - logits.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+    candidates = scores + (np.float32(0) if correction is None else correction)
+    if routing.groups > 1:
+        grouped = candidates.reshape(len(logits), routing.groups, -1)
+        best = -np.sort(-grouped, -1)[..., : routing.group_best].sum(-1)
+        outside = np.argsort(-best, -1, kind="stable")[:, routing.chosen_groups :]
+        np.put_along_axis(grouped, outside[..., None], -np.inf, 1)
+    chosen = np.argsort(-candidates, -1, kind="stable")[:, : routing.chosen]
+    weights = np.take_along_axis(scores, chosen, -1)
+    if routing.is_normalised:
+        weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)
+    return (weights * np.float32(routing.scale)).astype(np.float32), chosen.astype(np.int32)

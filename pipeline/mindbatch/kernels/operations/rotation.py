@@ -1,0 +1,118 @@
+"""Rotary positions, and the norms of query and key before them.
+
+qkv [T, (heads + 2 * kv_heads) * head_dim]: the heads of query, key and value, one after another.
+Source: Su et al., "RoFormer" (2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.operations.dense import norm
+from mindbatch.kernels.recording import operation
+from mindbatch.kernels.shapes import AttentionShape
+from mindbatch.kernels.step import IntArray
+
+
+def _angles(positions: Sequence[int], inverse_frequencies: Sequence[float], scale: float) -> tuple[int, int]:
+    width = math.prod(positions[1:]) * len(inverse_frequencies)
+    return width, width
+
+
+@operation(_angles)
+def rotary_angles(
+    positions: IntArray, *, inverse_frequencies: Sequence[float], scale: float
+) -> tuple[FloatArray, FloatArray]:
+    """positions [T] or [T, P] -> cos, sin [T, rotary_dim / 2], times the scale.
+
+    Of several positions, one after another, each has all of the frequencies.
+    """
+    frequencies = np.array(inverse_frequencies, np.float32)
+    angles = (positions.astype(np.float32)[..., None] * frequencies).reshape(len(positions), -1)
+    return np.cos(angles) * np.float32(scale), np.sin(angles) * np.float32(scale)
+
+
+@operation()
+def rotary(
+    qkv: FloatArray,
+    cos: FloatArray,
+    sin: FloatArray,
+    query_norm: Array | None,
+    key_norm: Array | None,
+    *,
+    shape: AttentionShape,
+    epsilon: float,
+    is_interleaved: bool,
+    in_halves: bool,
+) -> FloatArray:
+    """cos, sin [T, rotary_dim / 2]; norms or None -> qkv with query and key normed, then rotated.
+
+    A norm as long as a head is of each head, one as long as all heads is of all together.
+    is_interleaved: the numbers of a pair are neighbours; else they are half of rotary_dim apart.
+    in_halves: each half of a head is rotated as if it were one, by half of the angles.
+    """
+    parts = [*np.split(qkv, np.cumsum(_widths(shape))[:2], -1)]
+    for number, weight in enumerate((query_norm, key_norm)):
+        x = parts[number]
+        if weight is not None:
+            heads = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
+            x = norm(heads, weight, None, epsilon=epsilon, centred=False)
+        x = x.reshape(len(qkv), -1, shape.head_dim)
+        if in_halves:
+            halves = zip(*(np.split(each, 2, -1) for each in (x, cos, sin)), strict=True)
+            turned = np.concatenate([_rotated(*half, is_interleaved=False) for half in halves], -1)
+        else:
+            turned = _rotated(x, cos, sin, is_interleaved=is_interleaved)
+        parts[number] = turned.reshape(len(qkv), -1)
+    return np.concatenate(parts, -1)
+
+
+def _rotated(x: FloatArray, cos: FloatArray, sin: FloatArray, *, is_interleaved: bool) -> FloatArray:
+    """Heads [T, heads, head_dim], the first 2 * cos.shape[1] numbers of each rotated."""
+    half = cos.shape[1]
+    cos, sin = cos[:, None], sin[:, None]
+    places = (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    if not is_interleaved:
+        places = (slice(0, half), slice(half, 2 * half))
+    first, second = (x[..., place] for place in places)
+    turned = x.copy()
+    turned[..., places[0]] = first * cos - second * sin
+    turned[..., places[1]] = second * cos + first * sin
+    return turned
+
+
+@operation(lambda qkv, shape: 2)
+def square_sums(qkv: FloatArray, *, shape: AttentionShape) -> FloatArray:
+    """[T, 2]: of each token the sums of the squares of its query and its key."""
+    query, key, _ = np.split(qkv, np.cumsum(_widths(shape))[:2], -1)
+    return np.stack(((query * query).sum(-1), (key * key).sum(-1)), 1)
+
+
+@operation()
+def norm_by_sums(
+    qkv: FloatArray,
+    sums: FloatArray,
+    query_norm: Array,
+    key_norm: Array,
+    *,
+    shape: AttentionShape,
+    epsilon: float,
+    totals: tuple[int, int],
+) -> FloatArray:
+    """sums [T, 2] -> qkv with an RMS norm of query and key, whose squares are those of all ranks' heads.
+
+    totals: numbers in each of the sums.
+    """
+    query, key, value = np.split(qkv, np.cumsum(_widths(shape))[:2], -1)
+    by = 1 / np.sqrt(sums / np.array(totals, np.float32) + np.float32(epsilon))
+    return np.concatenate((query * by[:, :1] * query_norm, key * by[:, 1:] * key_norm, value), 1)
+
+
+def _widths(shape: AttentionShape) -> tuple[int, int, int]:
+    """Of query, key and value."""
+    keys = shape.kv_heads * shape.head_dim
+    return shape.heads * shape.head_dim, keys, keys

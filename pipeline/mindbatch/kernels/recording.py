@@ -1,0 +1,136 @@
+"""What a model computes in every step as a list of calls, recorded by calling it with symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ROWS = -1
+"""In a symbol's shape: a size that each step has its own of, as its number of tokens."""
+
+FLOAT = np.dtype(np.float32)
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Symbol:
+    """An array of every step. Those that calls write have ROWS as their first size, and no other."""
+
+    recording: Recording
+    shape: Shape
+    dtype: np.dtype[Any]
+
+    def __add__(self, other: Symbol) -> Symbol:
+        return self.recording.call("sum", (self, other), {}, [self.shape])[0]
+
+    def __mul__(self, factor: float) -> Symbol:
+        if factor == 1.0:
+            return self
+        return self.recording.call("scaled", (self,), {"factor": factor}, [self.shape])[0]
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation, what it reads, and what it writes.
+
+    inputs: symbols; parameters and caches as the kernels keep them; None for a vector that there is not.
+    """
+
+    operation: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[Symbol, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Calls in their order.
+
+    inputs: what each step brings. outputs: what is asked of it.
+    """
+
+    inputs: list[Symbol] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    outputs: list[Symbol] = field(default_factory=list)
+
+    def input(self, columns: Sequence[int], dtype: npt.DTypeLike) -> Symbol:
+        """An array [rows, *columns] that each step brings."""
+        symbol = Symbol(self, (ROWS, *columns), np.dtype(dtype))
+        self.inputs.append(symbol)
+        return symbol
+
+    def call(
+        self,
+        operation: str,
+        inputs: Sequence[Any],
+        settings: Mapping[str, Any],
+        shapes: Sequence[Shape],
+        dtype: np.dtype[Any] = FLOAT,
+    ) -> tuple[Symbol, ...]:
+        """Adds a call; what it writes, of these shapes."""
+        outputs = tuple(Symbol(self, shape, dtype) for shape in shapes)
+        self.calls.append(Call(operation, tuple(inputs), outputs, settings))
+        return outputs
+
+
+class Operation:
+    """A function of a step's arrays, declared once: by what it gives in NumPy.
+
+    Called with arrays it is that function; called with symbols it is recorded, and whoever runs the recording
+    has functions of the same name: NumPy's, those of the C++ library, or operators of MindSpore.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        widths: Callable[..., Any],
+        dtype: np.dtype[Any],
+    ) -> None:
+        """See `operation`."""
+        self.name, self.function, self.dtype = function.__name__, function, dtype
+        self._widths = widths
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+        recording = next((each.recording for each in inputs if isinstance(each, Symbol)), None)
+        if recording is None:
+            return self.function(*inputs, **settings)
+        widths = self.widths([getattr(each, "shape", ()) for each in inputs], settings)
+        shapes = [(ROWS,) if width is None else (ROWS, width) for width in widths]
+        found = recording.call(self.name, inputs, settings, shapes, self.dtype)
+        return found if len(found) > 1 else next(iter(found), None)
+
+    def widths(self, shapes: Sequence[Any], settings: Mapping[str, Any]) -> tuple[int | None, ...]:
+        """Columns of each output, for inputs of such shapes; None of one without."""
+        found = self._widths(*shapes, **settings)
+        return found if isinstance(found, tuple) else (found,)
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""All that are declared, by name."""
+
+
+def operation(
+    widths: Callable[..., Any] | None = None, dtype: npt.DTypeLike = FLOAT
+) -> Callable[[Callable[..., Any]], Operation]:
+    """Declares the operation that a NumPy function computes.
+
+    widths: from the inputs' shapes and the settings to the columns of what it gives, a tuple where that is
+        not one array; None for those of the first input. dtype: of what it gives.
+    """
+
+    def declare(function: Callable[..., Any]) -> Operation:
+        found = Operation(function, widths or _as_first, np.dtype(dtype))
+        OPERATIONS[found.name] = found
+        return found
+
+    return declare
+
+
+def _as_first(x: Shape, *others: Shape, **settings: Any) -> tuple[int, ...]:
+    return x[1:]
