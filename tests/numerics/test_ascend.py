@@ -144,7 +144,7 @@ def test_weights_are_rounded_to_the_type(dtype: str, folder: Path) -> None:
     for name, parameter in full.parameters.items():
         found = half.get(name).asnumpy()
         assert found.dtype.name == dtype
-        np.testing.assert_array_equal(found, parameter.asnumpy().astype(found.dtype))
+        np.testing.assert_array_equal(found, parameter.astype(found.dtype))
 
 
 def test_numbers_beyond_float16_are_refused(folder: Path) -> None:

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from kernel_runs import computed, packed_stack
 from numpy.typing import NDArray
 
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
-from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.recording import Recording, recorded
+from mindbatch.kernels.operations.experts import experts
 from mindbatch.kernels.routing import Routing
 from mindbatch.kernels.shapes import ExpertsShape
 
@@ -42,21 +42,17 @@ class Layer:
         self.up = (generator.standard_normal((count, 2 * inner, hidden)) / hidden**0.5).astype(np.float32)
         self.down = (generator.standard_normal((count, hidden, inner)) / inner**0.5).astype(np.float32)
         kernels = NativeKernels(library, kind)
-        stacks = []
-        for matrices in (self.up, self.down):
-            step = kernels.stacked_outputs(matrices.shape[1])
-            stacks.append(kernels.packed_zeros(count * step, matrices.shape[2]))
-            for expert, matrix in enumerate(matrices):
-                kernels.pack(stacks[-1], expert * step, matrix)
-        recording = Recording()
-        x = recording.input((hidden,), np.float32)
-        correction = self.correction if routing.is_sigmoid else kernels.absent()
-        operation = kernels.experts(ExpertsShape(routing, inner, "silu"))
-        recorded(operation, recording, x, self.router, correction, *stacks)
-        self.program = Program(recording, library)
+        stacks = [packed_stack(kernels, matrices) for matrices in (self.up, self.down)]
+        correction = self.correction if routing.is_sigmoid else None
+        self.shape, self.kernels = ExpertsShape(routing, inner, "silu"), kernels
+        self.weights = (self.router, correction, *stacks)
 
     def __call__(self, x: Floats) -> Floats:
-        found: Floats = self.program.run([x])[0]
+        return computed(self.kernels, lambda x: experts(x, *self.weights, shape=self.shape), x)[0]
+
+    def by_numpy(self, x: Floats) -> Floats:
+        """Of the same matrices, not packed."""
+        found: Floats = experts(x, *self.weights[:2], self.up, self.down, shape=self.shape)
         return found
 
     def expected(self, x: Floats) -> NDArray[np.float64]:
@@ -99,6 +95,7 @@ def test_rows_are_what_their_experts_say_whatever_is_beside(
     x = np.random.default_rng(1).standard_normal((150, LAYERS[name][1])).astype(np.float32)
     together = layer(x)
     assert np.abs(together - layer.expected(x)).max() < TOLERANCE[kind]
+    assert np.abs(layer.by_numpy(x) - layer.expected(x)).max() < TOLERANCE[FLOAT32]
     ends = [0, 1, 2, 5, 22, 70, 150]
     parts = np.concatenate([layer(x[first:last]) for first, last in pairwise(ends)])
     assert parts.tobytes() == together.tobytes()

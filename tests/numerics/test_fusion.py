@@ -11,9 +11,12 @@ from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import find_library
-from mindbatch.kernels.program.fusion import fused
+from mindbatch.kernels.operations import dense
+from mindbatch.kernels.operations.dense import linear
+from mindbatch.kernels.program.fusion import fused, with_added_norms
 from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.recording import Recording, Symbol
+from mindbatch.kernels.recording import Recording, Symbol
+from mindbatch.kernels.reference import ReferenceProgram
 
 LIBRARY = find_library()
 WIDTH, COLUMNS = 200, 70
@@ -43,30 +46,35 @@ def matrix(kernels: NativeKernels) -> Array:
     return packed
 
 
+def product(kernels: NativeKernels, x: Symbol) -> Symbol:
+    found: Symbol = linear(x, matrix(kernels), numbers(COLUMNS), outputs=COLUMNS)
+    return found
+
+
 def add_norm(kernels: NativeKernels, recording: Recording) -> list[Symbol]:
     """The normed rows, their sums with a residual, and the product."""
     x, residual = (recording.input((WIDTH,), np.float32) for _ in range(2))
-    norm = kernels.add_norm(1e-5, centred=True)
-    normed, total = norm(x, residual, numbers(WIDTH), numbers(1, WIDTH)[0])
-    return [normed, total, kernels.linear(COLUMNS)(normed, matrix(kernels), numbers(COLUMNS))]
+    vectors = numbers(WIDTH), numbers(1, WIDTH)[0]
+    normed, total = dense.add_norm(x, residual, *vectors, epsilon=1e-5, centred=True)
+    return [normed, total, product(kernels, normed)]
 
 
 def norm(kernels: NativeKernels, recording: Recording) -> list[Symbol]:
-    x, none = recording.input((WIDTH,), np.float32), np.zeros(1, np.float32)
-    normed = kernels.norm(1e-6, centred=False)(x, numbers(WIDTH), none)
-    return [normed, kernels.linear(COLUMNS)(normed, matrix(kernels), none)]
+    x = recording.input((WIDTH,), np.float32)
+    normed = dense.norm(x, numbers(WIDTH), None, epsilon=1e-6, centred=False)
+    return [normed, product(kernels, normed)]
 
 
 def gate(kernels: NativeKernels, recording: Recording) -> list[Symbol]:
     x = recording.input((2 * WIDTH,), np.float32)
-    active = kernels.activation("silu", gated=True)(x)
-    return [active, kernels.linear(COLUMNS)(active, matrix(kernels), numbers(COLUMNS))]
+    active = dense.activation(x, kind="silu", gated=True)
+    return [active, product(kernels, active)]
 
 
 def gelu(kernels: NativeKernels, recording: Recording) -> list[Symbol]:
     x = recording.input((WIDTH,), np.float32)
-    active = kernels.activation("gelu_tanh", gated=False)(x)
-    return [active, kernels.linear(COLUMNS)(active, matrix(kernels), numbers(COLUMNS))]
+    active = dense.activation(x, kind="gelu_tanh", gated=False)
+    return [active, product(kernels, active)]
 
 
 @pytest.mark.parametrize("kind", [FLOAT32, BFLOAT16, INT8], ids=lambda kind: kind.name)
@@ -77,6 +85,7 @@ def test_a_row_has_the_bits_of_both_apart_and_alone(record: Record, kind: Number
     recording = Recording()
     between, *asked = record(kernels, recording)
     recording.outputs.extend(asked)
+    recording = kernels.lowered(recording)
     apart = Recording(recording.inputs, recording.calls, [between, *asked])
     assert (len(fused(recording).calls), len(fused(apart).calls)) == (1, 2)
     program, reference = Program(recording, LIBRARY), Program(apart, LIBRARY)
@@ -94,6 +103,23 @@ def test_what_two_products_read_is_computed_once() -> None:
     assert LIBRARY is not None
     kernels, recording = NativeKernels(LIBRARY), Recording()
     normed, first = norm(kernels, recording)
-    second = kernels.linear(COLUMNS)(normed, matrix(kernels), np.zeros(1, np.float32))
-    recording.outputs.extend([first, second])
-    assert [call.function for call in fused(recording).calls] == ["mb_norm", "mb_linear", "mb_linear"]
+    recording.outputs.extend([first, product(kernels, normed)])
+    calls = fused(kernels.lowered(recording)).calls
+    assert [call.operation for call in calls] == ["mb_norm", "mb_linear", "mb_linear"]
+
+
+def test_a_sum_and_the_norm_of_it_are_one_call() -> None:
+    """The sum is what others read, too; a second norm of it stays by itself."""
+    recording = Recording()
+    x, y = (recording.input((WIDTH,), np.float32) for _ in range(2))
+    weight, how = numbers(WIDTH), {"epsilon": 1e-6, "centred": False}
+    total = x + y
+    first, second = (dense.norm(total, weight, None, **how) for _ in range(2))
+    recording.outputs.extend([first + second, total])
+    joined = with_added_norms(recording)
+    assert [call.operation for call in joined.calls] == ["add_norm", "norm", "sum"]
+    arrays = [numbers(3, WIDTH), numbers(3, WIDTH) + 1]
+    for ours, theirs in zip(
+        ReferenceProgram(joined).run(arrays), ReferenceProgram(recording).run(arrays), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)

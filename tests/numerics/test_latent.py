@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_runs import computed, packed_stack
 from numpy.typing import NDArray
 
-from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
-from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.recording import Recording, recorded
+from mindbatch.kernels.operations.dense import columns
+from mindbatch.kernels.operations.latent import head_products, latent_heads
 from mindbatch.kernels.shapes import HeadProductsShape
 
 Floats = NDArray[np.float32]
@@ -38,15 +38,6 @@ def numbers(*shape: int) -> Floats:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-def packed(kernels: Kernels, matrices: Floats) -> Any:
-    """[heads, outputs, inputs] as a stack."""
-    heads, outputs, inputs = matrices.shape
-    stack = kernels.packed_stack(heads, outputs, inputs)
-    for head, matrix in enumerate(matrices):
-        kernels.pack(stack, head * kernels.stacked_outputs(outputs), matrix)
-    return stack
-
-
 def expected(shape: HeadProductsShape, x: Floats, matrices: Floats) -> NDArray[np.float64]:
     heads = x[:, : shape.heads * shape.stride].reshape(len(x), shape.heads, shape.stride)
     heads = heads[:, :, shape.first : shape.first + shape.inputs].astype(np.float64)
@@ -60,23 +51,22 @@ def test_rows_are_what_their_heads_say_whatever_is_beside(
 ) -> None:
     kernels = NativeKernels(library, kind)
     matrices = numbers(shape.heads, shape.outputs, shape.inputs) / shape.inputs**0.5
-    recording, width = Recording(), shape.heads * shape.stride + 3
-    x = recording.input((width,), np.float32)
-    recorded(kernels.head_products(shape), recording, x, packed(kernels, matrices))
-    program, given = Program(recording, library), numbers(40, width)
-    together = program.run([given])[0]
+    given, stack = numbers(40, shape.heads * shape.stride + 3), packed_stack(kernels, matrices)
+
+    def products(x: Any) -> Any:
+        return head_products(x, stack, shape=shape)
+
+    together = computed(kernels, products, given)[0]
     assert np.abs(together - expected(shape, given, matrices)).max() < TOLERANCE[kind]
-    parts = [program.run([given[first:last]])[0] for first, last in pairwise((0, 1, 2, 7, 40))]
+    parts = [computed(kernels, products, given[first:last])[0] for first, last in pairwise((0, 1, 2, 7, 40))]
     assert np.concatenate(parts).tobytes() == together.tobytes()
 
 
 @pytest.mark.slow
-def test_the_reference_and_ascend_give_the_same() -> None:
-    import mindspore
+def test_numpy_and_ascend_give_the_same() -> None:
     from mindspore import Tensor
 
     from mindbatch.kernels.ascend.kernels import AscendKernels
-    from mindbatch.kernels.reference import ReferenceKernels
     from mindbatch.parallel.context import initialise
 
     initialise("CPU")
@@ -84,22 +74,25 @@ def test_the_reference_and_ascend_give_the_same() -> None:
     rotated = queries[:, 16:].reshape(6, 2, 2)
     heads = np.concatenate((rotated, absorbed.reshape(6, 2, 7)), 2).reshape(6, -1)
     key = np.concatenate((keys[:, 7:], latents), 1)
-    for kernels in (ReferenceKernels(), AscendKernels(FLOAT32)):
-        for shape in SHAPES:
-            matrices = numbers(shape.heads, shape.outputs, shape.inputs)
-            x = numbers(3, shape.heads * shape.stride + 3)
-            stack = mindspore.Tensor.from_numpy(packed(kernels, matrices))
-            found = kernels.head_products(shape)(Tensor(x), stack).asnumpy()
-            np.testing.assert_allclose(found, expected(shape, x, matrices), atol=1e-4)
-        joined = kernels.latent_heads(2, 2)(*map(Tensor, (queries, absorbed, keys, latents)))
-        np.testing.assert_array_equal(joined.asnumpy(), np.concatenate((heads, key, key), 1))
-        np.testing.assert_array_equal(kernels.columns(1, 3)(Tensor(keys)).asnumpy(), keys[:, 1:4])
+    joined, kernels = np.concatenate((heads, key, key), 1), AscendKernels(FLOAT32)
+    for shape in SHAPES:
+        matrices = numbers(shape.heads, shape.outputs, shape.inputs)
+        x = numbers(3, shape.heads * shape.stride + 3)
+        stack = Tensor.from_numpy(packed_stack(kernels, matrices))
+        found = kernels.cell("head_products", shape=shape)(Tensor(x), stack).asnumpy()
+        np.testing.assert_allclose(found, expected(shape, x, matrices), atol=1e-4)
+        by_numpy = head_products(x, matrices, shape=shape)
+        np.testing.assert_allclose(by_numpy, expected(shape, x, matrices), atol=1e-4)
+    given = (queries, absorbed, keys, latents)
+    cell = kernels.cell("latent_heads", heads=2, rope=2)
+    np.testing.assert_array_equal(cell(*map(Tensor, given)).asnumpy(), joined)
+    np.testing.assert_array_equal(latent_heads(*given, heads=2, rope=2), joined)
+    found = kernels.cell("columns", first=1, count=3)(Tensor(keys)).asnumpy()
+    np.testing.assert_array_equal(found, columns(keys, first=1, count=3))
 
 
 def test_what_lies_outside_a_row_is_refused(library: NativeLibrary) -> None:
-    kernels, recording = NativeKernels(library), Recording()
-    x = recording.input((4,), np.float32)
-    shape = HeadProductsShape(2, 3, 0, 3, 2)
-    recorded(kernels.head_products(shape), recording, x, packed(kernels, numbers(2, 2, 3)))
+    kernels, shape = NativeKernels(library), HeadProductsShape(2, 3, 0, 3, 2)
+    stack = packed_stack(kernels, numbers(2, 2, 3))
     with pytest.raises(RuntimeError, match="mb_head_products failed"):
-        Program(recording, library).run([numbers(1, 4)])
+        computed(kernels, lambda x: head_products(x, stack, shape=shape), numbers(1, 4))

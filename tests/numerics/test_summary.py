@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from kernel_runs import recording_of
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
@@ -12,9 +13,10 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.native_weights import PANEL
+from mindbatch.kernels.operations.dense import capped, linear
 from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.recording import Recording
 from mindbatch.kernels.program.summary import summarised
+from mindbatch.kernels.recording import Recording
 
 LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the C++ kernels are not built")
@@ -38,10 +40,8 @@ def head(kind: NumberType, vocabulary: int, spread: float = 1.0) -> Recording:
     packed = kernels.packed_zeros(vocabulary, WIDTH)
     weights = np.random.default_rng(vocabulary).standard_normal((vocabulary, WIDTH)).astype(np.float32)
     kernels.pack(packed, 0, spread * weights)
-    recording = Recording()
-    hidden = recording.input((WIDTH,), np.float32)
-    recording.outputs.append(kernels.linear(vocabulary)(hidden, packed, np.zeros(1, np.float32)))
-    return recording
+    hidden = np.zeros((1, WIDTH), np.float32)
+    return kernels.lowered(recording_of(lambda x: linear(x, packed, None, outputs=vocabulary), hidden))
 
 
 def run(recording: Recording, hidden: NDArray[np.float32]) -> list[NDArray[np.float32]]:
@@ -100,5 +100,5 @@ def test_a_summary_tells_rows_that_are_not_finite(wrong: float) -> None:
 def test_logits_that_are_no_products_have_no_summary() -> None:
     assert LIBRARY is not None
     recording = head(FLOAT32, 100)
-    recording.outputs[0] = NativeKernels(LIBRARY).capped(3.0)(recording.outputs[0])
+    recording.outputs[0] = capped(recording.outputs[0], cap=3.0)
     assert summarised(recording) is recording

@@ -133,4 +133,4 @@ def operation(
 
 
 def _as_first(x: Shape, *others: Shape, **settings: Any) -> tuple[int, ...]:
-    return x[1:]
+    return tuple(x[1:])

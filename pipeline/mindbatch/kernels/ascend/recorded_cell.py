@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +30,7 @@ _NUMBERS = count()
 
 def recorded_cell(recording: Recording, kernels: MindSporeKernels, inputs: Sequence[str]) -> nn.Cell:
     """inputs: expressions for those of the recording, of the arguments of DECODER or of HEAD."""
-    arguments = "hidden, adapters" if inputs is HEAD else "ids, positions, step, adapters"
+    arguments = "hidden, adapters=()" if inputs is HEAD else "ids, positions, step, adapters"
     written = _Writer(kernels, dict(zip(recording.inputs, inputs, strict=False)))
     lines = [written.line(call) for call in recording.calls]
     found = ", ".join(written.expression(each) for each in recording.outputs)
@@ -39,15 +43,23 @@ def recorded_cell(recording: Recording, kernels: MindSporeKernels, inputs: Seque
 
 
 def _module_of(source: str) -> ModuleType:
-    """A module of such a source. MindSpore's parser imports it by its name and reads it from `linecache`."""
+    """A module of such a source. MindSpore's parser reads it from its file, and imports it by its name."""
     name = f"mindbatch_recorded_{next(_NUMBERS)}"
-    module = ModuleType(name)
-    vars(module)["nn"] = nn
-    file = f"<{name}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    path = Path(_folder(os.getpid()).name, f"{name}.py")
+    path.write_text(f"from mindspore import nn\n\n\n{source}")
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
     sys.modules[name] = module
-    exec(compile(source, file, "exec"), vars(module))
+    spec.loader.exec_module(module)
     return module
+
+
+@lru_cache(maxsize=1)
+def _folder(process: int) -> TemporaryDirectory[str]:
+    """Of a process: a fork has its own, which goes with it."""
+    return TemporaryDirectory(prefix="mindbatch-graphs-")
 
 
 class _Writer:
