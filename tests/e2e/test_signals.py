@@ -34,15 +34,14 @@ def has_mapped(process: "subprocess.Popen[bytes]", library: str) -> bool:
     return library in Path(f"/proc/{process.pid}/maps").read_text()
 
 
-# Each is loaded in the middle of an import: of NumPy, of tokenizers, and of MindSpore for reference kernels.
+# Each is loaded in the middle of an import: of NumPy, and of tokenizers.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "number", "kernels"),
     [
         ("_multiarray_umath", signal.SIGINT, "auto"),
         pytest.param("tokenizers.abi3", signal.SIGTERM, "auto", marks=pytest.mark.on_demand),
-        ("libmindspore_core", signal.SIGTERM, "reference"),
-        pytest.param("_rank_filter_1d", signal.SIGINT, "reference", marks=pytest.mark.on_demand),
+        ("_multiarray_umath", signal.SIGTERM, "reference"),
     ],
 )
 def test_a_signal_while_libraries_are_imported(

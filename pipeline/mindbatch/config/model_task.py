@@ -121,6 +121,7 @@ class ModelTaskConfig(TaskConfig):
     def device_faults(self) -> Iterable[str]:
         """What keeps the model from being run on this device and these ranks."""
         yield from _model_faults(self.model, self.runtime)
+        yield from _reference_faults(self.model, self.runtime, self.parallel)
         yield from _parallel_faults(self.parallel, self.model)
         yield from lora_faults(self.lora)
 
@@ -214,6 +215,17 @@ def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str
                 f"{setting}={kind.name}: not with runtime.kernels=reference, which compute in float32; "
                 "allowed: runtime.kernels=auto, native"
             )
+
+
+def _reference_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> Iterator[str]:
+    """What NumPy's functions do not compute."""
+    if runtime.kernels != "reference" or runtime.device_target != "CPU":
+        return
+    key, allowed = "runtime.kernels=reference", "allowed: runtime.kernels=auto, native"
+    if model.provider == "mindformers":
+        yield f"{key}: not with model.provider=mindformers, whose networks NumPy does not compute; {allowed}"
+    if max(parallel.model_parallel, parallel.pipeline_stage) > 1:
+        yield f"{key}: computes a model in one process, and it is divided over several here; {allowed}"
 
 
 def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:

@@ -29,7 +29,7 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
 from mindbatch.replicas.connection import Message
-from mindbatch.replicas.meeting_place import needs_world, shares_memory
+from mindbatch.replicas.meeting_place import needs_world, refuse_apart, shares_memory
 from mindbatch.replicas.node_agent import connection_to_front, serve_front
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
@@ -59,6 +59,7 @@ def load_replicas(
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
     setup: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
+    refuse_apart(setup, model, runtime)
     outlined = outline(model, runtime, topology.part_of(0), config.lora)
     if not setup.place.is_front:
         return _following(config, setup, outlined, notice, logs)

@@ -37,6 +37,8 @@ def test_who_does_not_round_weights_or_cache_is_named(asked: str, usable: tuple[
         "model.provider=native",
         f"{asked}: not with runtime.kernels=reference, which compute in float32; allowed: "
         "runtime.kernels=auto, native",
+        "runtime.kernels=reference: not with model.provider=mindformers, whose networks NumPy does not "
+        "compute; allowed: runtime.kernels=auto, native",
     )
     assert isinstance(compose_task(TASKS["generate"], [*usable, asked]).finish(), GenerateConfig)
 
@@ -80,6 +82,16 @@ def test_instructions_are_chosen_for_native_kernels_only(other: str, usable: tup
     assert faults(*usable, "runtime.instruction_set=avx2", other) == (
         "runtime.instruction_set=avx2: is for the native kernels of a CPU; use auto",
     )
+
+
+@pytest.mark.parametrize("size", ["model_parallel", "pipeline_stage"])
+def test_numpy_computes_in_one_process(size: str, usable: tuple[str, str]) -> None:
+    assert faults(*usable, "runtime.kernels=reference", f"parallel.{size}=2")[0] == (
+        "runtime.kernels=reference: computes a model in one process, and it is divided over several here; "
+        "allowed: runtime.kernels=auto, native"
+    )
+    words = [*usable, "runtime.kernels=reference", "parallel.data_parallel=2"]
+    assert isinstance(compose_task(TASKS["generate"], words).finish(), GenerateConfig)
 
 
 @pytest.mark.parametrize("kernels", ["native", "reference"])

@@ -1,4 +1,4 @@
-"""Ranks form a MindSpore world only where the C++ kernels cannot do all that they do together."""
+"""Where the ranks of a replica meet, and who has nothing to meet in."""
 
 from pathlib import Path
 
@@ -6,12 +6,13 @@ import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.errors import ConfigError
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import meeting_place
-from mindbatch.replicas.meeting_place import needs_world, shares_memory
+from mindbatch.replicas.meeting_place import needs_world, refuse_apart, shares_memory
 
 # As the second node sees it, which does not ask whether the port is free.
 NODES = {"master_addr": "127.0.0.1", "master_port": 47_118, "node_rank": 1}
@@ -48,20 +49,36 @@ def test_one_host_with_the_kernels_needs_none(launcher: str, sizes: tuple[int, .
     assert not world(setup, kernels="native")
 
 
-def test_other_kernels_and_providers_meet_through_mindspore(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert world(setup_of(), kernels="reference")
+def test_npus_and_mindformers_meet_through_mindspore() -> None:
     assert world(setup_of(), device_target="Ascend")
     assert world(setup_of(), provider="mindformers")
     assert not world(setup_of(Topology(4)), provider="mindformers"), "a replica of one rank meets nobody"
-    monkeypatch.setattr(meeting_place, "find_library", lambda: None)
-    assert world(setup_of())
+
+
+def refused(setup: JobSetup) -> str | None:
+    try:
+        refuse_apart(setup, ModelConfig(), RuntimeConfig())
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.parametrize(("local", "is_whole"), [(2, True), (1, False)])
-def test_ranks_of_several_nodes_form_one(local: int, is_whole: bool) -> None:
+def test_ranks_of_a_replica_on_several_nodes_are_refused(local: int, is_whole: bool) -> None:
     setup = setup_of(local_worker_num=local, **NODES)
     assert shares_memory(setup) is is_whole
-    assert world(setup)
+    assert not world(setup)
+    fault = refused(setup)
+    assert (fault is None) is is_whole
+    if fault is not None:
+        assert "(launch.local_worker_num a multiple of 2)" in fault
+        refuse_apart(setup, ModelConfig(), RuntimeConfig(device_target="Ascend"))
+
+
+def test_ranks_without_the_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting_place, "find_library", lambda: None)
+    assert "the kernels are" in str(refused(setup_of()))
+    assert refused(setup_of(Topology(4))) is None
 
 
 @pytest.mark.parametrize(
@@ -74,4 +91,4 @@ def test_a_ray_cluster_that_was_there_may_have_several_hosts(
     setup = set_up(LaunchConfig("ray", ray_address=given), FOUR, variables)
     assert setup.ray_address == (given or variables.get("RAY_ADDRESS"))
     assert shares_memory(setup) is is_own
-    assert world(setup) is not is_own
+    assert (refused(setup) is None) is is_own

@@ -110,7 +110,7 @@ def _activated(x: FloatArray, kind: str) -> FloatArray:
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
-    return (1.0 / (1.0 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -116,7 +116,9 @@ def test_beside_what_is_compiled_the_ends_are_cut_as_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where nothing else is asked for."""
-    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG | {"model_type": "qwen2"}))
+    (tmp_path / "model/config.json").write_text(
+        json.dumps(CONFIG | {"model_type": "qwen2", "num_key_value_heads": 8})
+    )
     monkeypatch.setattr(compilation, "simulate", lambda *args, **options: [])
     words = [*given, "runtime=ascend", "compile=true", "layout.dir=s", "parallel.model_parallel=2"]
     for more, is_whole in ([], False), (["layout.vocab_emb_dp=true", "layout.replace=true"], True):
