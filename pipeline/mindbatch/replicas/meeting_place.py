@@ -38,10 +38,10 @@ def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) ->
     if not shares_memory(setup):
         sizes = f"model_parallel={topology.model_parallel}, pipeline_stage={topology.pipeline_stage}"
         raise ConfigError(
-            f"parallel.{sizes}: on a CPU the ranks of a replica meet in the memory of one host, and here they "
-            "may be on several; allowed: replicas that are whole on each host (launch.local_worker_num a "
-            f"multiple of {topology.replica_size}), model.quantization=int8 for a model that is smaller, and "
-            "Ascend"
+            f"parallel.{sizes}: on a CPU the ranks of a replica meet in the memory of one host, and here "
+            "they may be on several; allowed: replicas that are whole on each host "
+            f"(launch.local_worker_num a multiple of {topology.replica_size}), model.quantization=int8 for a "
+            "model that is smaller, and Ascend"
         )
     if find_library() is None:
         raise ConfigError(f"parallel.model_parallel, pipeline_stage: the kernels are {describe()}")
