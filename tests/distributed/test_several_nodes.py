@@ -106,11 +106,11 @@ def _ip(*words: str) -> "subprocess.CompletedProcess[bytes]":
         return subprocess.CompletedProcess(words, 1)
 
 
-def test_two_hosts_hold_one_model_together(
+def test_two_hosts_share_the_rows(
     hosts: list[list[str]], environment: dict[str, str], expected: list[str], tmp_path: Path
 ) -> None:
     nodes = ("launch.local_worker_num=1", "launch.master_addr=10.77.0.1", "launch.master_port=8118")
-    command = [*MINDBATCH, *TASK, "parallel.model_parallel=2", *nodes]
+    command = [*MINDBATCH, *TASK, "parallel.data_parallel=2", *nodes]
     other = subprocess.Popen(
         [*hosts[1], *command, "launch.node_rank=1"],
         env=environment,
@@ -128,3 +128,11 @@ def test_two_hosts_hold_one_model_together(
         other.kill()
     check(done, expected, tmp_path)
     assert (other.returncode, said) == (0, "mindbatch: node 1: ranks 1 to 1 for node 0 at 10.77.0.1:8118\n")
+
+
+def test_a_replica_over_two_hosts_is_refused_on_a_cpu(environment: dict[str, str], tmp_path: Path) -> None:
+    nodes = ("launch.local_worker_num=1", "launch.master_addr=10.77.0.1", "launch.master_port=8118")
+    command = [*MINDBATCH, *TASK, "parallel.model_parallel=2", *nodes]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "on a CPU the ranks of a replica meet in the memory of one host" in done.stderr

@@ -33,13 +33,13 @@ def test_without_a_cache(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_key_value_heads_that_ranks_share_from_rank_folders(tmp_path: Path) -> None:
-    """llama3: 4 heads, 2 of keys and values, a vocabulary of 101, over 4 ranks; MindSpore's collectives."""
+    """llama3: 4 heads, 2 of keys and values, a vocabulary of 101, over 4 ranks."""
     write_folder(tmp_path / "whole", descriptions()["llama3"])
     config = ReshardConfig(source=str(tmp_path / "whole"))
     config.target.dir, config.target.model_parallel = str(tmp_path / "cut"), 4
     assert run(config) == 0
     model = {"checkpoint_name_or_path": str(tmp_path / "cut"), "batch_size": 8}
-    compare(tmp_path / "out", 4, model, requests(PLAIN | CACHED, 90), through_mindspore=True)
+    compare(tmp_path / "out", 4, model, requests(PLAIN | CACHED, 90))
 
 
 @pytest.mark.processes

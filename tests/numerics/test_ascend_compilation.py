@@ -88,6 +88,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "qwen2_moe": LLAMA | EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3_moe": LLAMA | EXPERTS | {"num_experts": 4},
     "t5": T5,
+    "telechat": {
+        "vocab_size": 101,
+        "hidden_size": 128,
+        "ffn_hidden_size": 96,
+        "n_head": 8,
+        "training_seqlen": 64,
+        "base_seqlen": 64,
+    },
 }
 ENCODERS = {"mt5", "t5"}
 PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "gemma2", *ENCODERS}
@@ -112,6 +120,7 @@ def job(model_type: str, size: int, ranks: list[int], stages: int = 1, layers: i
         "mt5": "num_layers",
         "pangu_alpha": "num_layers",
         "t5": "num_layers",
+        "telechat": "n_layer",
     }
     config[depth.get(model_type, "num_hidden_layers")] = layers * stages
     found = compile_job("native", config, size, ranks, max_batched_tokens=2, stages=stages)
@@ -136,7 +145,7 @@ WINDOWED = "gemma3_text, a window"
 OF_STAGES = "qwen3 mp=2 pp=3"
 HAND_OVERS = {0: 1, 3: 2, 5: 1}
 """A rank of each of three stages: with how many other stages it meets."""
-LIKE_LLAMA = {"minimind", "mistral"}
+LIKE_LLAMA = {"minimind", "mistral", "telechat3"}
 """Their graphs are Llama's: `test_these_types_have_the_graphs_of_llama`."""
 SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))
@@ -180,7 +189,8 @@ def kinds_of(name: str) -> list[str]:
 
 def test_these_types_have_the_graphs_of_llama() -> None:
     for each in LIKE_LLAMA:
-        assert declaration(each).network is declaration("llama").network
+        assert declaration(each).tree.embed is declaration("llama").tree.embed
+        assert declaration(each).tree.block.forward is declaration("llama").tree.block.forward
         assert sizes_of(each) == sizes_of("llama")
 
 

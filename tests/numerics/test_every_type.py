@@ -61,7 +61,8 @@ def models(case: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def test_every_model_type_has_a_case() -> None:
-    assert {type_of(case) for case in TYPE_CASES} == {*MODEL_TYPES}
+    """telechat3 is Llama under other defaults: see test_mindformers_models.py."""
+    assert {type_of(case) for case in TYPE_CASES} == {*MODEL_TYPES} - {"telechat3"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

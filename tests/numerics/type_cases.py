@@ -4,7 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from model_folders import CONTEXTS, ENCODERS, FIXTURE, dense_cases, descriptions, ragged, write_folder
+from model_folders import (
+    CONTEXTS,
+    ENCODERS,
+    FIXTURE,
+    MINDFORMERS_FIXTURE,
+    dense_cases,
+    descriptions,
+    ragged,
+    write_folder,
+)
 
 from mindbatch.models.registry import describe
 
@@ -13,6 +22,7 @@ ALL_CASES = (
     | dense_cases()
     | dict.fromkeys(descriptions(ENCODERS), ENCODERS)
     | dict.fromkeys(descriptions(CONTEXTS), CONTEXTS)
+    | {"telechat": MINDFORMERS_FIXTURE}
 )
 """By case, the fixture that has it."""
 

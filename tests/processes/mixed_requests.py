@@ -51,12 +51,11 @@ def compare(
     *,
     stages: int = 1,
     device_map: DeviceMap = None,
-    through_mindspore: bool = False,
     **runtime: Any,
 ) -> dict[str, Any]:
     """Runs the requests in so many processes and in one; the leader's whole answer."""
     runtime = {"block_size": 8, "max_batched_tokens": 24, "cache_memory": "2MB", **runtime}
-    divided = {"stages": stages, "device_map": device_map, "through_mindspore": through_mindspore}
+    divided = {"stages": stages, "device_map": device_map}
     found = answers(out, size, model, asked, runtime, **divided)
     expected = of_one_process(
         {**model, "checkpoint_name_or_path": str(out.parent / "whole")}, asked, **runtime

@@ -74,20 +74,17 @@ def answers(
     *,
     stages: int = 1,
     device_map: DeviceMap = None,
-    through_mindspore: bool = False,
 ) -> dict[str, Any]:
     """What the leader answers: outputs by request, and the engine's statistics.
 
     size: processes, of `stages` pipeline stages. device_map: see `Topology`.
     model, runtime: sections of a configuration. requests: {"key", "prompt" (token ids), "params"}.
-    through_mindspore: the ranks do not share memory, and form a MindSpore world, as MindFormers' networks
-        do in any case.
     """
     out.mkdir(exist_ok=True)
     job = out / "job.json"
-    meeting = None if through_mindspore else secrets.token_hex(32)
+    meeting = secrets.token_hex(32)
     topology = [1, size // stages, stages, device_map]
-    has_world = through_mindspore or model.get("provider") == "mindformers"
+    has_world = model.get("provider") == "mindformers"
     asked = {"model": model, "runtime": runtime, "requests": requests}
     met = {"topology": topology, "meeting": meeting, "has_world": has_world}
     job.write_text(json.dumps(met | asked))

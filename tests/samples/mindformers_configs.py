@@ -37,7 +37,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3_moe": SIZES | EXPERTS | {"head_dim": 16, "num_experts": 8},
     "glm4": SIZES | {"head_dim": 16},
     "glm4_moe": SIZES | SHARED | {"head_dim": 16},
-    "deepseek_v3": SIZES | SHARED | LATENT | {"num_nextn_predict_layers": 1},
+    "deepseek_v3": SIZES | SHARED | LATENT | {"num_key_value_heads": 4, "num_nextn_predict_layers": 1},
     "telechat3": SIZES | {"head_dim": 16},
     "telechat": TELECHAT2,
 }

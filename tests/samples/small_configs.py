@@ -44,6 +44,8 @@ BETWEEN: dict[str, dict[str, Any]] = {
     "opt": _WIDTH | _LAYERS | {"ffn_dim": 48},
     "pangu_alpha": _WIDTH | {"num_layers": 2, "num_heads": 4, "intermediate_size": 48},
     "t5": _T5,
+    "telechat": _WIDTH
+    | {"ffn_hidden_size": 48, "n_layer": 2, "n_head": 4, "training_seqlen": 32, "base_seqlen": 32},
 }
 """By type, of those that came between GPT-2 and Llama."""
 _LATENT: dict[str, Any] = {

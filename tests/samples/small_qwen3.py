@@ -7,7 +7,8 @@ import numpy as np
 from safetensors_writer import safetensors_bytes
 from small_tokenizers import CHATML, byte_level
 
-from mindbatch.backends.mindformers.families import describe
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 from mindformers_configs import config
 
 
@@ -17,10 +18,10 @@ def write_small_qwen3(folder: Path) -> Path:
     backend = byte_level()
     settings = config("qwen3", vocab_size=backend.get_vocab_size(), eos_token_id=2, tie_word_embeddings=True)
     (folder / "config.json").write_text(json.dumps(settings))
-    random = np.random.default_rng(7)
+    random = np.random.default_rng(11)
     weights = {
         name: (random.normal(0, 0.3, shape) + (len(shape) == 1)).astype(np.float32)
-        for name, shape in describe(settings).shapes.items()
+        for name, shape in source_shapes(tensor_specs(describe(settings))).items()
     }
     (folder / "model.safetensors").write_bytes(safetensors_bytes(weights))
     backend.save(str(folder / "tokenizer.json"))

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.backends.mindformers import families
-from mindbatch.backends.mindformers.description import Description
 from mindbatch.checkpoint.formats.stored import TensorEntry
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe, tensor_specs
@@ -60,6 +59,16 @@ _ENCODER = {
     "num_heads": 4,
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 12,
+}
+_TELECHAT = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "ffn_hidden_size": 96,
+    "n_layer": 2,
+    "n_head": 4,
+    "num_key_value_heads": 2,
+    "training_seqlen": 64,
+    "base_seqlen": 64,
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
@@ -135,6 +144,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
     "starcoder2": _GROUPED,
     "t5": _ENCODER,
+    "telechat": _TELECHAT,
+    "telechat3": _GROUPED,
 }
 _OF_WIDTH = {key: value for key, value in _GROUPED.items() if key != "head_dim"}
 MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {
@@ -145,16 +156,7 @@ MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": _GROUPED | _SHARED | {"use_qk_norm": True},
     "deepseek_v3": _OF_WIDTH | _SHARED | _LATENT | {"n_group": 1, "topk_group": 1},
     "telechat3": _GROUPED,
-    "telechat": {
-        "vocab_size": 96,
-        "hidden_size": 64,
-        "ffn_hidden_size": 96,
-        "n_layer": 2,
-        "n_head": 4,
-        "num_key_value_heads": 2,
-        "training_seqlen": 64,
-        "base_seqlen": 64,
-    },
+    "telechat": _TELECHAT,
 }
 """By family, of model.provider=mindformers."""
 _MINDFORMERS = "mindformers_"
@@ -172,7 +174,7 @@ def architecture(model_type: str) -> Architecture:
     return describe({"model_type": model_type, **CONFIGS[model_type]})
 
 
-def description(family: str) -> Description:
+def description(family: str) -> families.Description:
     """The sizes of the tiny model of a family."""
     return families.describe({"model_type": family, **MINDFORMERS_CONFIGS[family]})
 

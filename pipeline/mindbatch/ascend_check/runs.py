@@ -31,7 +31,9 @@ from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step import Span
 from mindbatch.models.native_model import load_native
+from mindbatch.models.registry import tensor_specs
 from mindbatch.models.runnable import RunnableModel
+from mindbatch.models.tensor_spec import source_shapes
 
 SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks=8, max_batched_tokens=32)
 GEOMETRY = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
@@ -93,5 +95,5 @@ def _mindformers(family: str, kernels: Kernels) -> RunnableModel:
 
     model, kernels = description(family), compiled(kernels)
     network = build_network(model, kernels)
-    load_weights(network, model, RandomWeights(family, model.shapes), kernels)
-    return assemble(network, model, kernels, GEOMETRY)
+    load_weights(network, model.arch, RandomWeights(family, source_shapes(tensor_specs(model.arch))), kernels)
+    return assemble(network, model.arch, kernels, GEOMETRY)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mindbatch.backends.mindformers.division import stages_fault
-from mindbatch.backends.mindformers.families import naming_provider
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
@@ -120,8 +119,7 @@ def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPa
     if (
         config is not None and "model_type" in config
     ):  # before the weights: those of a model that is not run may be of any form
-        with naming_provider(config, ignore):
-            chosen_type(config, model_type, source, ignore=ignore)
+        chosen_type(config, model_type, source, ignore=ignore)
         arch = describe(config, model_type, source, ignore=ignore)
         check_division(arch, part.shard.size, part.stages, part.device_map)
     folder = _native_folder(home, part, config or {}, ignore)

@@ -102,4 +102,6 @@ def _mindformers(
     of_graphs = compiled(kernels)
     network = build_network(described, of_graphs, part.shard)
     weights = weight_bytes(network, network.model.decoder.layers)
-    return WeightlessRank(assemble(network, described, of_graphs, geometry), described.hidden_size, weights)
+    return WeightlessRank(
+        assemble(network, described.arch, of_graphs, geometry), described.arch.hidden_size, weights
+    )

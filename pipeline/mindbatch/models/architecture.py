@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mindbatch.kernels.alibi import Alibi
 from mindbatch.kernels.routing import Routing
@@ -111,6 +111,7 @@ class Architecture:
         hidden size; 0 where it is that.
     norms_all_heads: query and key are normed over all their heads together.
     norm_offset: is added to the weights of RMS norms.
+    next_token_layers: behind the last one, which predict further tokens; they are not run.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
 
@@ -151,6 +152,7 @@ class Architecture:
     norms_all_heads: bool = False
     norm_offset: float = 0.0
     embedding_size: int = 0
+    next_token_layers: int = field(default=0, compare=False)
 
     @property
     def num_positions(self) -> int:

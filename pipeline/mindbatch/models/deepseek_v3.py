@@ -45,7 +45,7 @@ DEFAULTS = llama.DEFAULTS | {
     "max_position_embeddings": 4096,
 }
 # Of training, how experts were spread over devices, and layers that guess a token more, which are not read.
-IGNORED = ("aux_loss_alpha", "ep_size", "num_nextn_predict_layers", "seq_aux")
+IGNORED = ("aux_loss_alpha", "ep_size", "seq_aux")
 NORM_EPSILON = 1e-6
 """Of the norms in front of queries and of the latent, whatever rms_norm_eps says: their class's own."""
 
@@ -111,6 +111,7 @@ def describe_latent(
         head_dim=rotated + latent.rank,
         attention_scales=((latent.plain + rotated) ** -0.5,) * arch.num_layers,
         latent=latent,
+        next_token_layers=experts.read_further_layers(reader),
     )
 
 

@@ -95,6 +95,12 @@ def layers_behind(reader: ConfigReader, layers: int) -> tuple[int, ...]:
     return tuple(range(read_count(reader, "first_k_dense_replace", layers), layers))
 
 
+def read_further_layers(reader: ConfigReader) -> int:
+    """Layers behind the last one, which predict further tokens."""
+    key = "num_nextn_predict_layers"
+    return 0 if reader.raw(key) is None else read_count(reader, key, MAX_SHARED)
+
+
 def read_count(reader: ConfigReader, key: str, largest: int) -> int:
     """A whole number from 0 to `largest`; a fault is left in the reader."""
     found = reader.raw(key)

@@ -39,8 +39,11 @@ def describe(reader: ConfigReader) -> Architecture:
         qk_norm=reader.flag("use_qk_norm"),
         rotary=read_partial_rotary,
     )
-    reader.ignore(["num_nextn_predict_layers"])
-    return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers))
+    return replace(
+        arch,
+        experts=experts.read_scored_experts(reader, arch.num_layers),
+        next_token_layers=experts.read_further_layers(reader),
+    )
 
 
 MODEL = replace(

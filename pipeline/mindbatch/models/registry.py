@@ -22,7 +22,7 @@ MODEL_TYPES = (
     "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "falcon", "gemma",
     "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama",
     "minimind", "mistral", "mixtral", "mt5", "olmo2", "opt", "pangu_alpha", "phi3", "qwen2", "qwen2_moe",
-    "qwen3", "qwen3_moe", "starcoder2", "t5",
+    "qwen3", "qwen3_moe", "starcoder2", "t5", "telechat", "telechat3",
 )  # fmt: skip
 HEAD = "lm_head.weight"
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
@@ -41,7 +41,9 @@ def newer_names(model_type: object) -> Mapping[str, str]:
 
 def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
     """Patterns of the names that a checkpoint of it may hold though nothing reads them."""
-    return (*declaration(architecture.model_type).unused_tensors, *copies(architecture))
+    first, count = architecture.num_layers, architecture.next_token_layers
+    further = (f"model.layers.{layer}.*" for layer in range(first, first + count))
+    return (*declaration(architecture.model_type).unused_tensors, *further, *copies(architecture))
 
 
 def copies(architecture: Architecture) -> dict[str, str]:

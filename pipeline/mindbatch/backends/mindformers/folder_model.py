@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mindbatch.backends.mindformers.adapter_specs import adapter_specs
-from mindbatch.backends.mindformers.description import CORRECTION_BIAS, Description, GroupedAttention
 from mindbatch.backends.mindformers.division import division_faults
-from mindbatch.backends.mindformers.families import NOT_ON_ASCEND, PROVIDER, describe, family_of
+from mindbatch.backends.mindformers.families import (
+    NOT_ON_ASCEND,
+    PROVIDER,
+    Description,
+    describe,
+    family_of,
+)
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -19,19 +24,25 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.choice import compiled
-from mindbatch.kernels.memory import padded_head
+from mindbatch.models import native_model
 from mindbatch.models.adapter_names import prefix_renames
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_adapters, rank_places
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.experts import ExpertNames
 from mindbatch.models.folder_tensors import left_out_faults
 from mindbatch.models.merged_adapter import MergedAdapter, merge_whole, merged_weights
 from mindbatch.models.model_facts import ModelFacts
+from mindbatch.models.registry import tensor_specs, tied_tensors, unused_tensors
+from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel
+
+_CORRECTION = ExpertNames.correction
 
 
 @dataclass(frozen=True)
@@ -56,16 +67,16 @@ class MindFormersModel:
         self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
     ) -> FittedAdapters:
         """See `engine.described.DescribedModel.fit_adapters`."""
-        model = self.description
-        fitted = fit_mindformers(model, adapters, max_loaded)
-        places = places_of(model, fitted, self.shard)
+        fitted = fit_mindformers(self.description.arch, adapters, max_loaded)
+        places = places_of(self.description.arch, fitted, self.shard)
         largest = max(map(places.numbers, fitted.adapters.values()))
         return replace(fitted, slot_numbers=(largest,))
 
     def merge(self, adapter: LoraAdapter) -> MindFormersModel:
         """See `engine.described.DescribedModel.merge`."""
-        model = self.description
-        return replace(self, merged=merge_whole(model.shapes, model.tied_tensors, self.folder, adapter))
+        arch = self.description.arch
+        merged = merge_whole(source_shapes(tensor_specs(arch)), tied_tensors(arch), self.folder, adapter)
+        return replace(self, merged=merged)
 
     def load(
         self,
@@ -86,10 +97,12 @@ class MindFormersModel:
 
             network = build_network(model, kernels, self.shard)
         with merged_weights(self.folder, self.merged) as folder:
-            load_weights(network, model, folder, kernels, progress)
+            load_weights(network, model.arch, folder, kernels, progress)
         if adapters is not None:
-            bank = AdapterBank(adapters, places_of(model, adapters, self.shard), (self.folder, str), kernels)
-        return assemble(network, model, kernels, geometry, bank)
+            bank = AdapterBank(
+                adapters, places_of(model.arch, adapters, self.shard), (self.folder, str), kernels
+            )
+        return assemble(network, model.arch, kernels, geometry, bank)
 
 
 def open_folder(
@@ -109,13 +122,14 @@ def open_folder(
             f"model.type={model_type}: {source} says model_type={config['model_type']!r}, which alone "
             f"{PROVIDER} goes by; allowed: auto, {config['model_type']}"
         )
-    if faults := [*division_faults(describe(config, source, ignore=ignore), shard.size)]:
+    if faults := [*division_faults(describe(config, source, ignore=ignore).arch, shard.size)]:
         raise ConfigError(faults)
     folder = ModelFolder(home)
     model = describe(folder.config, source, ignore=ignore)
     try:
-        raise_if_any([*match_tensors(model.shapes, folder, model.unused_tensors), *_dtype_faults(folder)])
-        raise_if_any([*left_out_faults(model.tied_tensors, folder)])
+        shapes = source_shapes(tensor_specs(model.arch))
+        raise_if_any([*match_tensors(shapes, folder, unused_tensors(model.arch)), *_dtype_faults(folder)])
+        raise_if_any([*left_out_faults(tied_tensors(model.arch), folder)])
     except BaseException:
         folder.close()
         raise
@@ -126,7 +140,7 @@ def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
     """The router's correction is float32 in every checkpoint; all else is of one type."""
     first: dict[str, str] = {}
     for name in folder.names:
-        if not name.endswith(CORRECTION_BIAS):
+        if not name.endswith(_CORRECTION):
             first.setdefault(folder.info(name).dtype, name)
     if len(first) > 1:
         found = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))
@@ -134,39 +148,31 @@ def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
 
 
 def fit_mindformers(
-    model: Description, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+    arch: Architecture, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     """Checks adapters against a model that MindFormers runs.
 
     Raises:
         CheckpointError: what does not fit, of all adapters.
     """
-    renames = prefix_renames("model.", model.shapes)
-    return fit_adapters(adapter_specs(model), adapters, max_loaded, renames, model.shapes)
+    shapes = source_shapes(tensor_specs(arch))
+    renames = prefix_renames("model.", shapes)
+    return fit_adapters(adapter_specs(arch), adapters, max_loaded, renames, shapes)
 
 
-def places_of(model: Description, adapters: FittedAdapters, shard: TensorSlice) -> AdapterPlaces:
+def places_of(arch: Architecture, adapters: FittedAdapters, shard: TensorSlice) -> AdapterPlaces:
     """Where a rank computes with adapters."""
-    return rank_places(adapter_specs(model), adapters, shard, Stage(range(model.num_layers)))
+    return rank_places(adapter_specs(arch), adapters, shard, Stage(range(arch.num_layers)))
 
 
 def facts_of(model: Description, model_parallel: int = 1) -> ModelFacts:
     """The sizes of a model; the cache is that of one of its ranks."""
-    return ModelFacts(
-        model_type=model.model_type,
-        vocab_size=model.vocab_size,
+    found = native_model.facts_of(model.arch, model_parallel)
+    return replace(
+        found,
         max_positions=model.max_positions,
-        num_parameters=model.num_parameters,
-        rank_parameters=(model.num_parameters // model_parallel,),
-        cached_numbers=_cached_numbers(model, model_parallel),
-        head_dim=model.attention.head_dim if isinstance(model.attention, GroupedAttention) else 0,
+        rank_parameters=(found.num_parameters // model_parallel,),
+        head_dim=0 if model.arch.latent is not None else found.head_dim,
+        is_gathered=False,
+        expert_numbers=0,
     )
-
-
-def _cached_numbers(model: Description, model_parallel: int) -> int:
-    attention = model.attention
-    if isinstance(attention, GroupedAttention):
-        heads, size = max(1, attention.kv_heads // model_parallel), attention.head_dim
-    else:
-        heads, size = 1, attention.cached_dim
-    return model.num_layers * heads * (size + padded_head(size))

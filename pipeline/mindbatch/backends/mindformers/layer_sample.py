@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.backends.mindformers.description import Description
+from mindbatch.backends.mindformers.families import FAMILIES
+from mindbatch.models.architecture import Architecture
 
 _DENSE_LAYERS = "first_k_dense_replace"
 
@@ -20,13 +21,13 @@ class LayerSample:
     config: Mapping[str, Any]
 
 
-def layer_sample(model: Description, config: Mapping[str, Any]) -> LayerSample:
+def layer_sample(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
     """The first layer, and the first with experts where that is another: all others are like one of them.
 
-    config: the content of config.json that `model` was described from.
+    config: the content of config.json that `arch` was described from.
     """
-    count = model.num_layers
-    dense = min(model.experts.first, count) if model.experts is not None else 0
+    count = arch.num_layers
+    dense = 0 if arch.experts is None else count - len(arch.experts.layers)
     layers: tuple[int, ...] = (0,)
     counts: tuple[int, ...] = (count,)
     said: dict[str, int] = {}
@@ -37,9 +38,11 @@ def layer_sample(model: Description, config: Mapping[str, Any]) -> LayerSample:
         for key, value in config.items()
         if "layer" in key and isinstance(value, list) and len(value) == count  # one entry a layer
     }
-    return LayerSample(layers, counts, {**config, **lists, model.layers_key: len(layers), **said})
+    return LayerSample(
+        layers, counts, {**config, **lists, FAMILIES[arch.model_type].layers_key: len(layers), **said}
+    )
 
 
-def all_layers(model: Description, config: Mapping[str, Any]) -> LayerSample:
+def all_layers(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
     """No sample."""
-    return LayerSample(tuple(range(model.num_layers)), (1,) * model.num_layers, config)
+    return LayerSample(tuple(range(arch.num_layers)), (1,) * arch.num_layers, config)

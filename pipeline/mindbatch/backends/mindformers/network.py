@@ -12,8 +12,7 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.adapters import ModelAdapters, StepSlots
-from mindbatch.backends.mindformers.description import Description, GroupedAttention
-from mindbatch.backends.mindformers.families import FAMILIES, Family
+from mindbatch.backends.mindformers.families import FAMILIES, Description, Family
 from mindbatch.backends.mindformers.groups import enter_group
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
@@ -24,6 +23,7 @@ from mindbatch.kernels.graphs import Network
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.models.adapter_bank import AdapterBank
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.runnable import RunnableModel
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
@@ -107,8 +107,8 @@ def build_network(model: Description, kernels: MindSporeKernels, shard: TensorSl
         ConfigError: MindFormers cannot run such a model on this device.
     """
     if kernels.device_target == "Ascend":
-        _refuse_for_ascend(model)
-    configuration, kind = _classes(FAMILIES[model.model_type])
+        _refuse_for_ascend(model.arch)
+    configuration, kind = _classes(FAMILIES[model.arch.model_type])
     enter_group(shard, kernels.device_target)
     _forget_rotations()
     with quietly():
@@ -145,11 +145,10 @@ def _types(kernels: MindSporeKernels) -> dict[str, str]:
     return computed | exact
 
 
-def _refuse_for_ascend(model: Description) -> None:
-    attention = model.attention
-    if not isinstance(attention, GroupedAttention) and attention.latent_rank != ASCEND_LATENT_RANK:
+def _refuse_for_ascend(arch: Architecture) -> None:
+    if arch.latent is not None and arch.latent.rank != ASCEND_LATENT_RANK:
         raise ConfigError(
-            f"runtime.device_target=Ascend: kv_lora_rank={attention.latent_rank}: MindFormers 1.9 runs "
+            f"runtime.device_target=Ascend: kv_lora_rank={arch.latent.rank}: MindFormers 1.9 runs "
             f"{ASCEND_LATENT_RANK} there; allowed: CPU for this model"
         )
 
@@ -161,41 +160,40 @@ def _forget_rotations() -> None:
     rope_utils._ROPE_DICT.clear()
 
 
-def attention_shapes(network: nn.Cell, model: Description) -> list[AttentionShape]:
+def attention_shapes(network: nn.Cell, arch: Architecture) -> list[AttentionShape]:
     """What the cache and the kernels have to know of each layer, on this rank."""
-    return [_attention_shape(layer.self_attention, model) for layer in network.model.decoder.layers]
+    return [_attention_shape(layer.self_attention, arch) for layer in network.model.decoder.layers]
 
 
-def _attention_shape(module: Any, model: Description) -> AttentionShape:
-    heads, attention = module.num_attention_heads_per_partition, model.attention
-    if isinstance(attention, GroupedAttention):
-        size = attention.head_dim
+def _attention_shape(module: Any, arch: Architecture) -> AttentionShape:
+    heads, size = module.num_attention_heads_per_partition, arch.head_dim
+    if arch.latent is None:
         return AttentionShape(heads, module.num_query_groups_per_partition, size, size**-0.5)
-    return AttentionShape(heads, 1, attention.cached_dim, module.softmax_scale)
+    return AttentionShape(heads, 1, size, module.softmax_scale)
 
 
 def assemble(
     network: nn.Cell,
-    model: Description,
+    arch: Architecture,
     kernels: MindSporeKernels,
     geometry: CacheGeometry,
     bank: AdapterBank | None = None,
 ) -> RunnableModel:
     """The step of a network that `build_network` made, with a cache of its own, and adapters beside it."""
-    shapes = attention_shapes(network, model)
+    shapes = attention_shapes(network, arch)
     cache = allocate(shapes, geometry, kernels)
     adapters = None if bank is None else ModelAdapters(bank.parameters, StepSlots())
     slots = None if adapters is None else adapters.slots
     decoder: nn.Cell
     if kernels.device_target == "CPU":
-        put_in_for_cpu(network, shapes, cache.layers, kernels, adapters, tied=model.tied)
+        put_in_for_cpu(network, shapes, cache.layers, kernels, adapters, tied=arch.tied)
         decoder = CpuDecoder(network.model, slots)
     else:
         put_in_for_ascend(network)
         decoder = AscendDecoder(network.model, cache)
     whole = Network(decoder, Head(network.model.output_layer, slots))
     return RunnableModel(
-        model.vocab_size,
+        arch.vocab_size,
         lambda: whole,
         cache,
         kernels.for_single_tokens(),

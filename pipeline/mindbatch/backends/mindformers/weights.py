@@ -8,7 +8,6 @@ from typing import Any
 
 from mindspore import nn
 
-from mindbatch.backends.mindformers.description import Description, GroupedAttention
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
@@ -16,6 +15,8 @@ from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.interface import Kernels
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.registry import unused_tensors
 
 KEY_VALUE = ".key_value."
 
@@ -70,7 +71,7 @@ class HeadHalves:
 
 def load_weights(
     network: nn.Cell,
-    model: Description,
+    arch: Architecture,
     folder: ModelWeights,
     kernels: Kernels,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -81,24 +82,24 @@ def load_weights(
         CheckpointError: a tensor that is damaged, that MindFormers did not take, or a parameter of its
             network that none was loaded into, by name.
     """
-    names = [name for name in folder.names if not _is_unused(name, model)]
+    names = [name for name in folder.names if not _is_unused(name, arch)]
     slices = {name: StoredSlice(folder, name, kernels) for name in names}
-    translate = translation(network, model)
+    translate = translation(network, arch)
 
     def tensors() -> Iterator[tuple[str, StoredSlice | HeadHalves]]:
         for done, (name, stored) in enumerate(slices.items()):
-            yield from ((translate(part), read) for part, read in _parts(name, stored, model))
+            yield from ((translate(part), read) for part, read in _parts(name, stored, arch))
             progress(done + 1, len(slices))
 
     loaded = network.model.load_weights(tensors(), network.generate_mapping(), is_hf_weight=True)
     faults = [
-        f"tensor {shown(name)} was not taken by MindFormers' {model.model_type}"
+        f"tensor {shown(name)} was not taken by MindFormers' {arch.model_type}"
         for name, stored in slices.items()
         if not stored.was_read
     ]
     parameters = network.model.get_params_dict().keys() - loaded
     faults += [
-        f"parameter {shown(name)} of MindFormers' {model.model_type} was not loaded"
+        f"parameter {shown(name)} of MindFormers' {arch.model_type} was not loaded"
         for name in sorted(parameters)
     ]
     raise_if_any(faults, str(folder.path))
@@ -107,22 +108,21 @@ def load_weights(
 
 
 def _parts(
-    name: str, stored: StoredSlice, model: Description
+    name: str, stored: StoredSlice, arch: Architecture
 ) -> Iterator[tuple[str, StoredSlice | HeadHalves]]:
     """The tensors that MindFormers loads from one of the checkpoint, by the checkpoint's kind of names."""
-    attention = model.attention
-    if isinstance(attention, GroupedAttention) and attention.fused_kv and KEY_VALUE in name:
+    if KEY_VALUE in name:
         for half, part in enumerate((".key.", ".value.")):
-            yield name.replace(KEY_VALUE, part), HeadHalves(stored, attention.kv_heads, half)
+            yield name.replace(KEY_VALUE, part), HeadHalves(stored, arch.kv_heads, half)
     else:
         yield name, stored
 
 
-def _is_unused(name: str, model: Description) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in model.unused_tensors)
+def _is_unused(name: str, arch: Architecture) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in unused_tensors(arch))
 
 
-def translation(network: nn.Cell, model: Description) -> Callable[[str], str]:
+def translation(network: nn.Cell, arch: Architecture) -> Callable[[str], str]:
     """From Hugging Face's names to those of the network, by its own list of replaced parts.
 
     The list has parts for layers that predict further tokens, of one number of layers, which would rename an
@@ -130,7 +130,7 @@ def translation(network: nn.Cell, model: Description) -> Callable[[str], str]:
     """
     pairs = [
         pair
-        for pair in (*FAMILIES[model.model_type].names, *network.weight_mapping)
+        for pair in (*FAMILIES[arch.model_type].names, *network.weight_mapping)
         if not pair[0].removeprefix("model.layers.").rstrip(".").split(".")[0].isdigit()
     ]
 

@@ -136,11 +136,11 @@ def _mindformers(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
         raise ConfigError(families.NOT_ON_ASCEND)
     model = families.describe(job["config"], job["source"], ignore=ignored_keys(config.model))
     choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
-    sample = choose(model, job["config"])
+    sample = choose(model.arch, job["config"])
     facts = folder_model.facts_of(model, config.parallel.model_parallel)
-    stage = CompiledStage(Stage(range(model.num_layers)), facts, sample.layers, sample.counts)
+    stage = CompiledStage(Stage(range(model.arch.num_layers)), facts, sample.layers, sample.counts)
     told = {**job, "network": MINDFORMERS, "config": sample.config}
-    return CompiledModel(facts, model.num_layers, (stage,), told)
+    return CompiledModel(facts, model.arch.num_layers, (stage,), told)
 
 
 def _architecture(config: PlanConfig, job: Mapping[str, Any]) -> Architecture:

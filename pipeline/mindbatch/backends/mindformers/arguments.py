@@ -1,0 +1,187 @@
+"""What configuration classes of MindFormers are given of a model, by family, and what they do not compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+
+NOT_COMPUTED = "MindFormers 1.9 does not compute it"
+YARN_DEFAULTS = {"beta_fast": 32.0, "beta_slow": 1.0}
+LATENT_SCALES = ("mscale", "mscale_all_dim")
+_ORIGINAL = "original_max_position_embeddings"
+_YARN_KEYS = {*YARN_DEFAULTS, *LATENT_SCALES, "type", "rope_type", "factor", _ORIGINAL}
+
+
+def of_qwen(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """Qwen2, and TeleChat3: Llama's sizes, without windows."""
+    if any(arch.windows):
+        reader.fault("use_sliding_window", f"{NOT_COMPUTED}; allowed: false, or model.provider=native")
+    return _grouped(reader, arch) | _scaling(reader, arch)
+
+
+def of_qwen3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """The same with norms of heads, which its class has."""
+    _never(reader, "attention_bias")
+    return of_qwen(reader, arch)
+
+
+def of_qwen3_moe(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """The same with experts in all layers."""
+    _never(reader, "mlp_only_layers")
+    reader.needs("decoder_sparse_step", [1])
+    return of_qwen3(reader, arch) | _experts(reader, arch, "num_experts")
+
+
+def of_glm4(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """Half of each head is rotated."""
+    if reader.number("partial_rotary_factor") != 0.5:
+        reader.fault("partial_rotary_factor", f"{NOT_COMPUTED}; allowed: 0.5")
+    return _partly_rotated(reader, arch)
+
+
+def of_glm4_moe(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """A part of each head is rotated; experts behind the first layers."""
+    return _partly_rotated(reader, arch) | _shared_experts(reader, arch) | {"use_qk_norm": arch.qk_norm}
+
+
+def of_deepseek_v3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """Latent attention, whose queries must be compressed; experts behind the first layers."""
+    _never(reader, "attention_bias", "tie_word_embeddings")
+    reader.needs("rope_interleave", [True])
+    latent = arch.latent
+    assert latent is not None, "every deepseek describes it"
+    if not latent.query_rank:
+        reader.fault("q_lora_rank", "MindFormers 1.9 does not load queries that are not compressed")
+    found = _sizes(reader, arch) | _shared_experts(reader, arch) | _latent_scaling(reader, arch)
+    return found | {
+        "num_key_value_heads": arch.heads,
+        "q_lora_rank": latent.query_rank,
+        "kv_lora_rank": latent.rank,
+        "qk_nope_head_dim": latent.plain,
+        "qk_rope_head_dim": latent.rotated,
+        "v_head_dim": latent.value,
+    }
+
+
+def of_telechat2(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """A class with names of its own."""
+    return {
+        "vocab_size": arch.vocab_size,
+        "hidden_size": arch.hidden_size,
+        "ffn_hidden_size": arch.intermediate_size,
+        "n_layer": arch.num_layers,
+        "n_head": arch.heads,
+        "num_key_value_heads": arch.kv_heads,
+        "layer_norm_epsilon": arch.norm_epsilon,
+        "max_position_embeddings": arch.max_positions,
+        "tie_word_embeddings": arch.tied,
+        "rope_theta": reader.number("rope_theta"),
+    }
+
+
+def _sizes(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    reader.choice("hidden_act", {"silu": "silu", "swish": "silu"})
+    return {
+        "vocab_size": arch.vocab_size,
+        "hidden_size": arch.hidden_size,
+        "intermediate_size": arch.intermediate_size,
+        "num_hidden_layers": arch.num_layers,
+        "num_attention_heads": arch.heads,
+        "num_key_value_heads": arch.kv_heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": arch.max_positions,
+        "rms_norm_eps": arch.norm_epsilon,
+        "tie_word_embeddings": arch.tied,
+        "rope_theta": reader.number("rope_theta"),
+    }
+
+
+def _grouped(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    return _sizes(reader, arch) | {"head_dim": arch.head_dim, "attention_bias": arch.qkv_bias}
+
+
+def _partly_rotated(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    if reader.value("rope_scaling"):
+        reader.fault("rope_scaling", f"{NOT_COMPUTED} for this family; allowed: null")
+    return _grouped(reader, arch) | {"partial_rotary_factor": reader.number("partial_rotary_factor")}
+
+
+def _never(reader: ConfigReader, *keys: str) -> None:
+    """Refuses keys that ask for something that MindFormers passes over in silence."""
+    for key in keys:
+        if reader.value(key):
+            reader.fault(key, f"{NOT_COMPUTED}; allowed: false, null")
+
+
+def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """The argument rope_scaling: {} where positions are rotated as they are."""
+    found = reader.value("rope_scaling")
+    if not isinstance(found, Mapping):
+        return {}
+    kind = found.get("rope_type") or found.get("type") or "default"
+    if kind == "default":
+        return {}
+    if kind != "yarn":
+        reader.fault("rope_scaling", f"rope_type {kind!r}: {NOT_COMPUTED}; allowed: default, yarn")
+        return {}
+    others = sorted(key for key in found.keys() - _YARN_KEYS if found[key] is not None)
+    if others:
+        reader.fault("rope_scaling", f"{', '.join(others)}: {NOT_COMPUTED}; remove it")
+    settings = YARN_DEFAULTS | {
+        "rope_type": "yarn",
+        "factor": float(found["factor"]),
+        _ORIGINAL: found.get(_ORIGINAL) or arch.max_positions,
+        **{key: found[key] for key in (*YARN_DEFAULTS, *LATENT_SCALES) if found.get(key) is not None},
+    }
+    return {"rope_scaling": settings}
+
+
+def _latent_scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """MindFormers takes YaRN with a factor of 40 where nothing else is said."""
+    found = _scaling(reader, arch)
+    if not found:
+        return {"rotary_scaling_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    scales = [found["rope_scaling"].get(key) for key in LATENT_SCALES]
+    if not scales[0] or scales[0] != scales[1]:
+        reader.fault("rope_scaling", "mscale and mscale_all_dim must be equal and above 0")
+    return found
+
+
+def _experts(reader: ConfigReader, arch: Architecture, count_key: str) -> dict[str, Any]:
+    experts = arch.experts
+    assert experts is not None, "a family of mixtures"
+    its = experts.routing
+    if its.chosen < 2:
+        reader.fault("num_experts_per_tok", f"must be from 2 to {count_key}={its.experts}")
+    return {
+        count_key: its.experts,
+        "moe_intermediate_size": experts.intermediate_size,
+        "num_experts_per_tok": its.chosen,
+        "norm_topk_prob": its.is_normalised,
+    }
+
+
+def _shared_experts(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
+    """Experts of which some are shared and the rest chosen by groups."""
+    found = _experts(reader, arch, "n_routed_experts")
+    experts = arch.experts
+    assert experts is not None
+    its = experts.routing
+    if its.chosen % its.chosen_groups:
+        reader.fault("topk_group", f"must divide num_experts_per_tok={its.chosen}")
+    elif its.chosen_groups < its.groups and its.chosen != 2 * its.chosen_groups:
+        reader.fault(
+            "topk_group",
+            "MindFormers 1.9 rates a group by its best num_experts_per_tok / topk_group experts, the model "
+            f"by two; allowed: topk_group={its.chosen // 2}, or n_group={its.groups}",
+        )
+    return found | {
+        "n_shared_experts": sum(experts.shared) // experts.intermediate_size,
+        "routed_scaling_factor": its.scale,
+        "n_group": its.groups,
+        "topk_group": its.chosen_groups,
+        "first_k_dense_replace": arch.num_layers - len(experts.layers),
+    }
