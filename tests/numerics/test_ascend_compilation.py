@@ -4,7 +4,7 @@ scripts/compile_for_ascend.sh compiles all of them.
 """
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -13,8 +13,12 @@ from mindbatch.ascend_check.models import CONFIGS
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.engine.compilation import COPY, HEAD
 from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT
-from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import declaration, describe
+from mindbatch.kernels.program.step import StepRecordings
+from mindbatch.kernels.reference import ReferenceKernels
+from mindbatch.kernels.shapes import CacheGeometry
+from mindbatch.models.native_model import load_native
+from mindbatch.models.no_weights import NoWeights
+from mindbatch.models.registry import describe
 from simulated_compilation import compile_job, compile_jobs, first_and_last
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
@@ -189,15 +193,15 @@ def kinds_of(name: str) -> list[str]:
 
 def test_these_types_have_the_graphs_of_llama() -> None:
     for each in LIKE_LLAMA:
-        assert declaration(each).tree.embed is declaration("llama").tree.embed
-        assert declaration(each).tree.block.forward is declaration("llama").tree.block.forward
-        assert sizes_of(each) == sizes_of("llama")
+        assert calls_of(each) == calls_of("llama")
 
 
-def sizes_of(model_type: str) -> Architecture:
-    """All that decides which graphs there are; a window beyond all sequences or a tied head does not."""
+def calls_of(model_type: str) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """What is recorded of a step, by the names of operations and the shapes of what they give."""
     arch = describe(job(model_type, 1, [0])["config"])
-    return replace(arch, model_type="", rotary=None, norm_epsilon=0, windows=(), tied=False)
+    model = load_native(arch, NoWeights.of(arch), ReferenceKernels(), CacheGeometry(1, 16))
+    assert isinstance(model.steps, StepRecordings)
+    return [(call.operation, [each.shape for each in call.outputs]) for call in model.steps.step.calls]
 
 
 def test_every_graph_is_compiled_with_the_fused_operators(compiled: Compiled) -> None:
