@@ -31,7 +31,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def test_every_type_is_divided() -> None:
-    assert {type_of(case) for case in DIVIDED} == {*MODEL_TYPES}
+    assert {type_of(case) for case in DIVIDED} == {*MODEL_TYPES} - {"telechat3"}  # Llama under other defaults
 
 
 @pytest.mark.parametrize("case", DIVIDED)

@@ -131,7 +131,7 @@ def test_two_hosts_share_the_rows(
 
 
 def test_a_replica_over_two_hosts_is_refused_on_a_cpu(environment: dict[str, str], tmp_path: Path) -> None:
-    nodes = ("launch.local_worker_num=1", "launch.master_addr=10.77.0.1", "launch.master_port=8118")
+    nodes = ("launch.local_worker_num=1", "launch.master_addr=127.0.0.1", "launch.master_port=48118")
     command = [*MINDBATCH, *TASK, "parallel.model_parallel=2", *nodes]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

@@ -13,8 +13,7 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.operations.experts import experts
-from mindbatch.kernels.routing import Routing
-from mindbatch.kernels.shapes import ExpertsShape
+from mindbatch.kernels.shapes import ExpertsShape, Routing
 
 Floats = NDArray[np.float32]
 TOLERANCE = {FLOAT32: 1e-5, BFLOAT16: 0.03, INT8: 0.1}

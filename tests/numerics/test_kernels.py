@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from mindbatch.errors import ConfigError
 from mindbatch.kernels import operations as op
-from mindbatch.kernels.alibi import Alibi, alibi_slopes
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.shapes import Alibi, AttentionShape, CacheGeometry, alibi_slopes
 
 Arrays = list[NDArray[np.float32]]
 TOLERANCE = 1e-5

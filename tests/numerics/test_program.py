@@ -24,9 +24,8 @@ from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.operations.dense import table_rows
 from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
-from mindbatch.kernels.program.encoder_step import programs_of
 from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.step import StepRecordings
+from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.recording import FLOAT, Call, Recording, Symbol
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry

@@ -14,8 +14,8 @@ from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.native_weights import PANEL
 from mindbatch.kernels.operations.dense import capped, linear
+from mindbatch.kernels.program.fusion import summarised
 from mindbatch.kernels.program.program import Program
-from mindbatch.kernels.program.summary import summarised
 from mindbatch.kernels.recording import Recording
 
 LIBRARY = find_library()

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn, ops
 
 from mindbatch.backends.mindformers.stand_ins.grouped_matmul import GroupedMatmul
 from mindbatch.backends.mindformers.stand_ins.token_dispatcher import TokenCombine, TokenDispatch
-from mindbatch.kernels.ascend.gathered_attention import NEVER
+from mindbatch.kernels.ascend.plain_attention import NEVER
 
 Optional = Tensor | None
 

@@ -13,8 +13,7 @@ from mindbatch.ascend_check.models import FloatArray
 from mindbatch.ascend_check.runs import GEOMETRY, PROMPTS, STEPS, TABLES, step_of
 from mindbatch.engine.batch import flatten
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.routing import Routing
-from mindbatch.kernels.shapes import AttentionShape, ExpertsShape
+from mindbatch.kernels.shapes import AttentionShape, ExpertsShape, Routing
 from mindbatch.kernels.step import StepShape
 
 ROUTING = Routing(experts=4, chosen=2)

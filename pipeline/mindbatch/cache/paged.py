@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.arrays import Array, Held, aligned_zeros
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-
-if TYPE_CHECKING:  # MindSpore
-    from mindspore import Parameter
 
 
 class BlockCopier(Protocol):
@@ -29,8 +26,8 @@ class PagedCache:
     def __init__(
         self,
         geometry: CacheGeometry,
-        keys: Sequence[Parameter | Array],
-        values: Sequence[Parameter | Array],
+        keys: Sequence[Held],
+        values: Sequence[Held],
         itemsize: int,
         copier: BlockCopier,
     ) -> None:
@@ -41,7 +38,7 @@ class PagedCache:
         self._copier = copier
 
     @property
-    def layers(self) -> list[tuple[Parameter | Array, Parameter | Array]]:
+    def layers(self) -> list[tuple[Held, Held]]:
         """The key and value tensors of each layer."""
         return list(zip(self.keys, self.values, strict=True))
 

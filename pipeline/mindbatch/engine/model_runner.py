@@ -12,8 +12,7 @@ from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.program.encoder_step import programs_of
-from mindbatch.kernels.program.step import StepRecordings
+from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
 from mindbatch.models.runnable import RunnableModel
 

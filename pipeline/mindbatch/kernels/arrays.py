@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
+Held = Any
+"""A weight or a cache as kernels keep it: an array, or a parameter or tensor of MindSpore over one."""
+
 CACHE_LINE = 64
 HUGE_PAGE = 2 << 20
 ARENA_CHUNK = 32 << 20

@@ -9,16 +9,14 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindbatch.kernels.adapters import AdapterStore
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array
-from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FloatType, NumberType
-from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.recording import OPERATIONS
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.kernels.tensors import constant
 from mindbatch.parallel.collectives import all_gather, all_reduce
 from mindbatch.parallel.topology import TensorSlice, Topology
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mindbatch.kernels.adapters import AdapterStore
-from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.low_rank import AdaptedShape, Ranks
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
+from mindbatch.kernels.arrays import Array, FloatArray, Held
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
@@ -18,9 +17,7 @@ from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, StepShape
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 if TYPE_CHECKING:
-    from mindspore import Parameter, Tensor
-
-    from mindbatch.kernels.program.outputs import OutputMemory
+    from mindbatch.kernels.program.buffers import OutputMemory
 
 
 class Kernels(ABC):
@@ -58,27 +55,27 @@ class Kernels(ABC):
         """What packed weights are kept in."""
         return self.float_type
 
-    def held(self, name: str, array: Array) -> Parameter | Array:
+    def held(self, name: str, array: Array) -> Held:
         """A weight or a cache, as these kernels take it: over the array's own memory.
 
         name: in a model's description.
         """
         return array
 
-    def raised(self, vector: Parameter | Array, offset: float) -> Tensor | Array:
+    def raised(self, vector: Held, offset: float) -> Held:
         """vector + offset in float32, where the vector is `held`."""
         assert isinstance(vector, np.ndarray)
         return vector.astype(np.float32) + np.float32(offset)
 
-    def floats(self, weight: Parameter | Array) -> FloatArray:
+    def floats(self, weight: Held) -> FloatArray:
         """The numbers of a weight that is not packed."""
         return np.asarray(weight, np.float32)
 
-    def fixed(self, numbers: FloatArray) -> Tensor | Array:
+    def fixed(self, numbers: FloatArray) -> Held:
         """Numbers that were made of weights, as kernels take them."""
         return numbers
 
-    def zeros(self, width: int) -> Tensor | Array:
+    def zeros(self, width: int) -> Held:
         """A vector [width] of zeros, of `float_type`."""
         return np.zeros(width, self.dtype)
 

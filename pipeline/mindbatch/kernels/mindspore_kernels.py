@@ -15,7 +15,6 @@ from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenG
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.kernels.step import ANY_STEP, Span, StepShape
-from mindbatch.kernels.tensors import constant, shared_parameter
 from mindbatch.parallel.context import initialise
 
 
@@ -92,3 +91,18 @@ class MindSporeKernels(Kernels):
         """
         tokens = pad(sum(stop - start for start, stop in spans))
         return StepShape(ANY_STEP, tokens, tokens)
+
+
+def shared_parameter(name: str, array: Array) -> Parameter:
+    """A Parameter over the array's own memory; graphs read and write it in place.
+
+    Parameter(tensor) would copy the data. It is made small first, then given the array.
+    """
+    parameter = Parameter(Tensor(np.zeros(1, array.dtype)), name=name, requires_grad=False)
+    parameter.set_data(Tensor.from_numpy(array), slice_shape=True)
+    return parameter
+
+
+def constant(values: Any, dtype: Any) -> Tensor:
+    """A small constant tensor that a Cell keeps."""
+    return Tensor(np.asarray(values, dtype))

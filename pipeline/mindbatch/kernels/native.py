@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels.adapters import AdapterStore
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.meetings import Meetings
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_functions import NativeFunctions
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, Int8Weights, native_weights
-from mindbatch.kernels.program.outputs import OutputMemory
+from mindbatch.kernels.program.buffers import OutputMemory
 from mindbatch.kernels.program.program import Program
 from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.kernels.adapters import AdaptedParameter, AdapterStore
-from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
-from mindbatch.kernels.low_rank import (
+from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
+    AdaptedParameter,
     AdaptedShape,
     AdapterParts,
+    AdapterStore,
     LowRankPart,
     Ranks,
     WholePart,
 )
+from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
 
 PANEL = 16  # outputs of a packed panel, and floats that offsets count: kAdapterPanel in csrc/variant_table.h
 WEIGHT_PANEL = 32  # outputs of a packed panel of a whole weight: kPanel there

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.kernels.low_rank import AdaptedShape
+from mindbatch.kernels.adapters import AdaptedShape
 from mindbatch.kernels.meetings import Meetings
 from mindbatch.kernels.recording import Call, Recording
 from mindbatch.kernels.shapes import AttentionShape, ExpertsShape, HeadProductsShape

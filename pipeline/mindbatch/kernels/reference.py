@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from mindbatch.kernels import operations  # noqa: F401 - declares them
-from mindbatch.kernels.adapters import AdapterStore
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.low_rank import AdaptedShape, Ranks
-from mindbatch.kernels.program.outputs import OutputMemory
+from mindbatch.kernels.program.buffers import OutputMemory
 from mindbatch.kernels.recording import OPERATIONS, Recording, Symbol
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.kernels.slot_arrays import SlotArrays

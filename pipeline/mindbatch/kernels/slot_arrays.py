@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels.adapters import AdaptedParameter, AdapterStore
+from mindbatch.kernels.adapters import (
+    AdaptedParameter,
+    AdaptedShape,
+    AdapterParts,
+    AdapterStore,
+    LowRankPart,
+    Ranks,
+    WholePart,
+)
 from mindbatch.kernels.arrays import Array, aligned_zeros
-from mindbatch.kernels.low_rank import AdaptedShape, AdapterParts, LowRankPart, Ranks, WholePart
 
 
 class SlotArrays(AdapterStore):

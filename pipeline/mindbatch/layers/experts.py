@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mindbatch.kernels.operations.experts import experts
-from mindbatch.kernels.routing import Routing
-from mindbatch.kernels.shapes import ExpertsShape
+from mindbatch.kernels.shapes import ExpertsShape, Routing
 from mindbatch.layers.linear import Linear, reduced
 from mindbatch.layers.module import Module
 from mindbatch.layers.rank import Rank

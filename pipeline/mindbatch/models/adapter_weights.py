@@ -18,7 +18,7 @@ from mindbatch.checkpoint.lora.fit import adapted_weights
 from mindbatch.checkpoint.lora.low_rank import LowRank
 from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
 from mindbatch.checkpoint.lora.plan import digest_in
-from mindbatch.kernels.low_rank import (
+from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,
     AdapterParts,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mindbatch.kernels.alibi import Alibi
-from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import Alibi, Routing
 
 
 @dataclass(frozen=True)

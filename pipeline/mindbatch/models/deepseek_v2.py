@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import Routing
 from mindbatch.models import deepseek_v3, experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mindbatch.checkpoint.folders.model_folder import ModelWeights
 from mindbatch.checkpoint.lora.low_rank import LowRank, row_factors
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.low_rank import Floats
+from mindbatch.kernels.adapters import Floats
 from mindbatch.parallel.topology import WHOLE
 
 

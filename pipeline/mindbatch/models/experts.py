@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import Routing
 from mindbatch.layers.experts import Mixture, Router
 from mindbatch.layers.module import Module
 from mindbatch.layers.tokens import Tokens

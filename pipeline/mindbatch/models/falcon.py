@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mindbatch.kernels.alibi import Alibi, alibi_slopes
+from mindbatch.kernels.shapes import Alibi, alibi_slopes
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.arrays import Array, FloatArray, aligned_zeros
+from mindbatch.kernels.arrays import Array, FloatArray, Held, aligned_zeros
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.rank import Weights
@@ -31,9 +30,6 @@ from mindbatch.models.tensor_spec import (
     shard_specs,
 )
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
-
-if TYPE_CHECKING:
-    from mindspore import Parameter
 
 NUMBERS_AT_ONCE = 1 << 18  # are packed while they are in the cache of a core, from memory that is used again
 PANEL = 32  # outputs of a packed panel: parts of whole ones are packed fastest
@@ -68,7 +64,7 @@ def load_weights(
         _refuse_other_rank(folder, shard)
         specs, held, shard = shard_specs(specs, shard), shard_specs(held, shard), WHOLE
     check_tensors(arch, specs, folder)
-    parameters: dict[str, Parameter | Array] = {}
+    parameters: dict[str, Held] = {}
     outputs = {}
     for done, spec in enumerate(held):
         if spec.split:
@@ -91,7 +87,7 @@ def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
 
 def _load(
     spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
-) -> Parameter | Array:
+) -> Held:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     matrices = max(1, spec.matrices)
     if spec.layout is not Layout.PACKED or inputs is None:
@@ -123,7 +119,7 @@ def _load(
 
 def _load_stacks(
     spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
-) -> dict[str, Parameter | Array]:
+) -> dict[str, Held]:
     """The two stacks of a tensor whose units are two matrices each, by name."""
     (part,) = spec.parts
     name, heads = names(part.source), spec.local_outputs(shard) // part.unit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.kernels.alibi import Alibi, alibi_slopes
+from mindbatch.kernels.shapes import Alibi, alibi_slopes
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mindbatch.errors import CheckpointError
-from mindbatch.kernels.routing import Routing
+from mindbatch.kernels.shapes import Routing
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.native_model import facts_of

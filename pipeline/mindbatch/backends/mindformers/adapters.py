@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.kernels.adapters import AdaptedParameter
-from mindbatch.kernels.low_rank import AdaptedShape
+from mindbatch.kernels.adapters import AdaptedParameter, AdaptedShape
 
 MOST_TOKENS = 1 << 18
 """Of a step, padding included: for so many there is a place to keep their slots in."""

@@ -16,8 +16,8 @@ from mindspore import dtype as mstype
 
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS
+from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape
-from mindbatch.kernels.tensors import constant
 
 _WHOLE = 256
 """bfloat16 has all whole numbers up to it, and so many times it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
-from mindbatch.kernels.ascend.gathered_attention import GatheredAttention
 from mindbatch.kernels.ascend.limits import needs_gathering
+from mindbatch.kernels.ascend.plain_attention import GatheredAttention
 from mindbatch.kernels.shapes import AttentionShape
 
 HIDDEN = -10000.0

@@ -8,8 +8,7 @@ from __future__ import annotations
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.ascend.router import Router
-from mindbatch.kernels.shapes import ExpertsShape
+from mindbatch.kernels.shapes import ExpertsShape, Routing
 
 _COUNTS = 2
 """MoeInitRoutingV2 gives how many rows each expert has, not where they end."""
@@ -53,3 +52,50 @@ class Experts(nn.Cell):
             group_type=_OF_ROWS,
             group_list_type=_BY_COUNTS,
         )[0]
+
+
+_LEAST = 1e-20  # is added to a sum that is divided by
+_WORSE = 1e30  # what experts of other groups score less
+
+
+class Router(nn.Cell):
+    """Cell (x [T, width], router [experts, width], correction) -> weights float32 and experts int32, [T, k].
+
+    All is computed in float32. Of equal scores MindSpore's TopK takes the first.
+    """
+
+    def __init__(self, routing: Routing) -> None:
+        super().__init__(auto_prefix=False)
+        self.routing = routing
+        self.logits = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor, router: Tensor, correction: Tensor) -> tuple[Tensor, Tensor]:
+        its = self.routing
+        logits = self.logits(_float32(x), _float32(router))
+        scores = ops.sigmoid(logits) if its.is_sigmoid else ops.softmax(logits, -1)
+        candidates = scores + _float32(correction)
+        if its.groups > 1:
+            candidates = self._of_best_groups(candidates)
+        _, chosen = ops.topk(candidates, its.chosen)
+        weights = ops.gather_elements(scores, 1, chosen)
+        if its.is_normalised:
+            weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)
+        return weights * its.scale, ops.cast(chosen, mstype.int32)
+
+    def _of_best_groups(self, candidates: Tensor) -> Tensor:
+        """The same with less than any score outside the best groups."""
+        its = self.routing
+        grouped = candidates.reshape(candidates.shape[0], its.groups, -1)
+        best = ops.topk(grouped, its.group_best)[0].sum(-1)
+        _, groups = ops.topk(best, its.chosen_groups)
+        is_best = _is_each(groups, its.groups).sum(1).expand_dims(2)
+        return (grouped + (is_best - 1) * _WORSE).reshape(candidates.shape)
+
+
+def _is_each(chosen: Tensor, count: int) -> Tensor:
+    """[T, k, count]: 1 where a number is that of chosen [T, k], else 0."""
+    return _float32(chosen.expand_dims(2) == ops.cast(ops.arange(count), chosen.dtype))
+
+
+def _float32(x: Tensor) -> Tensor:
+    return ops.cast(x, mstype.float32)

@@ -8,9 +8,8 @@ from typing import Any
 import mindspore
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.adapters import AdapterStore
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, aligned_zeros
-from mindbatch.kernels.ascend.adapters import GatheredEmbedding, GatheredLinear
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import (
     AscendCacheWriter,
@@ -19,15 +18,8 @@ from mindbatch.kernels.ascend.attention import (
     PromptAttention,
     is_plain,
 )
-from mindbatch.kernels.ascend.encoder_cells import (
-    CacheWrite,
-    CrossAttention,
-    DistanceAttention,
-    StepAttention,
-)
 from mindbatch.kernels.ascend.experts import Experts
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
-from mindbatch.kernels.ascend.latent import Columns, HeadProducts, LatentHeads
 from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.operators import (
     Activation,
@@ -38,11 +30,22 @@ from mindbatch.kernels.ascend.operators import (
     RmsNorm,
     Rotary,
 )
+from mindbatch.kernels.ascend.plain_attention import (
+    CacheWrite,
+    CrossAttention,
+    DistanceAttention,
+    StepAttention,
+)
 from mindbatch.kernels.ascend.plain_cells import (
     Capped,
+    Columns,
     Embedding,
+    GatheredEmbedding,
+    GatheredLinear,
+    HeadProducts,
     IdsFrom,
     Joined,
+    LatentHeads,
     NormBySums,
     RotaryAngles,
     Scaled,
@@ -59,7 +62,6 @@ from mindbatch.kernels.ascend.step import (
     rounded_sequences,
     shape_of,
 )
-from mindbatch.kernels.low_rank import AdaptedShape, Ranks
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape

@@ -6,8 +6,8 @@ import numpy as np
 from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
+from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape
-from mindbatch.kernels.tensors import constant
 
 HALF_ROTATION = 2
 """ApplyRotaryPosEmb's cos_format: a row of [cos, cos] for each token, the halves of a head rotated."""

@@ -8,8 +8,8 @@ import numpy as np
 from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
-from mindbatch.kernels.shapes import AttentionShape
-from mindbatch.kernels.tensors import constant
+from mindbatch.kernels.mindspore_kernels import constant
+from mindbatch.kernels.shapes import AttentionShape, HeadProductsShape
 
 
 class RotaryAngles(nn.Cell):
@@ -132,3 +132,94 @@ def _widths(shape: AttentionShape) -> tuple[int, int, int]:
     """Of query, key and value."""
     keys = shape.kv_heads * shape.head_dim
     return shape.heads * shape.head_dim, keys, keys
+
+
+class Columns(nn.Cell):
+    """x [T, width] -> its columns [T, count] from the first on."""
+
+    def __init__(self, first: int, count: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.first, self.count = first, count
+
+    def construct(self, x: Tensor) -> Tensor:
+        return _part(x, self.first, self.count)
+
+
+class HeadProducts(nn.Cell):
+    """See `operations.latent.head_products`; matrices are [heads, inputs, outputs]."""
+
+    def __init__(self, shape: HeadProductsShape) -> None:
+        super().__init__(auto_prefix=False)
+        self.heads, self.stride, self.first = shape.heads, shape.stride, shape.first
+        self.inputs = shape.inputs
+        self.product = ops.BatchMatMul()
+
+    def construct(self, x: Tensor, matrices: Tensor) -> Tensor:
+        tokens = x.shape[0]
+        x = _part(x, 0, self.heads * self.stride).reshape(tokens, self.heads, self.stride)
+        x = _part(x, self.first, self.inputs)
+        return mint.transpose(self.product(mint.transpose(x, 0, 1), matrices), 0, 1).reshape(tokens, -1)
+
+
+class LatentHeads(nn.Cell):
+    """See `operations.latent.latent_heads`."""
+
+    def __init__(self, heads: int, rope: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.heads, self.rope = heads, rope
+
+    def construct(self, queries: Tensor, absorbed: Tensor, keys: Tensor, latents: Tensor) -> Tensor:
+        tokens, rotated = queries.shape[0], self.heads * self.rope
+        queries = _part(queries, queries.shape[1] - rotated, rotated).reshape(tokens, self.heads, self.rope)
+        queries = ops.cat((queries, absorbed.reshape(tokens, self.heads, -1)), 2).reshape(tokens, -1)
+        key = ops.cat((_part(keys, keys.shape[1] - self.rope, self.rope), latents), 1)
+        return ops.cat((queries, key, key), 1)
+
+
+def _part(x: Tensor, first: int, count: int) -> Tensor:
+    """Of the last dimension."""
+    return mint.narrow(x, -1, first, count)
+
+
+class GatheredLinear(nn.Cell):
+    """Cell (x [T, inputs], weight, bias, slots [T], *stored) -> [T, outputs]."""
+
+    def __init__(self, linear: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.linear = linear
+        self.product = ops.BatchMatMul()
+        self.whole = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor, slots: Tensor, *stored: Tensor) -> Tensor:
+        y = self.linear(x, weight, bias)
+        if len(stored) > 4:
+            for slot in range(1, stored[4].shape[0]):
+                chosen = ops.logical_and((slots == slot).expand_dims(1), stored[5][slot] > 0)
+                y = ops.where(chosen, self.whole(x, stored[4][slot]), y)
+        a, b, scale, offset = stored[:4]
+        y = y * ops.gather(scale, slots, 0) + ops.gather(offset, slots, 0)
+        shrunk = self.product(ops.gather(a, slots, 0), x.expand_dims(2))
+        return y + self.product(ops.gather(b, slots, 0), shrunk).reshape(y.shape)
+
+
+class GatheredEmbedding(nn.Cell):
+    """Cell (ids [T], weight, slots [T], *stored) -> [T, width]; nothing for ids that are not held."""
+
+    def __init__(self, lookup: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.lookup = lookup
+        self.product = ops.BatchMatMul()
+
+    def construct(self, ids: Tensor, weight: Tensor, slots: Tensor, *stored: Tensor) -> Tensor:
+        a, b, scale, offset = stored[:4]
+        tokens = a.shape[1]
+        inside = ops.logical_and(ids >= 0, ids < tokens).expand_dims(1)
+        where = slots * tokens + ops.clamp(ids, 0, tokens - 1)
+        y = self.lookup(ids, weight)
+        if len(stored) > 4:
+            rows = ops.gather(stored[4].reshape(-1, y.shape[1]), where, 0)
+            chosen = ops.logical_and(inside, ops.gather(stored[5], slots, 0) > 0)
+            y = ops.where(chosen, rows, y)
+        y = y * ops.gather(scale, slots, 0) + ops.gather(offset, slots, 0)
+        inner = ops.gather(a.reshape(-1, a.shape[2]), where, 0) * ops.cast(inside, y.dtype)
+        return y + self.product(ops.gather(b, slots, 0), inner.expand_dims(2)).reshape(y.shape)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from mindbatch.kernels.adapters import AdaptedShape
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.low_rank import AdaptedShape
 from mindbatch.kernels.operations.dense import embedding, linear
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.step import IntArray

@@ -7,8 +7,7 @@ import numpy as np
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.operations.dense import activation
 from mindbatch.kernels.recording import operation
-from mindbatch.kernels.routing import Routing
-from mindbatch.kernels.shapes import ExpertsShape
+from mindbatch.kernels.shapes import ExpertsShape, Routing
 from mindbatch.kernels.step import IntArray
 
 _LEAST = np.float32(1e-20)  # is added to a sum that is divided by

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mindbatch.kernels.arrays import Array
-from mindbatch.kernels.program.outputs import OutputMemory
+from mindbatch.kernels.program.buffers import OutputMemory
 from mindbatch.kernels.recording import Call, Recording, Symbol
 
 DIMENSIONS = 4  # kMostDimensions in csrc/program.h

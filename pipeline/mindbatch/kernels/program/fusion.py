@@ -1,4 +1,4 @@
-"""Calls made one: sums with the norm behind them, norms and activations with the product that reads them."""
+"""Passes over a recording: calls made one, and a head that says what it knows of its logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mindbatch.kernels.recording import Call, Recording, Symbol
+import numpy as np
+
+from mindbatch.kernels.native_weights import PANEL
+from mindbatch.kernels.recording import ROWS, Call, Recording, Symbol
 
 PRODUCT = "mb_linear"
 ROW_BY_ROW = ("mb_norm", "mb_add_norm", "mb_activation")
@@ -66,3 +69,21 @@ def _joined(first: Call, product: Call) -> Call:
     """The outputs are those of the first that remain, then the product's."""
     name = first.operation + product.operation.removeprefix("mb")
     return Call(name, (*first.inputs, *product.inputs[1:]), (*first.outputs[1:], *product.outputs))
+
+
+HEAD = "mb_head"
+
+
+def summarised(recording: Recording) -> Recording:
+    """The recording of a head, with a summary [rows, 2, panels] of its logits as one more output.
+
+    As it is where the logits are no product's: what is computed of one (caps, factors, other ranks' logits),
+    changes what a summary says.
+    """
+    *before, last = recording.calls
+    [*_, logits] = recording.outputs
+    if not last.operation.startswith(PRODUCT) or last.outputs != (logits,):
+        return recording
+    summary = Symbol(recording, (ROWS, 2, -(-logits.shape[1] // PANEL)), np.dtype(np.float32))
+    head = replace(last, operation=last.operation.replace(PRODUCT, HEAD), outputs=(logits, summary))
+    return replace(recording, calls=[*before, head], outputs=[*recording.outputs, summary])

@@ -10,9 +10,8 @@ import numpy as np
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.program.array_table import ArrayTable
-from mindbatch.kernels.program.buffers import plan_buffers
+from mindbatch.kernels.program.buffers import OutputMemory, plan_buffers
 from mindbatch.kernels.program.fusion import fused
-from mindbatch.kernels.program.outputs import OutputMemory
 from mindbatch.kernels.recording import Recording
 
 

@@ -12,8 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.adapters import AdaptedLayer, ModelAdapters, linear_places
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.tensors import constant, shared_parameter
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant, shared_parameter
 from mindbatch.models.adapter_weights import EMBEDDING
 from mindbatch.parallel.collectives import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
