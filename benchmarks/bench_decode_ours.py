@@ -11,10 +11,10 @@ from bench_process import memory_bytes, serve
 from mindbatch import DecodingParams
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import load_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
 from mindbatch.kernels.native_library import describe
+from mindbatch.loading.build import load_model
 
 CACHE = "1GiB"
 

@@ -10,8 +10,8 @@ from bench_peer import INSTRUCTIONS, Rows, run_peer
 from mindbatch import LLM
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import LoadedModel, load_model
 from mindbatch.kernels.native_library import describe
+from mindbatch.loading.build import LoadedModel, load_model
 
 BATCH_SIZE, CACHE = 64, "1GiB"
 TYPES = {

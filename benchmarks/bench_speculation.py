@@ -21,9 +21,9 @@ from typing import Any
 from mindbatch import DecodingParams
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import load_model
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
+from mindbatch.loading.build import load_model
 from mindbatch.tasks.machine import processor
 
 TARGET = 1.3

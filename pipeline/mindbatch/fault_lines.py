@@ -13,6 +13,8 @@ _PLAIN = re.compile(
 )
 """Texts that need no quotes within a list of YAML."""
 
+_MOST_NAMED = 8
+
 
 def as_written(value: object, text_notation: Callable[[str], str] = repr) -> str:
     """A value as YAML has it, on one line; texts in quotes, but for plain words within a list or mapping."""
@@ -67,6 +69,17 @@ def did_you_mean(
     """The end of a fault line: `; did you mean NAME?` with the name nearest to `word`, or nothing."""
     name = nearest(word, names, cutoff)
     return "" if name is None else f"; did you mean {notation(name)}?"
+
+
+def unknown_adapter(name: object, names: Iterable[str]) -> str:
+    """Why no row can have an adapter of this name."""
+    there = [*names]
+    if not there:
+        return f"there is no adapter {shown(name, notation=repr)}: lora.adapters names none"
+    more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
+    near = did_you_mean(name, there) if isinstance(name, str) else ""
+    listed = ", ".join(there[:_MOST_NAMED])
+    return f"there is no adapter {shown(name, notation=repr)}; lora.adapters has {listed}{more}{near}"
 
 
 def _likely(word: str, names: Iterable[str]) -> list[str]:

@@ -17,7 +17,6 @@ from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.build import LoadedModel, Notice, load_model
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
@@ -31,6 +30,7 @@ from mindbatch.llm_input import (
     prompt_list,
     with_keywords,
 )
+from mindbatch.loading.build import LoadedModel, Notice, load_model
 from mindbatch.mindspore_lock import loading
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer

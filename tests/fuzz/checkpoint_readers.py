@@ -29,9 +29,9 @@ from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, T
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.adapter_list import read_adapter_list
-from mindbatch.engine.prepare import model_eos_ids
 from mindbatch.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
+from mindbatch.loading.prepare import model_eos_ids
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs

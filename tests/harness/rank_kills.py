@@ -31,11 +31,11 @@ from harness.forked_ranks import ForkedRanks
 from harness.forks import FAILED, run_forked
 from harness.job_kills import COMPARED, entries_in, write_data
 from harness.networks import OtherHost, other_host
-from mindbatch.engine.build import LoadedModel
 from mindbatch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.ledger.entries import Entry
 from mindbatch.llm import LLM
+from mindbatch.loading.build import LoadedModel
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import front_link, remote_engine, supervision, watch
 from mindbatch.replicas.rank_links import RankLinks

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.engine.first_logits import logits_of_rank
+from mindbatch.loading.first_logits import logits_of_rank
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise, join_group
 from mindbatch.parallel.topology import TensorSlice, Topology

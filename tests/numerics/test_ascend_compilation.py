@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from mindbatch.ascend_check.compilation import COPY, HEAD
 from mindbatch.ascend_check.models import CONFIGS
+from mindbatch.ascend_check.sample_steps import CHUNK, DECODE, PROMPT
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
-from mindbatch.engine.compilation import COPY, HEAD
-from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT
 from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
@@ -250,4 +250,4 @@ def test_float32_is_refused_by_the_operator_and_its_layer(compiled: Compiled) ->
     for kind in FUSED:
         assert graphs[kind]["operator"] in {"ReshapeAndCache", "ApplyRotaryPosEmb"}
         assert "BFloat16" in graphs[kind]["rule"]
-        assert "blocks.0.attention" in graphs[kind]["layer"]
+        assert "layers.0." in graphs[kind]["layer"]

@@ -7,9 +7,9 @@ import pytest
 from adapter_models import GEOMETRY, logits
 
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.engine.described import open_model
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.native_library import find_library
+from mindbatch.loading.described import open_model
 from mindbatch.models.loader import load_weights
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise

@@ -15,7 +15,7 @@ import pytest
 from model_folders import descriptions, write_folder
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.engine.first_logits import first_logits
+from mindbatch.loading.first_logits import first_logits
 from mindbatch.models.registry import describe
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run

@@ -15,7 +15,7 @@ import pytest
 
 from command_line import CommandLine
 from mindbatch import cli
-from mindbatch.engine.build import LoadedModel, load_model
+from mindbatch.loading.build import LoadedModel, load_model
 
 # Another test may have imported MindSpore without quietening it; a process of its own shows that it is quiet.
 _MINDSPORE = re.compile(r"\[WARNING\] \w+\(")

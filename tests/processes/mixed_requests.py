@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import load_model
+from mindbatch.loading.build import load_model
 from mindbatch.parallel.topology import DeviceMap
 from rank_group import answers, outputs_of
 

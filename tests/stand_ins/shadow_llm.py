@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from small_tokenizers import CHATML, byte_level, write_folder
 
-from mindbatch.engine.build import LoadedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.llm import LLM
+from mindbatch.loading.build import LoadedModel
 from mindbatch.prompts.tokenizer import Tokenizer
 
 VOCABULARY = 340

@@ -52,7 +52,7 @@ BELOW_ENGINE = {
     "parallel",
     "config",
 }
-FACADE = {"engine", "decoding", "prompts", "config", "streaming"}
+FACADE = {"engine", "loading", "decoding", "prompts", "config", "streaming"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "amounts": set(),
@@ -87,19 +87,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prompts": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
     "config": {"decoding", "models", "kernels.memory", "storage"} | LOWEST,
-    "engine": BELOW_ENGINE | DECLARATIONS | {"backends", "interrupts"} | LOWEST,
+    "engine": BELOW_ENGINE - {"checkpoint", "config", "layers"} | DECLARATIONS | LOWEST,
+    "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "interrupts"} | LOWEST,
     "interrupts": {"errors"},
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
     "mindspore_lock": LOWEST,
-    "calls": {"engine", "interrupts", "mindspore_lock"} | LOWEST,
-    "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "parallel"}
+    "calls": {"engine", "loading", "interrupts", "mindspore_lock"} | LOWEST,
+    "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "loading", "parallel"}
     | {"kernels.native_library"}
     | LOWEST,
     "moving_bar": set(),
-    "generation_progress": {"moving_bar", "engine"} | LOWEST,
+    "generation_progress": {"moving_bar", "engine", "loading"} | LOWEST,
     "llm": FACADE | {"generation_progress", "calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
-    "async_llm": {"calls", "engine", "interrupts", "llm", "llm_input"} | LOWEST,
+    "async_llm": {"calls", "engine", "loading", "interrupts", "llm", "llm_input"} | LOWEST,
     "storage": LOWEST,
     "ledger": {"storage"} | LOWEST,
     "dataset": {"prompts", "decoding", "config", "storage"} | LOWEST,
@@ -111,24 +112,26 @@ MAY_IMPORT: dict[str, set[str]] = {
         "prompts",
         "decoding",
         "engine",
+        "loading",
         "checkpoint",
         "config",
         "interrupts",
         "parallel",
     }
     | LOWEST,
-    "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "decoding", "config"} | LOWEST,
-    "lm_eval": {"llm", "engine", "decoding", "prompts", "standard_streams"} | LOWEST,
-    "evaluation": {"decoding", "engine"} | LOWEST,
+    "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "loading", "decoding", "config"}
+    | LOWEST,
+    "lm_eval": {"llm", "engine", "loading", "decoding", "prompts", "standard_streams"} | LOWEST,
+    "evaluation": {"decoding", "engine", "loading"} | LOWEST,
     "launch": {"config", "interrupts", "parallel", "standard_streams", "storage"} | LOWEST,
     "ascend_check": BELOW_ENGINE
     | DECLARATIONS
-    | {"backends", "engine", "standard_streams", "storage", "tool_parser"}
+    | {"backends", "engine", "loading", "standard_streams", "storage", "tool_parser"}
     | LOWEST,
     "tasks": FACADE
     | {"generation_progress", "moving_bar"}
     | {"kernels.native_library"}
-    | {"llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
+    | {"ascend_check", "llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
     | DECLARATIONS
     | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
     | {"standard_streams"}

@@ -1,6 +1,6 @@
 """The section `lora`: the adapters that rows may be computed with."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from mindbatch.config.adapter_list import read_adapter_list
 from mindbatch.config.faults import shown
 from mindbatch.config.path_faults import adapter_fault, checkpoint_fault, settled
 from mindbatch.config.schema import option
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.fault_lines import did_you_mean, unknown_adapter
 
 LARGEST_SCALING = 1e9
 LONGEST_NAME = 100
@@ -129,17 +129,6 @@ def lora_faults(lora: LoraConfig) -> Iterator[str]:
         yield f"lora.default={shown(lora.default)}: {unknown_adapter(lora.default, lora.names)}"
     if not faults:
         yield from _effect_faults(lora)
-
-
-def unknown_adapter(name: object, names: Iterable[str]) -> str:
-    """Why no row can have an adapter of this name."""
-    there = [*names]
-    if not there:
-        return f"there is no adapter {shown(name, notation=repr)}: lora.adapters names none"
-    more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
-    near = did_you_mean(name, there) if isinstance(name, str) else ""
-    listed = ", ".join(there[:_MOST_NAMED])
-    return f"there is no adapter {shown(name, notation=repr)}; lora.adapters has {listed}{more}{near}"
 
 
 def idle_faults(lora: LoraConfig, naming: str = "") -> Iterator[str]:

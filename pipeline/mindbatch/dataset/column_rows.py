@@ -8,14 +8,13 @@ from typing import Any
 
 import orjson
 
-from mindbatch.config.lora_schema import unknown_adapter
 from mindbatch.dataset.columns import ColumnError, column, missing_column
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
 from mindbatch.dataset.records import Record, RowDraft, is_request
 from mindbatch.dataset.template import DataTemplate
 from mindbatch.errors import PromptError
-from mindbatch.fault_lines import shown
+from mindbatch.fault_lines import shown, unknown_adapter
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import (
     TEMPLATE_KWARGS,

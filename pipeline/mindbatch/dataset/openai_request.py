@@ -9,13 +9,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.config.lora_schema import unknown_adapter
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
 from mindbatch.dataset.records import REQUEST, Record, RowDraft
 from mindbatch.errors import PromptError
-from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 from mindbatch.strict_json import unicode_fault

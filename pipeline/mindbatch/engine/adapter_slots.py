@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from mindbatch.fault_lines import unknown_adapter
 
 PATIENCE = 64
 """Requests that may pass one whose adapter has no slot."""
@@ -80,3 +84,30 @@ class AdapterSlots:
         idle = self._idle
         assert idle is not None, "a slot was not offered"
         return self._slots.pop(idle)
+
+
+class LiveAdapter(NamedTuple):
+    """An adapter whose product is added to the base's. digest: of all of it that acts."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class KnownAdapters:
+    """What requests may name.
+
+    live: by name; None stands for the model as it is loaded.
+    default: what a request that names none is computed with; None is the model as it is loaded.
+    """
+
+    live: Mapping[str, LiveAdapter | None] = field(default_factory=dict)
+    default: str | None = None
+
+    def of(self, name: str | None) -> LiveAdapter | None:
+        """The adapter of a name without `fault`; None is that of no adapter."""
+        return None if name is None else self.live[name]
+
+    def fault(self, name: str | None) -> str | None:
+        """Why no request can have this name; None if it can."""
+        return None if name is None or name in self.live else unknown_adapter(name, self.live)

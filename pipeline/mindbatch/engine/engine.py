@@ -15,9 +15,8 @@ from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
 from mindbatch.decoding.stop import StopMatcher
-from mindbatch.engine.adapter_slots import AdapterSlots
+from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters
 from mindbatch.engine.advance import advance
-from mindbatch.engine.known_adapters import KnownAdapters
 from mindbatch.engine.prompt_context import PromptContext, context_of
 from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent

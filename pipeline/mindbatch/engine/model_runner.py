@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from mindbatch.engine.batch import flatten, wanted_tokens
-from mindbatch.engine.memory_check import MemoryDemand, naming_exhaustion
-from mindbatch.engine.recorded_steps import RecordedSteps
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.step import StepRecordings, programs_of
-from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
+from mindbatch.kernels.step import ANY_STEP, IntArray, Logits, Span, StepShape
 from mindbatch.models.runnable import RunnableModel
 
 if TYPE_CHECKING:  # MindSpore
     from mindbatch.models.compiled import OnCompile
+
+
+Guard = Callable[[str], AbstractContextManager[None]]
 
 
 class StepNetwork(Protocol):
@@ -44,14 +46,14 @@ class ModelRunner:
         model: RunnableModel,
         settings: EngineSettings,
         on_compile: OnCompile = lambda rows: None,
-        demand: MemoryDemand | None = None,
+        guard: Guard = lambda what: nullcontext(),
     ) -> None:
-        """`on_compile`: see `CompiledCell`. demand: what to say where memory runs out."""
+        """`on_compile`: see `CompiledCell`. guard: around what may run out of memory, by what is done."""
         self.vocab_size = model.vocab_size
         self.cache = model.cache
         self._model = model
         self._settings = settings
-        self._demand = demand
+        self._guard = guard
         self._network: StepNetwork
         if isinstance(model.kernels, ProgramKernels) and isinstance(model.steps, StepRecordings):
             self._network = RecordedSteps(programs_of(model.steps, model.kernels))
@@ -119,7 +121,7 @@ class ModelRunner:
         Raises:
             MindBatchError: memory has run out.
         """
-        with naming_exhaustion(self._demand, "computing a step"):
+        with self._guard("computing a step"):
             return self._compute(inputs)
 
     def _compute(self, inputs: StepInputs) -> StepValues:
@@ -134,9 +136,36 @@ class ModelRunner:
 
         adapters: slots [S], where the model has any.
         """
-        with naming_exhaustion(self._demand, "computing logits"):
+        with self._guard("computing logits"):
             return self._network.project(hidden, adapters)
 
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
         return self._model.kernels.table_width(needed, self._settings.blocks_per_sequence)
+
+
+if TYPE_CHECKING:  # MindSpore, which records them
+    from mindbatch.kernels.program.step import Programs
+
+
+class RecordedSteps:
+    """See `StepNetwork`."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+
+    def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
+        """See `StepNetwork.shape_of`."""
+        return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
+
+    def run(self, inputs: StepInputs) -> StepValues:
+        """See `StepNetwork.run`."""
+        if not self._programs.has_head:
+            return StepValues(self._programs.hidden(inputs.arrays))
+        if inputs.with_logits:
+            return StepValues(*self._programs.hidden_and_logits(inputs.arrays))
+        return StepValues(self._programs.hidden(inputs.arrays, inputs.wanted), None, inputs.wanted)
+
+    def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
+        """See `StepNetwork.project`."""
+        return self._programs.logits(hidden, adapters)

@@ -14,7 +14,7 @@ from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Strategy
-from mindbatch.engine.known_adapters import LiveAdapter
+from mindbatch.engine.adapter_slots import LiveAdapter
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import CompletionOutput, Request
 from mindbatch.errors import PromptError

@@ -1,1 +1,1 @@
-"""What layers are computed with: C++ on CPU, MindSpore operators, Ascend's fused ones."""
+"""Operations, and what runs them: C++, NumPy, and MindSpore's operators for Ascend."""

@@ -1,4 +1,4 @@
-"""Which kernels a run uses: the C++ ones, MindSpore's own operators, or those of the NPU."""
+"""Which kernels a run uses: the C++ ones, NumPy's functions, or those of the NPU."""
 
 from __future__ import annotations
 

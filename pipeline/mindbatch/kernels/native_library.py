@@ -187,7 +187,7 @@ def describe() -> str:
     except ConfigError as error:
         return str(error)
     if library is None:
-        return "not built: no C++ compiler was found when mindbatch was installed; MindSpore operators serve"
+        return "not built: no C++ compiler was found when mindbatch was installed; NumPy serves"
     return f"native ({library.variant}, {library.num_threads} threads)"
 
 

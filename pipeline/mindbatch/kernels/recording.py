@@ -39,24 +39,27 @@ class Call:
     """An operation, what it reads, and what it writes.
 
     inputs: symbols; parameters and caches as the kernels keep them; None for a vector that there is not.
+    layer: the name of the layer that it is in, "" of the ends of a model.
     """
 
     operation: str
     inputs: tuple[Any, ...]
     outputs: tuple[Symbol, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    layer: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Recording:
     """Calls in their order.
 
-    inputs: what each step brings. outputs: what is asked of it.
+    inputs: what each step brings. outputs: what is asked of it. layer: see `Call`, of those that come.
     """
 
     inputs: list[Symbol] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     outputs: list[Symbol] = field(default_factory=list)
+    layer: str = ""
 
     def input(self, columns: Sequence[int], dtype: npt.DTypeLike) -> Symbol:
         """An array [rows, *columns] that each step brings."""
@@ -74,7 +77,7 @@ class Recording:
     ) -> tuple[Symbol, ...]:
         """Adds a call; what it writes, of these shapes."""
         outputs = tuple(Symbol(self, shape, dtype) for shape in shapes)
-        self.calls.append(Call(operation, tuple(inputs), outputs, settings))
+        self.calls.append(Call(operation, tuple(inputs), outputs, settings, self.layer))
         return outputs
 
 

@@ -57,7 +57,9 @@ class Decoder(Module):
             width, fellow = self.arch.hidden_size, self.tensor_rank
             x_TH = receive_hidden(tokens.ids, stage=self.stage.index, tensor_rank=fellow, width=width)
         for layer in self.stage.layers:
+            tokens.enter(f"layers.{layer}")
             x_TH = self.layers[layer](x_TH, tokens)
+        tokens.enter("")
         if self.stage.is_last:
             return self.finish(x_TH, tokens)
         return send_hidden(x_TH, stage=self.stage.index, tensor_rank=self.tensor_rank)

@@ -58,8 +58,7 @@ class TokenEmbedding(Vocabulary):
 class Head(Vocabulary):
     """[T, width] -> logits [T, vocab_size], all of them on every rank.
 
-    tied: by the token embedding, without a matrix of its own. cap, factor: logits become
-    cap * tanh(logits / cap), with a cap of 0 factor * logits.
+    tied: by the token embedding, without a matrix of its own.
     """
 
     def __init__(

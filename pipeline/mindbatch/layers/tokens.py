@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindbatch.kernels.operations.rotation import rotary_angles
+from mindbatch.kernels.recording import Symbol
 from mindbatch.models.architecture import Rotary
 
 
@@ -28,6 +29,11 @@ class Tokens:
         """Where they are written and what they see, as attention takes it."""
         seen = (self.slots, self.rows, self.block_tables, self.lengths)
         return seen if self.firsts is None else (*seen, self.firsts, self.positions)
+
+    def enter(self, layer: str) -> None:
+        """Says, where it is recorded, in which layer is computed from here on."""
+        if isinstance(self.ids, Symbol):
+            self.ids.recording.layer = layer
 
     def angles(self, rotary: Rotary) -> Any:
         """cos and sin [T, rotary_dim / 2] of their positions, computed once for all layers."""

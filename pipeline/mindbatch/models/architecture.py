@@ -39,7 +39,7 @@ class TwoPositions:
 
 @dataclass(frozen=True)
 class Latent:
-    """The numbers of latent attention (`layers.latent_attention`).
+    """The numbers of latent attention (`models.deepseek_v3.Attention`).
 
     rank: of the latent. query_rank: of the vector that queries are made of; 0 where that is x itself.
     plain, rotated: of a query, its two parts. value: of a head.

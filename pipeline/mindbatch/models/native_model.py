@@ -30,7 +30,7 @@ from mindbatch.models.stage_cut import stage_specs
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
-if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+if TYPE_CHECKING:
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel

@@ -16,15 +16,15 @@ from mindbatch.config.memory import MachineMemory
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.processors import thread_notes, usable_cores
-from mindbatch.engine.build import LoadedModel, Notice
-from mindbatch.engine.memory_check import refuse_beyond_memory
-from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.errors import MindBatchError
 from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
 from mindbatch.launch.started_as import launcher_watch
+from mindbatch.loading.build import LoadedModel, Notice
+from mindbatch.loading.memory_check import refuse_beyond_memory
+from mindbatch.loading.outline import ModelOutline, outline
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT

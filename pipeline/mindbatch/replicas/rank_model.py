@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.build import (
+from mindbatch.engine.engine import StepEngine
+from mindbatch.engine.runner import StageRunner
+from mindbatch.loading.build import (
     Notice,
     Runners,
     engine_of,
     load_runners,
     virtual_engines_of,
 )
-from mindbatch.engine.engine import StepEngine
-from mindbatch.engine.prepare import PreparedModel, prepare_model
-from mindbatch.engine.runner import StageRunner
+from mindbatch.loading.prepare import PreparedModel, prepare_model
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import MessageConnection
 from mindbatch.replicas.follower import Follower

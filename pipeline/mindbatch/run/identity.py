@@ -18,9 +18,9 @@ from mindbatch.config.model_task import rounded_cache
 from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
-from mindbatch.engine.described import DescribedModel, open_assistant, open_model
-from mindbatch.engine.prepared_adapters import open_adapters
 from mindbatch.errors import CheckpointError
+from mindbatch.loading.described import DescribedModel, open_assistant, open_model
+from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.parallel.topology import WHOLE, Topology
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.regular_file import open_regular

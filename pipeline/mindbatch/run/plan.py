@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.engine.memory_check import MemoryDemand
-from mindbatch.engine.outline import ModelOutline
+from mindbatch.loading.memory_check import MemoryDemand
+from mindbatch.loading.outline import ModelOutline
 from mindbatch.parallel.topology import RankPlace, Topology
 from mindbatch.run.calibration import Calibration, steps_for
 from mindbatch.run.index import RowIndex

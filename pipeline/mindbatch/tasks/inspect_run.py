@@ -61,7 +61,7 @@ def how_it_runs(path: Path) -> HowItRuns:
     Raises:
         CheckpointError, ConfigError: it does not run; see `open_model`.
     """
-    from mindbatch.engine.described import open_model  # NumPy, which pages of other files do not need
+    from mindbatch.loading.described import open_model  # NumPy, which pages of other files do not need
 
     facts = open_model(ModelConfig(checkpoint_name_or_path=str(path))).facts
     arch = describe(read_config(path), source=str(path / CONFIG_NAME))

@@ -10,8 +10,8 @@ from safetensors_writer import safetensors_bytes
 
 from mindbatch.backends.mindformers.folder_model import MindFormersModel, open_folder
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.outline import outline
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.loading.outline import outline
 from mindbatch.models.config_reader import NONE_IGNORED
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes

@@ -12,9 +12,8 @@ from shadow_model import Letters, ShadowRunner, drain, request, run_all, setting
 from test_virtual_engines import ShadowStages
 from test_virtual_engines import drain as drain_stages
 
-from mindbatch.engine.adapter_slots import AdapterSlots
+from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.runner import StageRunner
 from mindbatch.engine.scheduler import Step

@@ -6,8 +6,8 @@ import pytest
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
-from mindbatch.engine.build import load_model
 from mindbatch.errors import ConfigError
+from mindbatch.loading.build import load_model
 
 
 @pytest.mark.parametrize("asked", ["900TiB", "999999999TiB"])

@@ -20,8 +20,8 @@ from shadow_model import (
     settings,
 )
 
+from mindbatch.engine.adapter_slots import KnownAdapters, LiveAdapter
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
 from mindbatch.engine.prefix_cache import block_digest, root_digest
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.scheduler import Step

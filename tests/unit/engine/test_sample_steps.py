@@ -2,8 +2,8 @@
 
 import itertools
 
+from mindbatch.ascend_check.sample_steps import CHUNK, DECODE, PROMPT, SampleStep, sample_steps
 from mindbatch.engine.batch import flatten
-from mindbatch.engine.sample_steps import CHUNK, DECODE, PROMPT, SampleStep, sample_steps
 from mindbatch.engine.settings import EngineSettings
 
 SETTINGS = EngineSettings(batch_size=3, seq_length=20, block_size=4, num_blocks=9, max_batched_tokens=32)

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from mindbatch.cli import main
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.engine.described import open_model
 from mindbatch.errors import CheckpointError
+from mindbatch.loading.described import open_model
 from mindbatch.models.native_model import NativeModel
 from mindbatch.parallel.topology import ModelPart, TensorSlice
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.engine.described import open_model
 from mindbatch.errors import CheckpointError
+from mindbatch.loading.described import open_model
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.quantisation import read_layout
 from mindbatch.models.registry import describe

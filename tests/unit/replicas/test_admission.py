@@ -14,8 +14,8 @@ from mindbatch.config.memory import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
-from mindbatch.engine import memory_check
 from mindbatch.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.loading import memory_check
 from mindbatch.replicas import load
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.versions import versions

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from mindbatch.engine.build import LoadedModel
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm import LLM
+from mindbatch.loading.build import LoadedModel
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.remote_engine import RemoteEngine
 from shadow_llm import make_llm

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mindbatch.engine.build import LoadedModel
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import MindBatchError, RankError
 from mindbatch.llm import LLM
+from mindbatch.loading.build import LoadedModel
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas import shared_engine
 from mindbatch.replicas.connection import Message, decoded, encoded

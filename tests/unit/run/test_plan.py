@@ -11,9 +11,9 @@ import pytest
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.outline import ModelOutline
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.memory import FLOAT32
+from mindbatch.loading.outline import ModelOutline
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.tokenizer import Tokenizer

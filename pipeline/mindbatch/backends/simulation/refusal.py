@@ -19,6 +19,7 @@ _SCOPE = re.compile(r"\bDefault/([\w./-]+)")
 _GRAPH_SCOPE = re.compile(r"#scope: \(Default/?([\w./-]*)\)")
 _TENSOR = re.compile(r"Tensor\[(\w+)\]")
 _END_OF_STACK = "# The total of function graphs in evaluation stack"
+_NUMBER = re.compile(r"__n\d+$")  # of a recorded call
 _LONGEST_RULE = 1000
 _OUTERMOST = "cell."  # what a graph wraps the model in
 
@@ -48,9 +49,11 @@ def refusal_of(error: BaseException, leftovers: Path) -> Refusal:
 
 
 def layer_name(scope: str, operator: str = "") -> str:
-    """blocks-CellList/0-Block/attention-SelfAttention -> blocks.0.attention."""
+    """decoder-Recorded/layers__0__attention__n7-CachedAttention -> decoder.layers.0.attention."""
     parts = [
-        part.partition("-")[0] for part in scope.split("/") if part and not part.startswith(operator or "/")
+        _NUMBER.sub("", part.partition("-")[0]).replace("__", ".")
+        for part in scope.split("/")
+        if part and not part.startswith(operator or "/")
     ]
     return ".".join(parts).removeprefix(_OUTERMOST)
 

@@ -24,6 +24,8 @@ OF_PART = ("ids", *(f"step[{place}]" for place in range(5)), "positions", "adapt
 """The same of an encoder or its decoder."""
 HEAD = ("hidden", "adapters[0]")
 
+LAYER_DOT = "__"
+"""Stands in names of cells for the dot in those of layers."""
 _TAKE_STEPS = ("attention", "distance_attention")
 _NUMBERS = count()
 
@@ -84,7 +86,8 @@ class _Writer:
 
     def line(self, call: Call) -> str:
         """An assignment."""
-        cell = f"cell_{len(self.attributes)}"
+        where = f"{call.layer}.{call.operation}" if call.layer else call.operation
+        cell = f"{where.replace('.', LAYER_DOT)}{LAYER_DOT}n{len(self.attributes)}"
         self.attributes[cell] = self._kernels.cell(call.operation, **call.settings)
         if call.operation in _TAKE_STEPS:
             qkv, keys, values, *others = call.inputs

@@ -29,7 +29,9 @@ def with_added_norms(recording: Recording) -> Recording:
         norm = norms.get(call.outputs[0]) if call.operation == "sum" else None
         if norm is not None:
             outputs = (norm.outputs[0], call.outputs[0])
-            calls.append(Call("add_norm", (*call.inputs, *norm.inputs[1:]), outputs, norm.settings))
+            calls.append(
+                replace(norm, operation="add_norm", inputs=(*call.inputs, *norm.inputs[1:]), outputs=outputs)
+            )
         elif id(call) not in joined:
             calls.append(call)
     return replace(recording, calls=calls)

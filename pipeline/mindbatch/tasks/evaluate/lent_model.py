@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.closing import Closing
-from mindbatch.engine.build import Notice
 from mindbatch.llm import LLM
+from mindbatch.loading.build import Notice
 from mindbatch.tasks.evaluate.columns import Column, run_config
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.loading_line import LoadingLine

@@ -15,13 +15,13 @@ from rich.console import Console
 from mindbatch.calendar_day import today
 from mindbatch.config.model_task import SEED
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.described import open_model
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
+from mindbatch.loading.described import open_model
 from mindbatch.moving_bar import MovingBar
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer

@@ -15,10 +15,10 @@ from mindbatch.amounts import size
 from mindbatch.config.memory import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.memory_check import MemoryDemand
-from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.leftovers import TemporaryFolder
+from mindbatch.loading.memory_check import MemoryDemand
+from mindbatch.loading.outline import ModelOutline, outline
 from mindbatch.parallel.topology import DeviceMap, Topology
 from mindbatch.replicas.load import topology_of
 from mindbatch.run.calibration import calibrate, sample_rows

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from mindbatch.ascend_check.compilation import compile_ranks
+from mindbatch.ascend_check.weightless import MINDFORMERS
 from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.config.memory import parse_bytes
-from mindbatch.engine.compilation import compile_ranks
-from mindbatch.engine.prepare import engine_settings
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.weightless import MINDFORMERS
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.kernels.memory import kernel_dtype
+from mindbatch.loading.prepare import engine_settings
 from mindbatch.parallel.topology import Topology
 from mindbatch.screen_text import say, show, show_json
 from mindbatch.tasks.plan.compilation_page import compilation_page

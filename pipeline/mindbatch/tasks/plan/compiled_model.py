@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from mindbatch.ascend_check.weightless import MINDFORMERS, NATIVE
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
 from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.config.model_schema import ignored_keys
-from mindbatch.engine.prepared_adapters import open_adapters
-from mindbatch.engine.weightless import MINDFORMERS, NATIVE
 from mindbatch.errors import ConfigError
+from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, rank_places
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_facts import ModelFacts

@@ -9,8 +9,8 @@ import numpy as np
 
 from mindbatch.children import Child
 from mindbatch.config.environment import prepare_environment
-from mindbatch.engine.first_logits import FloatArray, first_logits
 from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.loading.first_logits import FloatArray, first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.whole_model import WholeModel

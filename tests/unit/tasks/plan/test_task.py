@@ -16,9 +16,9 @@ from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.engine.outline import outline
 from mindbatch.errors import ConfigError
 from mindbatch.llm import LLM
+from mindbatch.loading.outline import outline
 from mindbatch.parallel.topology import Topology
 from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime

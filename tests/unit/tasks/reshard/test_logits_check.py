@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.engine.first_logits import fixed_prompts
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.loading.first_logits import fixed_prompts
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard

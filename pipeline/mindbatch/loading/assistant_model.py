@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.engine.described import DescribedModel, open_assistant
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError
+from mindbatch.loading.described import DescribedModel, open_assistant
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
 

@@ -11,13 +11,13 @@ from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.row import Row
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.memory_check import MemoryDemand
-from mindbatch.engine.prepare import prepare_model, token_bytes_of
-from mindbatch.engine.prepared_adapters import PreparedAdapters
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.memory import NumberType, kernel_dtype, weight_type
+from mindbatch.loading.memory_check import MemoryDemand
+from mindbatch.loading.prepare import prepare_model, token_bytes_of
+from mindbatch.loading.prepared_adapters import PreparedAdapters
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart, RankPlace
 from mindbatch.prompts.tokenizer import Tokenizer

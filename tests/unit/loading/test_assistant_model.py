@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.engine.assistant_model import refuse_unfit
 from mindbatch.errors import ConfigError
+from mindbatch.loading.assistant_model import refuse_unfit
 
 LARGE, SMALL = Path("/models/large"), Path("/models/small")
 WORDS = {"a": 0, "b": 1, "c": 2}

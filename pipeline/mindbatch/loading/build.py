@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.processors import thread_notes, usable_cores
+from mindbatch.engine.adapter_slots import KnownAdapters
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.engine.described import DescribedModel
 from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
-from mindbatch.engine.known_adapters import KnownAdapters
-from mindbatch.engine.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
-from mindbatch.engine.prepare import PreparedModel, prepare_model
 from mindbatch.engine.runner import Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.choice import kernels_in_use
+from mindbatch.loading.described import DescribedModel
+from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
+from mindbatch.loading.prepare import PreparedModel, prepare_model
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -143,11 +143,11 @@ def load_runners(
         described: DescribedModel, settings: EngineSettings, adapters: FittedAdapters | None = None
     ) -> ModelRunner:
         geometry = CacheGeometry(prepared.num_blocks, settings.block_size)
-        with naming_exhaustion(demand, "loading"):
+        with guard("loading"):
             loaded_model = described.load(kernels, geometry, loaded, adapters)
-        return ModelRunner(loaded_model, settings, compiling, demand)
+        return ModelRunner(loaded_model, settings, compiling, guard)
 
-    demand = _demand_of(prepared, model, runtime)
+    guard = partial(naming_exhaustion, _demand_of(prepared, model, runtime))
     settings, drafter = prepared.settings, prepared.drafter
     main = run(prepared.described, settings, prepared.adapters.live)
     # An assistant drafts for whoever has the logits.

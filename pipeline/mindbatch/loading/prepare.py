@@ -9,13 +9,13 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
-from mindbatch.engine.assistant_model import AssistantFolder, find_assistant
-from mindbatch.engine.described import DescribedModel, open_model
-from mindbatch.engine.prepared_adapters import PreparedAdapters, prepare_adapters
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.fault_lines import shown
 from mindbatch.kernels.memory import cache_type, weight_type
+from mindbatch.loading.assistant_model import AssistantFolder, find_assistant
+from mindbatch.loading.described import DescribedModel, open_model
+from mindbatch.loading.prepared_adapters import PreparedAdapters, prepare_adapters
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
 from mindbatch.prompts.tokenizer import Tokenizer

@@ -39,13 +39,13 @@ def first_logits(arch: Architecture, weights: ModelWeights) -> FloatArray:
 
     Raises:
         CheckpointError: the tensors do not fit, or are damaged.
-        ConfigError: MindSpore cannot run here.
+        ConfigError: the kernels do not run here.
     """
     return logits_of_rank(arch, weights)
 
 
 def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
-    """As first_logits, where MindSpore is set up; also of one rank in a model-parallel group of processes."""
+    """As first_logits; also of one rank in a model-parallel group of processes."""
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.kernels.shapes import CacheGeometry

@@ -9,9 +9,9 @@ import pytest
 from bench_model import write_random_gpt2
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.outline import ModelOutline, outline
 from mindbatch.engine.request import Request
 from mindbatch.errors import CheckpointError, ConfigError, PromptError
+from mindbatch.loading.outline import ModelOutline, outline
 
 SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
 TOKENIZER = Path(__file__).parents[3] / "examples/tiny_gpt2"

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindbatch.ascend_check.sample_steps import sample_steps
+from mindbatch.ascend_check.weightless import import_networks, weightless_rank
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.simulation.forks import as_rank
 from mindbatch.backends.simulation.launches import launched
 from mindbatch.backends.simulation.refusal import refusal_of
 from mindbatch.engine.batch import buckets_up_to
-from mindbatch.engine.sample_steps import sample_steps
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.weightless import import_networks, weightless_rank
 from mindbatch.models.architecture import TwoPositions
 from mindbatch.parallel.topology import Topology
 

@@ -8,11 +8,11 @@ import pytest
 
 from mindbatch.config.memory import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine import memory_check
-from mindbatch.engine.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
-from mindbatch.engine.recorded_steps import RecordedSteps
+from mindbatch.engine.model_runner import RecordedSteps
 from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.llm import LLM
+from mindbatch.loading import memory_check
+from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel

@@ -10,9 +10,9 @@ import pytest
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
-from mindbatch.engine.build import load_model
-from mindbatch.engine.prepare import model_eos_ids, prepare_model, token_bytes_of
 from mindbatch.errors import CheckpointError
+from mindbatch.loading.build import load_model
+from mindbatch.loading.prepare import model_eos_ids, prepare_model, token_bytes_of
 from mindbatch.parallel.topology import Topology
 
 SHIPPED = data_root() / "examples/tiny_gpt2"

@@ -10,10 +10,9 @@ from mindbatch.checkpoint.faults import located
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
-from mindbatch.engine.adapter_slots import AdapterSlots
-from mindbatch.engine.described import DescribedModel
-from mindbatch.engine.known_adapters import KnownAdapters, LiveAdapter
+from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.loading.described import DescribedModel
 from mindbatch.models.adapter_weights import FittedAdapters
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]

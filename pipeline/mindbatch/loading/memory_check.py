@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from mindbatch.amounts import size
 from mindbatch.config.memory import MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.prepare import token_bytes_of
 from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.kernels.memory import (
     BFLOAT16,
@@ -20,6 +19,7 @@ from mindbatch.kernels.memory import (
     kernel_dtype,
     weight_type,
 )
+from mindbatch.loading.prepare import token_bytes_of
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_facts import ModelFacts
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.engine.prepared_adapters import open_adapters
+from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys

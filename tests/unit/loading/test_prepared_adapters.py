@@ -12,10 +12,10 @@ from safetensors_writer import safetensors_bytes
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.engine import prepared_adapters
-from mindbatch.engine.described import open_model
-from mindbatch.engine.prepared_adapters import PreparedAdapters, open_adapters, prepare_adapters
 from mindbatch.errors import CheckpointError
+from mindbatch.loading import prepared_adapters
+from mindbatch.loading.described import open_model
+from mindbatch.loading.prepared_adapters import PreparedAdapters, open_adapters, prepare_adapters
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart, TensorSlice
 from peft_folders import TINY, write_adapter
 

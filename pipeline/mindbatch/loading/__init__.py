@@ -1,0 +1,1 @@
+"""From a configuration to an engine: a folder described, checked, sized, loaded."""
