@@ -22,7 +22,7 @@ from mindbatch.models.folder_tensors import as_stored, check_tensors
 from mindbatch.models.model_facts import ModelFacts
 from mindbatch.models.native_model import NativeModel
 from mindbatch.models.quantisation import open_whole
-from mindbatch.models.registry import chosen_type, describe, tensor_specs
+from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time, stage_specs
 from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, ModelPart, TensorSlice
@@ -113,17 +113,17 @@ def _open(model: ModelConfig, path: str | None, model_type: str, part: ModelPart
 
 
 def _open_native(home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPart) -> NativeModel:
-    source, config = str(home / CONFIG_NAME), None
+    source, config, arch = str(home / CONFIG_NAME), None, None
     with suppress(CheckpointError):  # ModelFolder says it, with what is wrong with the weights
         config = read_config(home)
-    if (
-        config is not None and "model_type" in config
-    ):  # before the weights: those of a model that is not run may be of any form
-        chosen_type(config, model_type, source, ignore=ignore)
+    # Before the weights: those of a model that is not run may be of any form.
+    if config is not None and "model_type" in config:
         arch = describe(config, model_type, source, ignore=ignore)
         check_division(arch, part.shard.size, part.stages, part.device_map)
     folder = _native_folder(home, part, config or {}, ignore)
-    arch = as_stored(describe(folder.config, model_type, source, ignore=ignore), folder)
+    if arch is None or folder.config != config:
+        arch = describe(folder.config, model_type, source, ignore=ignore)
+    arch = as_stored(arch, folder)
     check_division(arch, part.shard.size, part.stages, part.device_map)
     specs = tensor_specs(arch)
     whole = folder.stages == 1 and part.device_map is None

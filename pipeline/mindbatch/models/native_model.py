@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.faults import raise_if_any
@@ -58,7 +59,7 @@ class NativeModel:
     stages: tuple[Stage, ...] = ()
     merged: MergedAdapter | None = None
 
-    @property
+    @cached_property
     def facts(self) -> ModelFacts:
         """See `ModelFacts`."""
         most_layers = max((len(stage.layers) for stage in self.stages), default=None)

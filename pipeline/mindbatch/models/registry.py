@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -89,10 +90,13 @@ def describe(
     if quantised := to_be_run and _is_read_quantised(config, source, ignore):
         reader.ignore([QUANTIZATION])
     reader.finish()
-    parts = (part for spec in declared.tree(architecture).parameters() for part in spec.parts)
-    if quantised and any(part.transposed for part in parts):
+    if quantised and _is_transposed(declared.tree(architecture).parameters()):
         raise CheckpointError(f"{source}: {QUANTIZATION}: quantised weights of {chosen} are not read")
     return replace(architecture, model_type=chosen)
+
+
+def _is_transposed(specs: Iterable[TensorSpec]) -> bool:
+    return any(part.transposed for spec in specs for part in spec.parts)
 
 
 def chosen_type(
@@ -170,6 +174,7 @@ def _digits(text: str) -> str:
     return "".join(filter(str.isdigit, text))
 
 
-def tensor_specs(architecture: Architecture) -> list[TensorSpec]:
+@lru_cache(maxsize=8)
+def tensor_specs(architecture: Architecture) -> Sequence[TensorSpec]:
     """The parameters of an architecture and where they come from."""
-    return [*declaration(architecture.model_type).tree(architecture).parameters()]
+    return tuple(declaration(architecture.model_type).tree(architecture).parameters())

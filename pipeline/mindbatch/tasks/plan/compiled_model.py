@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -95,7 +95,7 @@ def _native(config: PlanConfig, job: Mapping[str, Any]) -> CompiledModel:
     return CompiledModel(facts, arch.num_layers, stages, told)
 
 
-def _counter(specs: list[TensorSpec]) -> Callable[[TensorSlice], int]:
+def _counter(specs: Sequence[TensorSpec]) -> Callable[[TensorSlice], int]:
     """Counts the numbers that a rank holds of these parameters."""
     return lambda shard: sum(spec.numbers(shard) for spec in specs)
 
@@ -112,7 +112,7 @@ def _fitted(config: PlanConfig, fit: Callable[..., FittedAdapters]) -> FittedAda
 
 
 def _native_places(
-    specs: list[TensorSpec], stage: Stage, fitted: FittedAdapters, shard: TensorSlice
+    specs: Sequence[TensorSpec], stage: Stage, fitted: FittedAdapters, shard: TensorSlice
 ) -> AdapterPlaces:
     return rank_places(specs, fitted, shard, stage)
 
