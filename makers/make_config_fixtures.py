@@ -41,6 +41,7 @@ from transformers import (
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
     Starcoder2Config,
     T5Config,
 )
@@ -72,6 +73,7 @@ CLASSES = (
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
     Starcoder2Config,
     T5Config,
     MT5Config,

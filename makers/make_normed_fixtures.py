@@ -9,7 +9,7 @@ from typing import Any
 
 from model_folders import NORMED
 
-from make_model_fixtures import GROUPED, cases_of, write_references
+from make_model_fixtures import GROUPED, YARN, cases_of, write_references
 
 GEMMA = GROUPED | {"head_dim": 16, "num_hidden_layers": 3}
 GEMMA2 = GEMMA | {"model_type": "gemma2", "sliding_window": 7, "query_pre_attn_scalar": 24}
@@ -21,6 +21,7 @@ COHERE = {key: value for key, value in GROUPED.items() if key != "rms_norm_eps"}
     "logit_scale": 0.5,
 }
 COHERE2 = COHERE | {"model_type": "cohere2", "sliding_window": 9, "num_hidden_layers": 4}
+SMOLLM3 = GROUPED | {"model_type": "smollm3", "pad_token_id": None, "num_hidden_layers": 4}
 CASES: dict[str, dict[str, Any]] = {
     "gemma2": GEMMA2 | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0},
     "gemma2_biased": GEMMA2
@@ -61,6 +62,14 @@ CASES: dict[str, dict[str, Any]] = {
     | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
     "cohere2_local": COHERE2
     | {"sliding_window_pattern": 2, "num_key_value_heads": 1, "intermediate_size": 37, "hidden_act": "gelu"},
+    "smollm3": SMOLLM3,
+    "smollm3_window": SMOLLM3
+    | {"use_sliding_window": True, "sliding_window": 7, "no_rope_layer_interval": 2, "rope_theta": 1e4}
+    | {"num_key_value_heads": 1, "intermediate_size": 44, "attention_bias": True, "mlp_bias": True},
+    "smollm3_mixed": SMOLLM3
+    | {"no_rope_layers": [0, 1, 0, 1], "use_sliding_window": True, "sliding_window": 9, "head_dim": 10}
+    | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+    | {"tie_word_embeddings": False, "rope_scaling": YARN},
 }
 DTYPES = {
     "gemma2": "bfloat16",
@@ -68,8 +77,16 @@ DTYPES = {
     "olmo2": "float16",
     "cohere": "bfloat16",
     "cohere2": "float16",
+    "smollm3": "bfloat16",
 }
-SHARDS = {"gemma2_biased": 2, "gemma3_yarn": 3, "olmo2_biased": 2, "cohere_untied": 2, "cohere2_local": 3}
+SHARDS = {
+    "gemma2_biased": 2,
+    "gemma3_yarn": 3,
+    "olmo2_biased": 2,
+    "cohere_untied": 2,
+    "cohere2_local": 3,
+    "smollm3_mixed": 2,
+}
 
 if __name__ == "__main__":
     write_references(NORMED, cases_of(CASES, DTYPES, SHARDS))

@@ -88,7 +88,7 @@ def test_what_the_cases_are_for() -> None:
     assert {each["dtype"] for each in found.values()} == {"float32", "float16", "bfloat16"}
     assert max(each["shards"] for each in found.values()) > 1
     arch = {name: describe(each["config"]) for name, each in found.items()}
-    for name in ("phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2"):
+    for name in ("phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2", "smollm3_window"):
         assert 0 < max(arch[name].windows) < len(ragged(name, CASES[name])[0])
     rotary = {name: each.rotary for name, each in arch.items()}
     for name in ("phi3_partial", "glm", "gpt_neox"):
@@ -99,5 +99,10 @@ def test_what_the_cases_are_for() -> None:
     normed = {name: arch[name] for name in descriptions(NORMED)}
     assert len(normed["gemma3"].rotaries) == 2
     assert None in normed["cohere2"].layer_rotaries
+    mixed = normed["smollm3_mixed"]
+    layers = {
+        (rotary is None, window) for rotary, window in zip(mixed.layer_rotaries, mixed.windows, strict=True)
+    }
+    assert layers == {(True, 0), (True, 9), (False, 0), (False, 9)}
     assert normed["gemma2"].attention_cap == 1.5
     assert normed["gemma2"].logits_cap == 4.0

@@ -142,6 +142,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen2_moe": _GROUPED | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 48},
     "qwen3": _GROUPED | {"attention_bias": False},
     "qwen3_moe": _GROUPED | _EXPERTS | {"num_experts": 4},
+    "smollm3": _GROUPED | {"no_rope_layer_interval": 2},
     "starcoder2": _GROUPED,
     "t5": _ENCODER,
     "telechat": _TELECHAT,

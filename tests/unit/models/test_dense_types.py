@@ -1,4 +1,4 @@
-"""phi3, granite, starcoder2 and MiniMind-3: what their configurations mean, and what is refused."""
+"""phi3, granite, starcoder2, SmolLM3 and MiniMind-3: what their configurations mean, and what is refused."""
 
 from __future__ import annotations
 
@@ -106,3 +106,45 @@ def test_yarn_of_minimind_3() -> None:
 def test_what_minimind_cannot_be(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         describe(config("minimind", **settings))
+
+
+def layers_of_smollm3(**settings: Any) -> list[tuple[bool, int]]:
+    """Of each layer, whether it is rotated, and its window."""
+    arch = describe(config("smollm3", num_key_value_heads=2, num_hidden_layers=4, **settings))
+    assert set(arch.layer_rotaries) <= {arch.rotary, None}
+    return [(arch.rotary_of(layer) is not None, window) for layer, window in enumerate(arch.windows)]
+
+
+def test_layers_of_smollm3_without_positions() -> None:
+    assert layers_of_smollm3() == [(True, 0)] * 3 + [(False, 0)]
+    assert layers_of_smollm3(no_rope_layer_interval=2) == [(True, 0), (False, 0)] * 2
+    given = {"no_rope_layers": [0, 1, 1, 0, 1], "no_rope_layer_interval": 2}  # of a deeper model
+    assert [is_rotated for is_rotated, _ in layers_of_smollm3(**given)] == [False, True, True, False]
+
+
+def test_windows_of_smollm3() -> None:
+    """Of the layers without positions, unless layer_types says which; an unused window is without effect."""
+    window = {"use_sliding_window": True, "sliding_window": 6}
+    assert layers_of_smollm3(**window) == [(True, 0)] * 3 + [(False, 6)]
+    kinds = ["sliding_attention", "full_attention"] * 2
+    assert layers_of_smollm3(**window, layer_types=kinds) == [(True, 6), (True, 0), (True, 6), (False, 0)]
+    for unused in ({"use_sliding_window": False}, {"sliding_window": None}):
+        assert layers_of_smollm3(**window | unused) == layers_of_smollm3()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"no_rope_layers": [1, 1, 0]}, "must have 1 .rotated. or 0 for each of 4 layers"),
+        ({"no_rope_layers": [1, 1, 0, 2]}, "must have 1 .rotated. or 0 for each of 4 layers"),
+        ({"no_rope_layers": {}}, "must have 1 .rotated. or 0 for each of 4 layers"),
+        ({"no_rope_layer_interval": 0}, "no_rope_layer_interval=0: must be a whole number above 0"),
+        ({"layer_types": ["sliding_attention"] * 4}, "names layers with a sliding window, and there is none"),
+        ({"layer_types": ["chunked_attention"] * 4}, "must name 4 layers"),
+        ({"use_sliding_window": True, "sliding_window": 0}, "sliding_window=0: must be a whole number"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: not supported"),
+    ],
+)
+def test_what_smollm3_cannot_be(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        layers_of_smollm3(**settings)

@@ -1,0 +1,59 @@
+"""smollm3: Llama's shape; some layers have no positions, and these have a window if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mindbatch.models import llama
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, SLIDING, windows_by_kind
+
+# Of transformers' SmolLM3Config.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "rope_theta": 2e6,
+    "no_rope_layer_interval": 4,
+    "tie_word_embeddings": True,
+}
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `smollm3` configuration."""
+    reader.ignore(["max_window_layers"])  # in published files; its class has no such key
+    rotated = rotated_layers(reader)
+    arch = llama.describe(reader)
+    rotaries = tuple(arch.rotary if is_rotated else None for is_rotated in rotated)
+    return replace(arch, windows=read_windows(reader, rotated), layer_rotaries=rotaries)
+
+
+def rotated_layers(reader: ConfigReader) -> Sequence[bool]:
+    """Which layers have rotary positions: the 1s of no_rope_layers, else all but every interval-th."""
+    layers, flags = reader.positive("num_hidden_layers"), reader.raw("no_rope_layers")
+    if flags is None:
+        interval = reader.positive("no_rope_layer_interval")
+        return [(layer + 1) % interval > 0 for layer in range(layers)]
+    reader.ignore(["no_rope_layer_interval"])
+    if not isinstance(flags, list) or len(flags) < layers or any(flag not in (0, 1) for flag in flags):
+        reader.fault("no_rope_layers", f"must have 1 (rotated) or 0 for each of {layers} layers")
+        return [True] * layers
+    return [flag == 1 for flag in flags[:layers]]
+
+
+def read_windows(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ...]:
+    """Sliding window of each layer: by layer_types if given, else of the layers without positions.
+
+    There is none without use_sliding_window, or with sliding_window null.
+    """
+    is_given = reader.raw("sliding_window") is not None
+    window = reader.positive("sliding_window") if reader.flag("use_sliding_window") and is_given else 0
+    return windows_by_kind(reader, window, [FULL if is_rotated else SLIDING for is_rotated in rotated])
+
+
+MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
