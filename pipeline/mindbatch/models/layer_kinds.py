@@ -9,6 +9,12 @@ from mindbatch.models.config_reader import ConfigReader
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
+def asked_window(reader: ConfigReader) -> int:
+    """The window that is asked for: 0 without use_sliding_window, or with sliding_window null."""
+    is_given = reader.raw("sliding_window") is not None
+    return reader.positive("sliding_window") if reader.flag("use_sliding_window") and is_given else 0
+
+
 def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]) -> tuple[int, ...]:
     """Window of each layer, 0 for none: by layer_types, or where that is absent or null by default."""
     layers, kinds = len(by_default), reader.value("layer_types")

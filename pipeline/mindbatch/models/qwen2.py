@@ -7,7 +7,7 @@ from dataclasses import replace
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, SLIDING, windows_by_kind
+from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
 # Of transformers' Qwen2Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -26,13 +26,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def read_windows(reader: ConfigReader) -> tuple[int, ...]:
-    """Sliding window of each layer: layer_types if given, else every layer from max_window_layers on.
-
-    There is none without use_sliding_window, or with sliding_window null.
-    """
-    layers = reader.positive("num_hidden_layers")
-    used = reader.flag("use_sliding_window") and reader.raw("sliding_window") is not None
-    window = reader.positive("sliding_window") if used else 0
+    """Sliding window of each layer: layer_types if given, else every layer from max_window_layers on."""
+    layers, window = reader.positive("num_hidden_layers"), asked_window(reader)
     first = reader.value("max_window_layers")
     if isinstance(first, bool) or not isinstance(first, int):
         reader.fault("max_window_layers", "must be a whole number")

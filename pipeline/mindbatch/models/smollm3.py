@@ -8,7 +8,7 @@ from dataclasses import replace
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, SLIDING, windows_by_kind
+from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
 # Of transformers' SmolLM3Config.
 DEFAULTS = llama.DEFAULTS | {
@@ -47,13 +47,10 @@ def rotated_layers(reader: ConfigReader) -> Sequence[bool]:
 
 
 def read_windows(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ...]:
-    """Sliding window of each layer: by layer_types if given, else of the layers without positions.
-
-    There is none without use_sliding_window, or with sliding_window null.
-    """
-    is_given = reader.raw("sliding_window") is not None
-    window = reader.positive("sliding_window") if reader.flag("use_sliding_window") and is_given else 0
-    return windows_by_kind(reader, window, [FULL if is_rotated else SLIDING for is_rotated in rotated])
+    """Sliding window of each layer: by layer_types if given, else of the layers without positions."""
+    return windows_by_kind(
+        reader, asked_window(reader), [FULL if is_rotated else SLIDING for is_rotated in rotated]
+    )
 
 
 MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
