@@ -32,7 +32,6 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
     if isinstance(first, bool) or not isinstance(first, int):
         reader.fault("max_window_layers", "must be a whole number")
         first = layers
-    reader.ignore(["sliding_window"])
     return windows_by_kind(reader, window, [FULL if layer < first else SLIDING for layer in range(layers)])
 
 

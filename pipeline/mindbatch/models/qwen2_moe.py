@@ -7,7 +7,7 @@ from dataclasses import replace
 from mindbatch.models import experts, llama, qwen3_moe
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, SLIDING, windows_by_kind
+from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
 # Of transformers' Qwen2MoeConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -33,7 +33,8 @@ NAMES = experts.ExpertNames(shared="shared_expert")
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen2_moe` configuration."""
     layers = reader.positive("num_hidden_layers")
-    window = qwen3_moe.read_window(reader)
+    reader.ignore(["max_window_layers"])
+    window = asked_window(reader)
     last = reader.positive("max_window_layers") if window else 0
     kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]
     windows = windows_by_kind(reader, window, kinds)

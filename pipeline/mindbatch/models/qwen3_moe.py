@@ -7,6 +7,7 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import asked_window
 
 # Of transformers' Qwen3MoeConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -27,21 +28,15 @@ DEFAULTS = llama.DEFAULTS | {
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen3_moe` configuration."""
     bias, layers = reader.flag("attention_bias"), reader.positive("num_hidden_layers")
+    reader.ignore(["max_window_layers"])
     arch = llama.describe_family(
         reader,
-        windows=(read_window(reader),) * layers,
+        windows=(asked_window(reader),) * layers,
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
     )
     return replace(arch, experts=read_experts(reader, layers))
-
-
-def read_window(reader: ConfigReader) -> int:
-    """The sliding window of the layers that have one; 0 without use_sliding_window or sliding_window."""
-    reader.ignore(["sliding_window", "max_window_layers"])
-    used = reader.flag("use_sliding_window") and reader.raw("sliding_window") is not None
-    return reader.positive("sliding_window") if used else 0
 
 
 def read_experts(reader: ConfigReader, layers: int) -> Experts:
