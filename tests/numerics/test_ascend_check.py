@@ -1,4 +1,4 @@
-"""scripts/ascend_check.sh: its twins, recorded logits and judgement; and that it starts, in simulation.
+"""scripts/ascend_check.sh: its operators, recorded logits and judgement; and that it starts, in simulation.
 
 scripts/compile_for_ascend.sh runs what compiles every kernel, and the script.
 """
@@ -64,8 +64,8 @@ def test_the_recorded_logits_are_those_of_stand_ins(name: str, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_the_twins_are_what_the_documentation_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every cell of the kernels over stand-ins of the operators, in float32, gives its twin."""
+def test_numpy_is_what_the_documentation_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell of the kernels over stand-ins of the operators, in float32, gives what NumPy does."""
     initialise("CPU")
     ascend_operators.put_in(monkeypatch)
     names = []

@@ -1,4 +1,4 @@
-"""Each cell of the Ascend kernels beside its twin: the inputs in half precision, the twin in float32."""
+"""Each cell of the Ascend kernels, of inputs in half precision, beside NumPy in float32."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.ascend_check import twins
 from mindbatch.ascend_check.models import FloatArray
-from mindbatch.ascend_check.runs import GEOMETRY, PROMPTS, STEPS, TABLES, step_of
+from mindbatch.ascend_check.runs import GEOMETRY, STEPS, step_of
 from mindbatch.engine.batch import flatten
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.operations import attention, experts, rotation
+from mindbatch.kernels.recording import OPERATIONS
 from mindbatch.kernels.shapes import AttentionShape, ExpertsShape, Routing
 from mindbatch.kernels.step import StepShape
 
@@ -56,14 +57,25 @@ class _Bench:
     def tensor(self, values: FloatArray) -> Tensor:
         return Tensor.from_numpy(np.ascontiguousarray(values.astype(self.kernels.dtype)))
 
-    def output(self, cell: nn.Cell, *inputs: FloatArray) -> list[FloatArray]:
-        found: Any = cell(*map(self.tensor, inputs))
-        outputs = found if isinstance(found, tuple) else (found,)
-        return [np.asarray(each.asnumpy().astype(np.float32)) for each in outputs]
+    def of(self, operation: str, *inputs: FloatArray | None, **settings: Any) -> list[Pair]:
+        """What a cell gives, and what the operation's NumPy function does; None is of a missing vector."""
+        absent = self.kernels.absent()
+        given = [absent if each is None else self.tensor(each) for each in inputs]
+        found = _several(self.kernels.cell(operation, **settings)(*given))
+        expected = _several(OPERATIONS[operation](*inputs, **settings))
+        return [(_floats(each), theirs) for each, theirs in zip(found, expected, strict=True)]
+
+
+def _several(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _floats(found: Tensor) -> FloatArray:
+    return np.asarray(found.asnumpy().astype(np.float32))
 
 
 def comparisons(kernels: MindSporeKernels) -> Iterator[tuple[str, Pair]]:
-    """(name, (what the operator gave, what its twin gives)) of every fused operator; one at a time."""
+    """(name, (what the operator gave, what NumPy gives)) of every fused operator; one at a time."""
     bench = _Bench(kernels)
     yield from _norms(bench)
     yield from _activations(bench)
@@ -75,37 +87,33 @@ def comparisons(kernels: MindSporeKernels) -> Iterator[tuple[str, Pair]]:
 
 def _norms(bench: _Bench) -> Iterator[tuple[str, Pair]]:
     x, residual, weight, bias = *(bench.numbers(TOKENS, 64) for _ in "xr"), *(bench.numbers(64) for _ in "wb")
-    total = np.asarray((x + residual).astype(bench.kernels.dtype).astype(np.float32))
-    (found,) = bench.output(bench.kernels.cell("norm", epsilon=EPSILON, centred=False), x, weight, bias[:1])
-    yield "RmsNorm", (found, twins.rms_norm(x, weight, EPSILON))
-    joined = bench.kernels.cell("add_norm", epsilon=EPSILON, centred=False)
-    found, summed = bench.output(joined, x, residual, weight, bias[:1])
-    yield "AddRmsNorm", (found, twins.rms_norm(total, weight, EPSILON))
-    yield "AddRmsNorm, sum", (summed, total)
-    (found,) = bench.output(bench.kernels.cell("norm", epsilon=EPSILON, centred=True), x, weight, bias)
-    yield "LayerNorm", (found, twins.layer_norm(x, weight, bias, EPSILON))
+    [pair] = bench.of("norm", x, weight, None, epsilon=EPSILON, centred=False)
+    yield "RmsNorm", pair
+    pairs = bench.of("add_norm", x, residual, weight, None, epsilon=EPSILON, centred=False)
+    yield from zip(("AddRmsNorm", "AddRmsNorm, sum"), pairs, strict=True)
+    [pair] = bench.of("norm", x, weight, bias, epsilon=EPSILON, centred=True)
+    yield "LayerNorm", pair
 
 
 def _activations(bench: _Bench) -> Iterator[tuple[str, Pair]]:
     x = bench.numbers(TOKENS, 64)
-    (found,) = bench.output(bench.kernels.cell("activation", kind="silu", gated=True), x)
-    yield "Swiglu", (found, twins.gated("silu", x))
+    [pair] = bench.of("activation", x, kind="silu", gated=True)
+    yield "Swiglu", pair
     for kind in ("gelu_tanh", "gelu"):
-        (found,) = bench.output(bench.kernels.cell("activation", kind=kind, gated=False), x)
-        yield f"Gelu, {kind}", (found, twins.activated(kind, x))
+        [pair] = bench.of("activation", x, kind=kind, gated=False)
+        yield f"Gelu, {kind}", pair
 
 
 def _rotation(bench: _Bench) -> Pair:
-    heads, kv, size = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim
-    qkv = bench.numbers(TOKENS, heads + 2 * kv, size)
-    angles = np.linspace(0, 60, TOKENS * size // 2, dtype=np.float32).reshape(TOKENS, -1)
-    cell = bench.kernels.cell("rotary", shape=SHAPE, epsilon=EPSILON, is_interleaved=False, in_halves=False)
+    """The angles are float32 in every type."""
+    qkv = bench.numbers(TOKENS, SHAPE.qkv_width)
+    angles = np.linspace(0, 60, TOKENS * SHAPE.head_dim // 2, dtype=np.float32).reshape(TOKENS, -1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    settings = {"shape": SHAPE, "epsilon": EPSILON, "is_interleaved": False, "in_halves": False}
     absent = bench.kernels.absent()
-    flat = bench.tensor(qkv.reshape(TOKENS, -1))
-    found = cell(flat, Tensor(np.cos(angles)), Tensor(np.sin(angles)), absent, absent)
-    turned = twins.rotated(qkv[:, : heads + kv], np.cos(angles), np.sin(angles))
-    expected = np.concatenate((turned, qkv[:, heads + kv :]), 1).reshape(TOKENS, -1)
-    return np.asarray(found.asnumpy().astype(np.float32)), expected
+    cell = bench.kernels.cell("rotary", **settings)
+    found = cell(bench.tensor(qkv), Tensor(cos), Tensor(sin), absent, absent)
+    return _floats(found), rotation.rotary(qkv, cos, sin, None, None, **settings)
 
 
 def _experts(bench: _Bench) -> Pair:
@@ -118,39 +126,26 @@ def _experts(bench: _Bench) -> Pair:
         stacks.append(kernels.packed_stack(*matrices.shape))
         for expert, matrix in enumerate(matrices):
             kernels.pack(stacks[-1], expert * matrices.shape[1], matrix.astype(kernels.dtype))
-    cell = kernels.cell("experts", shape=ExpertsShape(ROUTING, INNER, "silu"))
+    shape = ExpertsShape(ROUTING, INNER, "silu")
+    cell = kernels.cell("experts", shape=shape)
     found = cell(bench.tensor(x), Tensor(router), kernels.absent(), *map(Tensor.from_numpy, stacks))
-    return np.asarray(found.asnumpy().astype(np.float32)), twins.experts(
-        x, router, (up, down), ROUTING.chosen
-    )
+    return _floats(found), experts.experts(x, router, None, up, down, shape=shape)
 
 
 def _attention(bench: _Bench, number: int) -> Pair:
-    """One of STEPS; what came before is in the cache already."""
+    """One of STEPS, over a cache that is full of numbers."""
     kernels, spans, size = bench.kernels, STEPS[number], GEOMETRY.block_size
-    heads, kv, dim = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim
-    keys = [bench.numbers(len(prompt), kv, dim) for prompt in PROMPTS]
-    values = [bench.numbers(len(prompt), kv, dim) for prompt in PROMPTS]
-    caches = np.zeros((2, (GEOMETRY.num_blocks + 1) * size, kv, dim), np.float32)
-    for known, seen, table, (start, _) in zip(keys, values, TABLES, spans, strict=True):
-        slots = twins.slots_of(table, start, size)
-        caches[0][slots], caches[1][slots] = known[:start], seen[:start]
-    step = step_of(spans)
-    width = TABLE_WIDTH
+    cache = (GEOMETRY.num_blocks + 1, size, SHAPE.kv_heads, SHAPE.head_dim)
+    keys, values = bench.numbers(*cache), bench.numbers(*cache)
+    step, width = step_of(spans), TABLE_WIDTH
     shape: StepShape = kernels.step_shape(spans, lambda tokens: max(tokens, TOKENS) + 8, width * size, SHAPE)
-    query = bench.numbers(step.num_tokens, heads, dim)
-    joined = [
-        np.concatenate([each[start:stop] for each, (start, stop) in zip(numbers, spans, strict=True)])
-        for numbers in (keys, values)
-    ]
-    qkv = np.zeros((shape.tokens, heads + 2 * kv, dim), np.float32)
-    qkv[: step.num_tokens] = np.concatenate((query, *joined), 1)
+    qkv = np.zeros((shape.tokens, SHAPE.qkv_width), np.float32)
+    qkv[: step.num_tokens] = bench.numbers(step.num_tokens, SHAPE.qkv_width)
     of_graph = kernels.for_graph(shape.graph)
-    cached = (bench.tensor(each.reshape(-1, size, kv, dim)) for each in caches)
-    cell = _Attend(
-        of_graph.cell("attention", shape=SHAPE), bench.tensor(qkv.reshape(shape.tokens, -1)), *cached
-    )
-    arrays = kernels.graph_inputs(flatten(step, (shape.tokens, shape.tokens), size, width), shape, GEOMETRY)
-    found = of_graph.step_graph(cell, GEOMETRY)(*map(Tensor, arrays)).asnumpy()[: step.num_tokens]
-    expected = twins.causal_attention(query, keys, values, spans, SHAPE.scale)
-    return found, expected.reshape(step.num_tokens, -1)
+    cell = _Attend(of_graph.cell("attention", shape=SHAPE), *map(bench.tensor, (qkv, keys, values)))
+    batch = flatten(step, (shape.tokens, shape.tokens), size, width)
+    arrays = kernels.graph_inputs(batch, shape, GEOMETRY)
+    found = of_graph.step_graph(cell, GEOMETRY)(*map(Tensor, arrays)).asnumpy()
+    places = (batch.slots, batch.rows, batch.block_tables, batch.lengths)
+    expected = attention.attention(qkv, keys, values, *places, shape=SHAPE)
+    return found[: step.num_tokens], expected[: step.num_tokens]
