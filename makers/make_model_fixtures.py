@@ -1,6 +1,8 @@
 """Writes tests/numerics/fixtures/models.npz and rope.json: what transformers computes for tiny random models.
 
-Run with a Python that has torch and transformers 4.57; the tests need neither. Weights are not stored:
+    PYTHONPATH=tests/numerics PYTHON makers/make_model_fixtures.py [CASE ...]
+
+PYTHON has torch and transformers 4.57; the tests need neither. Weights are not stored:
 tests/numerics/model_folders.py makes them again from the tensors' names.
 """
 
@@ -201,10 +203,19 @@ def cases_of(
 
 @torch.no_grad()
 def write_references(fixture: Path, cases: dict[str, Case]) -> None:
-    """Descriptions of the cases' folders, prompts, tokens and logits."""
-    arrays: dict[str, np.ndarray] = {}
+    """Descriptions of the cases' folders, prompts, tokens and logits.
+
+    With names of cases on the command line those alone are recorded, and the others stay as they are.
+    A case's prompts are drawn by its number: a new one goes last.
+    """
+    chosen = sys.argv[1:]
+    arrays = dict(np.load(fixture)) if chosen else {}
+    recorded = json.loads(str(arrays.pop("meta", "{}")))
     meta = {}
     for number, (name, case) in enumerate(cases.items()):
+        if chosen and name not in chosen:
+            meta[name] = recorded[name]
+            continue
         description = dict(case.description)
         with tempfile.TemporaryDirectory() as folder:
             description["digest"] = write_folder(Path(folder), description)

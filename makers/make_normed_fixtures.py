@@ -15,6 +15,7 @@ GEMMA = GROUPED | {"head_dim": 16, "num_hidden_layers": 3}
 GEMMA2 = GEMMA | {"model_type": "gemma2", "sliding_window": 7, "query_pre_attn_scalar": 24}
 GEMMA3 = GEMMA | {"model_type": "gemma3_text", "sliding_window": 7, "query_pre_attn_scalar": 12}
 OLMO2 = GROUPED | {"model_type": "olmo2", "pad_token_id": None}
+OLMO3 = OLMO2 | {"model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 7}
 COHERE = {key: value for key, value in GROUPED.items() if key != "rms_norm_eps"} | {
     "model_type": "cohere",
     "layer_norm_eps": 1e-5,
@@ -70,6 +71,12 @@ CASES: dict[str, dict[str, Any]] = {
     | {"no_rope_layers": [0, 1, 0, 1], "use_sliding_window": True, "sliding_window": 9, "head_dim": 10}
     | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
     | {"tie_word_embeddings": False, "rope_scaling": YARN},
+    "olmo3": OLMO3,
+    "olmo3_yarn": OLMO3 | {"rope_scaling": YARN, "num_key_value_heads": 1, "attention_bias": True},
+    "olmo3_mixed": OLMO3
+    | {"layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]}
+    | {"sliding_window": 5, "tie_word_embeddings": True, "intermediate_size": 37, "rope_theta": 5e5}
+    | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
 }
 DTYPES = {
     "gemma2": "bfloat16",
@@ -78,6 +85,7 @@ DTYPES = {
     "cohere": "bfloat16",
     "cohere2": "float16",
     "smollm3": "bfloat16",
+    "olmo3": "bfloat16",
 }
 SHARDS = {
     "gemma2_biased": 2,
@@ -86,6 +94,7 @@ SHARDS = {
     "cohere_untied": 2,
     "cohere2_local": 3,
     "smollm3_mixed": 2,
+    "olmo3_yarn": 2,
 }
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_what_the_cases_are_for() -> None:
     assert {each["dtype"] for each in found.values()} == {"float32", "float16", "bfloat16"}
     assert max(each["shards"] for each in found.values()) > 1
     arch = {name: describe(each["config"]) for name, each in found.items()}
-    for name in ("phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2", "smollm3_window"):
+    for name in ("phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2", "smollm3_window", "olmo3"):
         assert 0 < max(arch[name].windows) < len(ragged(name, CASES[name])[0])
     rotary = {name: each.rotary for name, each in arch.items()}
     for name in ("phi3_partial", "glm", "gpt_neox"):
@@ -98,6 +98,7 @@ def test_what_the_cases_are_for() -> None:
     assert rotary["phi3_long"].scale > 1
     normed = {name: arch[name] for name in descriptions(NORMED)}
     assert len(normed["gemma3"].rotaries) == 2
+    assert [each.scale > 1 for each in normed["olmo3_yarn"].layer_rotaries] == [False] * 3 + [True]
     assert None in normed["cohere2"].layer_rotaries
     mixed = normed["smollm3_mixed"]
     layers = {

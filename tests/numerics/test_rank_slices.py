@@ -40,6 +40,7 @@ UNDIVIDED = (
     "minimind_odd",
     "olmo2_biased",
     "olmo2_odd",
+    "olmo3_mixed",
     "opt_unbiased",
     "opt_untied",
     "phi3_partial",

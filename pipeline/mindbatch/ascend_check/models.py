@@ -129,6 +129,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "mt5": _ENCODER,
     "olmo2": _GROUPED,
+    "olmo3": _GROUPED | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12},
     "opt": _PLAIN | {"ffn_dim": 96},
     "pangu_alpha": {
         "vocab_size": 96,

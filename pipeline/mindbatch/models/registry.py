@@ -22,8 +22,8 @@ from mindbatch.models.text_part import text_part
 MODEL_TYPES = (
     "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "falcon", "gemma",
     "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama",
-    "minimind", "mistral", "mixtral", "mt5", "olmo2", "opt", "pangu_alpha", "phi3", "qwen2", "qwen2_moe",
-    "qwen3", "qwen3_moe", "smollm3", "starcoder2", "t5", "telechat", "telechat3",
+    "minimind", "mistral", "mixtral", "mt5", "olmo2", "olmo3", "opt", "pangu_alpha", "phi3", "qwen2",
+    "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2", "t5", "telechat", "telechat3",
 )  # fmt: skip
 HEAD = "lm_head.weight"
 _QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"

@@ -1,4 +1,4 @@
-"""phi3, granite, starcoder2, SmolLM3 and MiniMind-3: what their configurations mean, and what is refused."""
+"""phi3, granite, starcoder2, SmolLM3, OLMo 3, MiniMind-3: what their configurations mean, what is refused."""
 
 from __future__ import annotations
 
@@ -148,3 +148,24 @@ def test_windows_of_smollm3() -> None:
 def test_what_smollm3_cannot_be(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         layers_of_smollm3(**settings)
+
+
+def test_only_layers_of_olmo3_without_a_window_are_scaled() -> None:
+    scaling = {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    arch = describe(config("olmo3", num_hidden_layers=5, sliding_window=6, **scaling))
+    assert arch.windows == (6, 6, 6, 0, 6)
+    plain, scaled = (describe(config("olmo2", **each)).rotary for each in ({}, scaling))
+    assert arch.layer_rotaries == (plain, plain, plain, scaled, plain)
+
+
+def test_olmo3_as_transformers_5_writes_it() -> None:
+    """With settings of each kind of layer, or one for all: a scaling never holds for layers with a window."""
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    older = describe(config("olmo3", rope_theta=5e5, rope_scaling=scaling))
+    one, local = scaling | {"rope_theta": 5e5}, {"rope_type": "default", "rope_theta": 5e5}
+    by_kind = {"full_attention": one, "sliding_attention": local}
+    for newer in (one, by_kind):
+        assert describe(config("olmo3", rope_parameters=newer)) == older
+    by_kind["sliding_attention"] = local | {"rope_theta": 1e4}
+    with pytest.raises(CheckpointError, match="sliding_attention.rope_theta=10000.0: not supported"):
+        describe(config("olmo3", rope_parameters=by_kind))

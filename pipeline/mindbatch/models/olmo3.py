@@ -1,0 +1,29 @@
+"""olmo3: OLMo 2 with a window on most layers; only the layers without one have the scaling of positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import olmo2
+from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import windows_by_pattern
+from mindbatch.models.rope import plain_frequencies
+
+# Of transformers' Olmo3Config.
+DEFAULTS = olmo2.DEFAULTS | {"sliding_window": 4096}
+WINDOWS_BUT_EVERY = 4
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of an `olmo3` configuration."""
+    windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
+    arch = olmo2.describe(reader)
+    theta = reader.number("rope_theta")
+    reader.needs("rope_local_base_freq", [theta])  # of rope_parameters that name the base of both kinds
+    unscaled = Rotary(tuple(map(float, plain_frequencies(theta, arch.head_dim))))
+    rotaries = tuple(unscaled if window else arch.rotary for window in windows)
+    return replace(arch, windows=windows, layer_rotaries=rotaries)
+
+
+MODEL = replace(olmo2.MODEL, describe=describe, defaults=DEFAULTS)
