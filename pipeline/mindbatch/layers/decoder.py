@@ -32,12 +32,10 @@ class Decoder(Module):
         """Gives the layers of the rank's stage their weights, and the ends to the first and last stage."""
         self.stage, self.tensor_rank = rank.stage, rank.shard.rank
         for path, child in self.children(name):
-            number = path.removeprefix("layers.")
-            is_needed = self.stage.is_first or path.startswith(("norm", "head"))
-            if path != number:
-                is_needed = int(number) in self.stage.layers
-            elif not self.stage.is_last and path.startswith(("norm", "head")):
-                is_needed = False
+            if path.startswith("layers."):
+                is_needed = int(path.removeprefix("layers.")) in self.stage.layers
+            else:
+                is_needed = self.stage.is_last if path.startswith(("norm", "head")) else self.stage.is_first
             if is_needed:
                 child.bind(path, rank)
 

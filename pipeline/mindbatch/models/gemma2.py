@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from mindbatch.layers.tokens import Tokens
 from mindbatch.models import gemma, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
@@ -58,8 +56,8 @@ def _cap(reader: ConfigReader, key: str) -> float:
     return 0.0 if reader.raw(key) is None else reader.number(key)
 
 
-class Block(llama.Block):
-    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x)))."""
+class Block(llama.FourNormBlock):
+    """The four norms by the names of Gemma."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
@@ -67,10 +65,6 @@ class Block(llama.Block):
         self.after_attention = llama.norm(a, f"{source}.post_attention_layernorm")
         self.mlp_norm = llama.norm(a, f"{source}.pre_feedforward_layernorm")
         self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")
-
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
-        return x_TH + self.after_mlp(self.mlp(self.mlp_norm(x_TH), tokens))
 
 
 class Model(llama.Model):

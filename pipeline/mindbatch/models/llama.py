@@ -180,6 +180,17 @@ class Block(Module):
         return x_TH + self.mlp(self.mlp_norm(x_TH), tokens)
 
 
+class FourNormBlock(Block):
+    """x + norm(attention(norm(x))), then x + norm(mlp(norm(x)))."""
+
+    after_attention: Module
+    after_mlp: Module
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
+        return x_TH + self.after_mlp(self.mlp(self.mlp_norm(x_TH), tokens))
+
+
 class Model(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.runnable import RunnableModel
 
-_CORRECTION = ExpertNames.correction
-
 
 @dataclass(frozen=True)
 class MindFormersModel:
@@ -66,14 +64,14 @@ class MindFormersModel:
     def fit_adapters(
         self, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
     ) -> FittedAdapters:
-        """See `engine.described.DescribedModel.fit_adapters`."""
+        """See `loading.described.DescribedModel.fit_adapters`."""
         fitted = fit_mindformers(self.description.arch, adapters, max_loaded)
         places = places_of(self.description.arch, fitted, self.shard)
         largest = max(map(places.numbers, fitted.adapters.values()))
         return replace(fitted, slot_numbers=(largest,))
 
     def merge(self, adapter: LoraAdapter) -> MindFormersModel:
-        """See `engine.described.DescribedModel.merge`."""
+        """See `loading.described.DescribedModel.merge`."""
         arch = self.description.arch
         merged = merge_whole(source_shapes(tensor_specs(arch)), tied_tensors(arch), self.folder, adapter)
         return replace(self, merged=merged)
@@ -85,7 +83,7 @@ class MindFormersModel:
         progress: Callable[[int, int], None],
         adapters: FittedAdapters | None = None,
     ) -> RunnableModel:
-        """See `engine.described.DescribedModel.load`."""
+        """See `loading.described.DescribedModel.load`."""
         if adapters is not None and kernels.device_target == "Ascend":
             raise ConfigError(NOT_ON_ASCEND)
         model, bank = self.description, None
@@ -122,10 +120,10 @@ def open_folder(
             f"model.type={model_type}: {source} says model_type={config['model_type']!r}, which alone "
             f"{PROVIDER} goes by; allowed: auto, {config['model_type']}"
         )
-    if faults := [*division_faults(describe(config, source, ignore=ignore).arch, shard.size)]:
+    model = describe(config, source, ignore=ignore)
+    if faults := [*division_faults(model.arch, shard.size)]:
         raise ConfigError(faults)
     folder = ModelFolder(home)
-    model = describe(folder.config, source, ignore=ignore)
     try:
         shapes = source_shapes(tensor_specs(model.arch))
         raise_if_any([*match_tensors(shapes, folder, unused_tensors(model.arch)), *_dtype_faults(folder)])
@@ -140,7 +138,7 @@ def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
     """The router's correction is float32 in every checkpoint; all else is of one type."""
     first: dict[str, str] = {}
     for name in folder.names:
-        if not name.endswith(_CORRECTION):
+        if not name.endswith(ExpertNames.correction):
             first.setdefault(folder.info(name).dtype, name)
     if len(first) > 1:
         found = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))

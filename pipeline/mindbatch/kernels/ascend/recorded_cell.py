@@ -69,7 +69,6 @@ class _Writer:
 
     def __init__(self, kernels: MindSporeKernels, names: Mapping[Symbol, str]) -> None:
         self._kernels, self._names = kernels, dict(names)
-        self._step = {symbol for symbol, name in names.items() if name.startswith("step")}
         self._held: dict[int, str] = {}
         self.attributes: dict[str, Any] = {"absent": kernels.absent()}
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindbatch.kernels.arrays import Array, FloatArray
+from mindbatch.kernels.operations.dense import capped
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.step import IntArray
@@ -47,7 +48,7 @@ def attention(
         positions = np.arange(seen.max())
         scores = _products(queries[tokens], _positions(keys, table, len(positions)), shape)
         if shape.softcap:
-            scores = np.tanh(scores / np.float32(shape.softcap)) * np.float32(shape.softcap)
+            scores = capped(scores, cap=shape.softcap)
         if shape.alibi is not None:
             scores = scores + _alibi(shape, positions, seen)
         visible = positions < seen
