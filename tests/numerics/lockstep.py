@@ -16,8 +16,9 @@ from mindbatch.layers.rank import Rank
 from mindbatch.layers.recordings import recordings_of
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.loader import load_weights
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import declaration
-from mindbatch.parallel.topology import Stage
+from mindbatch.parallel.topology import ModelPart, Stage
 
 Array = NDArray[np.float32]
 BLOCK_SIZE = 16
@@ -59,7 +60,7 @@ def _run(arch: Architecture, weights: ModelWeights, kernels: ProgramKernels, ids
     shapes = [attention_shape(arch, layer, shard) for layer in stage.layers]
     cache = allocate(shapes, CacheGeometry(1, BLOCK_SIZE), kernels)
     model = declaration(arch.model_type).tree(arch)
-    loaded = load_weights(arch, weights, kernels, shard)
+    loaded = load_weights(ModelSpec.of(arch, ModelPart(shard)), weights, kernels)
     model.bind("", Rank(loaded, kernels, cache.layers, stage, shard))
     recording = recordings_of(model, adapted=False).whole
     assert recording is not None

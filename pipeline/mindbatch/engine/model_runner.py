@@ -13,7 +13,7 @@ from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, St
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.step import ANY_STEP, IntArray, Logits, Span, StepShape
-from mindbatch.models.runnable import RunnableModel
+from mindbatch.models.model import Model
 
 if TYPE_CHECKING:  # MindSpore
     from mindbatch.models.compiled import OnCompile
@@ -43,7 +43,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: RunnableModel,
+        model: Model,
         settings: EngineSettings,
         on_compile: OnCompile = lambda rows: None,
         guard: Guard = lambda what: nullcontext(),

@@ -13,8 +13,10 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.models import native
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.native_model import load_native
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.parallel.topology import ModelPart
 
 NUM_PROMPTS = 4
 TOKENS = 8
@@ -61,7 +63,8 @@ def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
         max_batched_tokens=NUM_PROMPTS * TOKENS,
     )
     geometry = CacheGeometry(settings.num_blocks, settings.block_size)
-    runner = ModelRunner(load_native(arch, weights, kernels, geometry), settings)
+    spec = ModelSpec.of(arch, ModelPart(weights.shard))
+    runner = ModelRunner(native.load(spec, weights, kernels, geometry), settings)
     step = _step(prompts)
     return np.array(runner.run(step).logits(range(step.num_tokens)))
 

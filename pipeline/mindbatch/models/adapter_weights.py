@@ -73,7 +73,7 @@ class FittedAdapters:
     slot_numbers: tuple[int, ...] = ()
 
 
-def fit_adapters(
+def fit_specs(
     specs: Sequence[TensorSpec],
     adapters: Mapping[str, LoraAdapter],
     max_loaded: int | None = None,

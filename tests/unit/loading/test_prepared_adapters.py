@@ -14,15 +14,16 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.loading import prepared_adapters
-from mindbatch.loading.described import open_model
 from mindbatch.loading.prepared_adapters import PreparedAdapters, open_adapters, prepare_adapters
+from mindbatch.loading.providers import open_model
+from mindbatch.models import native
 from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart, TensorSlice
 from peft_folders import TINY, write_adapter
 
 
 def prepared(adapters: dict[str, Path], part: ModelPart = WHOLE_MODEL) -> PreparedAdapters:
     lora = LoraConfig({name: str(path) for name, path in adapters.items()})
-    return prepare_adapters(lora, open_model(ModelConfig(checkpoint_name_or_path=str(TINY)), part))
+    return prepare_adapters(lora, open_model(ModelConfig(checkpoint_name_or_path=str(TINY)), part), native)
 
 
 def renamed(folder: Path, old: str, new: str) -> Path:

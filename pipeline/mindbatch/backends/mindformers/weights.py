@@ -74,7 +74,7 @@ def load_weights(
     arch: Architecture,
     folder: ModelWeights,
     kernels: Kernels,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Loads every tensor of the model; `progress` is called with (tensors done, tensors in all).
 
@@ -89,7 +89,8 @@ def load_weights(
     def tensors() -> Iterator[tuple[str, StoredSlice | HeadHalves]]:
         for done, (name, stored) in enumerate(slices.items()):
             yield from ((translate(part), read) for part, read in _parts(name, stored, arch))
-            progress(done + 1, len(slices))
+            if progress is not None:
+                progress(done + 1, len(slices))
 
     loaded = network.model.load_weights(tensors(), network.generate_mapping(), is_hf_weight=True)
     faults = [

@@ -21,7 +21,7 @@ from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
-from mindbatch.loading.described import open_model
+from mindbatch.loading.providers import open_model
 from mindbatch.moving_bar import MovingBar
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ def _run_column(
         if folder not in model.finished:  # else another column of this command shares it
             made = run_config(config, column, each.path, folder, is_scored=is_scored)
             make_folder(folder.parent)
-            fields = fingerprint_fields(made, model.digest_file)
+            fields = fingerprint_fields(made, model.digest_file, model.opened)
             BatchJob(made, fields, model.lend, lambda: None, command=typed_command(), date=date).run()
             model.finished.add(folder)
         model.progress.end()
@@ -157,7 +157,7 @@ def _requests(
         rows[CHOICES] = choice_rows(questions, continuations)
         rows[LIKELIHOOD] = answer_rows(questions, continuations)
         if config.task.text_column is not None:
-            window = (model.seq_length or open_model(model).facts.max_positions) - 1
+            window = (model.seq_length or open_model(model).spec.max_positions) - 1
             rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
     for kind in KINDS:
         if kind in needs:
