@@ -18,7 +18,7 @@ from typing import Any
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe
-from mindbatch.parallel.topology import ModelPart, TensorSlice
+from mindbatch.parallel.topology import RankPart, TensorSlice
 
 LLAMA_3_70B = {
     "model_type": "llama",
@@ -79,7 +79,7 @@ class Replica:
 
     @property
     def _spec(self) -> ModelSpec:
-        return ModelSpec.of(self.arch, ModelPart(TensorSlice(0, self.model_parallel)))
+        return ModelSpec.of(self.arch, RankPart(TensorSlice(0, self.model_parallel)))
 
     @property
     def weight_bytes(self) -> int:

@@ -31,7 +31,7 @@ from mindbatch.llm_input import (
     with_keywords,
 )
 from mindbatch.loading.build import LoadedEngine, Notice, load_engine
-from mindbatch.loading.providers import OpenedModel
+from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import prepare
 from mindbatch.mindspore_lock import loading
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
@@ -70,7 +70,7 @@ class LLM(Closing):
         config: ModelTaskConfig,
         notice: Notice = lambda text: None,
         logs: Path | None = None,
-        opened: OpenedModel | None = None,
+        opened: OpenedFolder | None = None,
     ) -> LLM:
         """The model of a configuration that has been validated, in this process or in those of its ranks.
 
@@ -308,7 +308,7 @@ def _loaded(
     config: ModelTaskConfig,
     notice: Notice = lambda text: None,
     logs: Path | None = None,
-    opened: OpenedModel | None = None,
+    opened: OpenedFolder | None = None,
 ) -> LoadedEngine:
     """The model of a configuration. Arguments: see `LLM.from_config`."""
     end_as_scheduler()

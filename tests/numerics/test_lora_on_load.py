@@ -23,7 +23,7 @@ from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut
 from mindbatch.parallel.context import initialise
-from mindbatch.parallel.topology import ModelPart, Stage, TensorSlice
+from mindbatch.parallel.topology import RankPart, Stage, TensorSlice
 from peft_folders import TINY, write_adapter
 from reshard_adapters import reshard
 
@@ -44,7 +44,7 @@ def parameters(folder: Path, adapter: Path | None, shard: TensorSlice, stage: St
     kernels = choose_kernels("native", "CPU")
     with ModelFolder(folder, *cut_for) as opened:
         arch = describe(opened.config)
-        spec = replace(ModelSpec.of(arch, ModelPart(shard)), stage=stage)
+        spec = replace(ModelSpec.of(arch, RankPart(shard)), stage=stage)
         plan = None if adapter is None else merge_native(arch, opened, open_adapter(adapter))
         with merged_weights(opened, plan) as weights:
             loaded = load_weights(spec, weights, kernels)

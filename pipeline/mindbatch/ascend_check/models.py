@@ -195,7 +195,7 @@ def recorded() -> dict[str, FloatArray]:
 
 
 class RandomWeights:
-    """A model's tensors, made from their names alone: the same on every machine. See `ModelWeights`.
+    """A model's tensors, made from their names alone: the same on every machine. See `StoredWeights`.
 
     norms: the number around which weights of norms lie.
     """

@@ -15,7 +15,7 @@ from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.parallel.topology import ModelPart, Stage
+from mindbatch.parallel.topology import RankPart, Stage
 
 if TYPE_CHECKING:  # in the simulating process alone
     from mindbatch.backends.mindformers.weight_bytes import WeightBytes
@@ -36,7 +36,7 @@ class Weightless(NamedTuple):
 
 
 def weightless(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart
 ) -> Weightless:
     """The rank's network with its cache; of several ranks, `join_group` has been called.
 
@@ -56,9 +56,7 @@ def import_networks(todo: Mapping[str, Any]) -> None:
         import_network(todo["config"]["model_type"])
 
 
-def _native(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
-) -> Weightless:
+def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart) -> Weightless:
     """The job's layers of the rank's stage, and the job's adapters."""
     ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
     whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
@@ -88,7 +86,7 @@ def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdap
 
 
 def _mindformers(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart
 ) -> Weightless:
     from mindbatch.backends.mindformers import families
     from mindbatch.backends.mindformers.network import assemble, build_network

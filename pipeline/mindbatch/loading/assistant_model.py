@@ -9,21 +9,21 @@ from pathlib import Path
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError
-from mindbatch.loading.providers import OpenedModel, open_assistant
+from mindbatch.loading.providers import OpenedFolder, open_assistant
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
 
 Vocabulary = Mapping[str, int]
 
 
-def assistant_settings(assistant: OpenedModel, target: EngineSettings) -> EngineSettings:
+def assistant_settings(assistant: OpenedFolder, target: EngineSettings) -> EngineSettings:
     """The limits of the assistant's own runner, given those of the model."""
     return replace(target, seq_length=min(target.seq_length, assistant.spec.max_positions))
 
 
 def find_assistant(
-    model: ModelConfig, target: OpenedModel, tokenizer: Tokenizer | None, shard: TensorSlice = WHOLE
-) -> OpenedModel | None:
+    model: ModelConfig, target: OpenedFolder, tokenizer: Tokenizer | None, shard: TensorSlice = WHOLE
+) -> OpenedFolder | None:
     """The model that `model.assistant` names, which has the model's vocabulary; None if it names none.
 
     tokenizer: the model's; without one only the sizes of the vocabularies are compared.

@@ -21,7 +21,7 @@ from mindbatch.kernels.choice import kernels_in_use
 from mindbatch.loading.assistant_model import assistant_settings
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters
-from mindbatch.loading.providers import OpenedModel
+from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup
 from mindbatch.models.merged_adapter import merged_weights
 from mindbatch.parallel.topology import RankPlace
@@ -127,7 +127,7 @@ def load_runners(
         notice(f"compiling graph for {tokens} token{'s' * (tokens > 1)}" if tokens else "")
 
     def run(
-        opened: OpenedModel, settings: EngineSettings, adapters: PreparedAdapters = NO_ADAPTERS
+        opened: OpenedFolder, settings: EngineSettings, adapters: PreparedAdapters = NO_ADAPTERS
     ) -> ModelRunner:
         geometry = CacheGeometry(setup.num_blocks, settings.block_size)
         with guard("loading"), merged_weights(opened.folder, adapters.merged) as weights:

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.loading.providers import OpenedModel, Provider
+from mindbatch.loading.providers import OpenedFolder, Provider
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.merged_adapter import MergedAdapter
 
@@ -87,7 +87,7 @@ def _stamp(path: Path) -> Stamp:
         return ()
 
 
-def prepare_adapters(lora: LoraConfig, opened: OpenedModel, provider: Provider) -> PreparedAdapters:
+def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider) -> PreparedAdapters:
     """Opens the adapters and checks them against the model; merged is the one of `lora.mode=merge`.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.config.model_schema import ModelConfig, ignored_keys
 from mindbatch.errors import ConfigError
@@ -16,7 +16,7 @@ from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.merged_adapter import MergedAdapter
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, ModelPart, TensorSlice
+from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, RankPart, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import Kernels
@@ -28,7 +28,7 @@ class Provider(Protocol):
     """Opens the folders of models and loads them: `models.native`, `backends.mindformers.provider`."""
 
     def open_folder(
-        self, home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPart
+        self, home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
     ) -> tuple[ModelFolder, ModelSpec]:
         """Reads config.json and the heads of the weights, no more.
 
@@ -63,7 +63,7 @@ class Provider(Protocol):
     def load(
         self,
         spec: ModelSpec,
-        weights: ModelWeights,
+        weights: StoredWeights,
         kernels: Kernels,
         geometry: CacheGeometry,
         progress: Callable[[int, int], None] | None = None,
@@ -80,7 +80,7 @@ class Provider(Protocol):
         ...
 
 
-class OpenedModel(NamedTuple):
+class OpenedFolder(NamedTuple):
     """A folder, and the model that it was found to hold; the weights are not read yet."""
 
     folder: ModelFolder
@@ -96,19 +96,19 @@ def provider_of(model: ModelConfig) -> Provider:
     return native
 
 
-def open_model(model: ModelConfig, part: ModelPart = WHOLE_MODEL) -> OpenedModel:
+def open_model(model: ModelConfig, part: RankPart = WHOLE_MODEL) -> OpenedFolder:
     """See `Provider.open_folder`. ConfigError also where there is no such folder."""
     return _open(model, model.checkpoint_name_or_path, model.type, part)
 
 
-def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> OpenedModel:
+def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> OpenedFolder:
     """The same of `model.assistant`, whose type is in its config.json and whose layers are never divided."""
     try:
-        return _open(model, model.assistant, "auto", ModelPart(shard))
+        return _open(model, model.assistant, "auto", RankPart(shard))
     except ConfigError as error:
         raise ConfigError(f"model.assistant={model.assistant}: {fault}" for fault in error.faults) from error
 
 
-def _open(model: ModelConfig, path: str | None, model_type: str, part: ModelPart) -> OpenedModel:
+def _open(model: ModelConfig, path: str | None, model_type: str, part: RankPart) -> OpenedFolder:
     home = existing_folder(path or "")
-    return OpenedModel(*provider_of(model).open_folder(home, model_type, ignored_keys(model), part))
+    return OpenedFolder(*provider_of(model).open_folder(home, model_type, ignored_keys(model), part))

@@ -16,9 +16,9 @@ from mindbatch.fault_lines import shown
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.loading.assistant_model import find_assistant
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
-from mindbatch.loading.providers import OpenedModel, Provider, open_model, provider_of
+from mindbatch.loading.providers import OpenedFolder, Provider, open_model, provider_of
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
+from mindbatch.parallel.topology import WHOLE_MODEL, RankPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
 _STAGE_PROMPT_BYTES = 256
@@ -37,8 +37,8 @@ class EngineSetup:
 
     model: ModelConfig
     runtime: RuntimeConfig
-    opened: OpenedModel
-    assistant: OpenedModel | None
+    opened: OpenedFolder
+    assistant: OpenedFolder | None
     tokenizer: Tokenizer | None
     eos_token_ids: tuple[int, ...]
     settings: EngineSettings
@@ -120,10 +120,10 @@ class EngineSetup:
 def prepare(
     model: ModelConfig,
     runtime: RuntimeConfig,
-    part: ModelPart = WHOLE_MODEL,
+    part: RankPart = WHOLE_MODEL,
     lora: LoraConfig | None = None,
     *,
-    opened: OpenedModel | None = None,
+    opened: OpenedFolder | None = None,
     with_tokenizer: bool = True,
 ) -> EngineSetup:
     """Reads the descriptions in a model folder, and the adapters; the options are valid in themselves.

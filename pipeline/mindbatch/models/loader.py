@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 
 def load_weights(
-    spec: ModelSpec, folder: ModelWeights, kernels: Kernels, progress: Progress | None = None
+    spec: ModelSpec, folder: StoredWeights, kernels: Kernels, progress: Progress | None = None
 ) -> Weights:
     """Reads the parameters of the spec's rank; stored in any float type, kept in the kernels' own.
 
@@ -68,7 +68,7 @@ def load_weights(
     return Weights(parameters, outputs)
 
 
-def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
+def _refuse_other_rank(folder: StoredWeights, shard: TensorSlice) -> None:
     if folder.shard != shard:
         raise CheckpointError(
             f"{folder.path}: was opened for rank {folder.shard.rank} of {folder.shard.size}; needed is rank "
@@ -77,7 +77,7 @@ def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
 
 
 def _load(
-    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
+    spec: TensorSpec, folder: StoredWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
 ) -> Held:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     matrices = max(1, spec.matrices)
@@ -109,7 +109,7 @@ def _load(
 
 
 def _load_stacks(
-    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
+    spec: TensorSpec, folder: StoredWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
 ) -> dict[str, Held]:
     """The two stacks of a tensor whose units are two matrices each, by name."""
     (part,) = spec.parts
@@ -139,7 +139,7 @@ def _padded(spec: TensorSpec, outputs: int, kernels: Kernels) -> int:
     return spec.matrices * kernels.stacked_outputs(outputs // spec.matrices)
 
 
-def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: str) -> Array:
+def _narrowed(rows: FloatArray, kernels: Kernels, folder: StoredWeights, name: str) -> Array:
     """The rows in the kernels' type; for float32 the very same memory.
 
     Raises:
@@ -150,7 +150,7 @@ def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: st
     return narrow.view(kernels.dtype)
 
 
-def _refuse_lost(lost: int, kind: NumberType, folder: ModelWeights, name: str) -> None:
+def _refuse_lost(lost: int, kind: NumberType, folder: StoredWeights, name: str) -> None:
     """CheckpointError when there are finite numbers that a type does not reach."""
     if lost:
         allowed = "bfloat16" if kind == FLOAT16 else "auto"
@@ -161,7 +161,7 @@ def _refuse_lost(lost: int, kind: NumberType, folder: ModelWeights, name: str) -
 
 
 def _rows(
-    part: Part, spec: TensorSpec, folder: ModelWeights, kernels: Kernels, name: str, shard: TensorSlice
+    part: Part, spec: TensorSpec, folder: StoredWeights, kernels: Kernels, name: str, shard: TensorSlice
 ) -> Iterator[Array]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 from mindbatch.kernels.ascend.limits import (
@@ -14,10 +15,10 @@ from mindbatch.kernels.ascend.limits import (
 )
 from mindbatch.kernels.memory import FLOAT32, padded_head
 from mindbatch.models.architecture import Architecture, TwoPositions
-from mindbatch.models.registry import tensor_specs
+from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
 from mindbatch.models.stage_cut import cut, stage_specs
 from mindbatch.models.tensor_spec import TensorSpec
-from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, DeviceMap, ModelPart, Stage, TensorSlice
+from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, DeviceMap, RankPart, Stage, TensorSlice
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ModelSpec:
 
     @classmethod
     def of(
-        cls, architecture: Architecture, part: ModelPart = WHOLE_MODEL, device_map: DeviceMap = None
+        cls, architecture: Architecture, part: RankPart = WHOLE_MODEL, device_map: DeviceMap = None
     ) -> ModelSpec:
         """The spec of a part. device_map: see `stage_cut.cut`.
 
@@ -52,6 +53,15 @@ class ModelSpec:
     @property
     def stage_parameters(self) -> Sequence[TensorSpec]:
         return stage_specs(self.parameters, self.stage)
+
+    @property
+    def prefix(self) -> str:
+        """Of the names in the checkpoint; bare base models are saved without it."""
+        return declaration(self.model_type).prefix
+
+    def is_unused(self, name: str) -> bool:
+        """True of a tensor that files may hold though nothing reads it."""
+        return any(fnmatchcase(name, pattern) for pattern in unused_tensors(self.architecture))
 
     @property
     def model_type(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights, is_cut
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, is_cut
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import CheckpointError, ConfigError
@@ -33,7 +33,7 @@ from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import declaration, describe, tensor_specs
 from mindbatch.models.stage_cut import even_in_time
 from mindbatch.models.tensor_spec import shard_specs, source_shapes
-from mindbatch.parallel.topology import WHOLE, ModelPart, Stage
+from mindbatch.parallel.topology import WHOLE, RankPart, Stage
 
 if TYPE_CHECKING:
     from mindbatch.kernels.interface import Kernels
@@ -47,7 +47,7 @@ _ONE_HOST = (
 
 
 def open_folder(
-    home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPart
+    home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
 ) -> tuple[ModelFolder, ModelSpec]:
     """See `loading.providers.Provider.open_folder`."""
     source, config, arch = str(home / CONFIG_NAME), None, None
@@ -85,7 +85,7 @@ def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
         ) from error
 
 
-def _folder_of(home: Path, part: ModelPart, config: Mapping[str, Any], ignore: IgnoredKeys) -> ModelFolder:
+def _folder_of(home: Path, part: RankPart, config: Mapping[str, Any], ignore: IgnoredKeys) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
     if not is_cut(home):
         return open_whole(home, config, str(home / CONFIG_NAME), ignore.names)
@@ -131,7 +131,7 @@ def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedA
 
 def load(
     spec: ModelSpec,
-    weights: ModelWeights,
+    weights: StoredWeights,
     kernels: Kernels,
     geometry: CacheGeometry,
     progress: Callable[[int, int], None] | None = None,

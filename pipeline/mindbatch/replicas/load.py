@@ -24,7 +24,7 @@ from mindbatch.launch.ranks import Ranks
 from mindbatch.launch.started_as import launcher_watch
 from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
-from mindbatch.loading.providers import OpenedModel
+from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
@@ -48,7 +48,7 @@ def load_replicas(
     config: ModelTaskConfig,
     notice: Notice = lambda text: None,
     logs: Path | None = None,
-    opened: OpenedModel | None = None,
+    opened: OpenedFolder | None = None,
 ) -> LoadedEngine:
     """Starts the rank processes of a configuration and returns an engine over them that is ready.
 

@@ -20,7 +20,7 @@ from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.errors import CheckpointError
 from mindbatch.loading.prepared_adapters import open_adapters
-from mindbatch.loading.providers import OpenedModel, open_assistant, open_model
+from mindbatch.loading.providers import OpenedFolder, open_assistant, open_model
 from mindbatch.parallel.topology import WHOLE, Topology
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.regular_file import open_regular
@@ -61,7 +61,7 @@ def file_digest(path: Path) -> str:
 def fingerprint_fields(
     config: BatchConfig,
     digest_file: Callable[[Path], str] = file_digest,
-    opened: OpenedModel | None = None,
+    opened: OpenedFolder | None = None,
 ) -> dict[str, Any]:
     """Everything that decides a row's result, by dotted name; files stand for their digests.
 
@@ -170,7 +170,7 @@ def replica_of(parallel: ParallelConfig) -> Topology:
 
 
 def _weights(
-    folder: ModelFolder, open_part: Callable[[int], OpenedModel], topology: Topology
+    folder: ModelFolder, open_part: Callable[[int], OpenedFolder], topology: Topology
 ) -> Sequence[Path]:
     """The files of the weights of a model: where its folder was cut for these ranks, those of all."""
     is_cut = folder.shard != WHOLE or folder.stages > 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
-from mindbatch.loading.providers import OpenedModel, open_model
+from mindbatch.loading.providers import OpenedFolder, open_model
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields, replica_of
@@ -33,6 +33,6 @@ def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
     )
 
 
-def _load(config: BatchConfig, folder: RunFolder, opened: OpenedModel) -> LLM:
+def _load(config: BatchConfig, folder: RunFolder, opened: OpenedFolder) -> LLM:
     with LoadingLine(shown=config.progress != "none") as line:
         return LLM.from_config(config, line, folder.logs, opened)

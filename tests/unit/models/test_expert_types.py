@@ -15,7 +15,7 @@ from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import NoWeights
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.parallel.topology import ModelPart, TensorSlice
+from mindbatch.parallel.topology import RankPart, TensorSlice
 from small_configs import EXPERTS, LLAMA
 
 
@@ -188,7 +188,7 @@ def test_what_is_kept_of_latent_attention() -> None:
 def test_what_a_layer_keeps_of_each_row_is_counted(
     model_type: str, model_parallel: int, numbers: int
 ) -> None:
-    spec = ModelSpec.of(described(model_type), ModelPart(TensorSlice(0, model_parallel)))
+    spec = ModelSpec.of(described(model_type), RankPart(TensorSlice(0, model_parallel)))
     assert spec.expert_bytes(512, "CPU") == 512 * 4 * numbers
     assert spec.expert_bytes(512, "Ascend") == 0
 

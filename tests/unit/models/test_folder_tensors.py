@@ -14,7 +14,7 @@ from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.loading.providers import open_model
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.parallel.topology import ModelPart, TensorSlice
+from mindbatch.parallel.topology import RankPart, TensorSlice
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 DIFFERS = f"tensor '{HEAD}' differs from '{EMBEDDING}', which is taken in its place; remove it, or set tie"
@@ -106,5 +106,5 @@ def test_ranks_of_another_tool_are_told_with_the_reshard_that_makes_a_model_of_t
     with pytest.raises(
         CheckpointError, match=rf"make one model of them: `mindbatch reshard source={cut} "
     ) as told:
-        open_model(ModelConfig(checkpoint_name_or_path=str(cut)), ModelPart(TensorSlice(0, 2)))
+        open_model(ModelConfig(checkpoint_name_or_path=str(cut)), RankPart(TensorSlice(0, 2)))
     assert len(told.value.faults) == 1

@@ -15,7 +15,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.loading.build import dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand
-from mindbatch.loading.providers import OpenedModel
+from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ def index(tmp_path: Path) -> Iterator[RowIndex]:
 
 def model(num_blocks: int = 20, seq_length: int = 64, tokenizer: Tokenizer | None = None) -> EngineSetup:
     settings = EngineSettings(batch_size=4, seq_length=seq_length, block_size=16, num_blocks=num_blocks)
-    opened = OpenedModel(Mock(nbytes=1000), sizes((500,), 1))
+    opened = OpenedFolder(Mock(nbytes=1000), sizes((500,), 1))
     return EngineSetup(ModelConfig(), RuntimeConfig(), opened, None, tokenizer, (), settings)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.backends.mindformers.adapters import ModelAdapters, StepSlots
+from mindbatch.backends.mindformers.adapters import StepAdapters, StepSlots
 from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormersSpec
 from mindbatch.backends.mindformers.groups import enter_group
 from mindbatch.backends.mindformers.quiet import quietly
@@ -181,7 +181,7 @@ def assemble(
     """The step of a network that `build_network` made, with a cache of its own, and adapters beside it."""
     shapes = attention_shapes(network, arch)
     cache = allocate(shapes, geometry, kernels)
-    adapters = None if bank is None else ModelAdapters(bank.parameters, StepSlots())
+    adapters = None if bank is None else StepAdapters(bank.parameters, StepSlots())
     slots = None if adapters is None else adapters.slots
     decoder: nn.Cell
     if kernels.device_target == "CPU":

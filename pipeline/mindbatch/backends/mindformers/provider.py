@@ -21,7 +21,7 @@ from mindbatch.backends.mindformers.families import (
 )
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import ConfigError
@@ -36,7 +36,7 @@ from mindbatch.models.merged_adapter import MergedAdapter, merge_whole
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tied_tensors, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.parallel.topology import ModelPart
+from mindbatch.parallel.topology import RankPart
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.kernels.interface import Kernels
@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 
 
 def open_folder(
-    home: Path, model_type: str, ignore: IgnoredKeys, part: ModelPart
+    home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
 ) -> tuple[ModelFolder, ModelSpec]:
     """See `loading.providers.Provider.open_folder`."""
     if part.stages > 1:
@@ -105,7 +105,7 @@ def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedA
 
 def load(
     spec: ModelSpec,
-    weights: ModelWeights,
+    weights: StoredWeights,
     kernels: Kernels,
     geometry: CacheGeometry,
     progress: Callable[[int, int], None] | None = None,

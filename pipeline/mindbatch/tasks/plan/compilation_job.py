@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.ascend_check.weightless import MINDFORMERS, NATIVE
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
+from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.config.model_schema import ignored_keys
 from mindbatch.errors import ConfigError
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.described_config import described_config
 from mindbatch.models.division import check_division
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import sampled_layers
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import even_in_time
-from mindbatch.parallel.topology import ModelPart, TensorSlice
+from mindbatch.parallel.topology import RankPart, TensorSlice
 from mindbatch.tasks.plan.schema import PlanConfig
 
 
@@ -56,26 +58,27 @@ def compilation_job(config: PlanConfig) -> CompilationJob:
         ConfigError, CheckpointError: the model cannot be described, or cut over the ranks.
     """
     assert config.model.checkpoint_name_or_path is not None
-    folder = existing_folder(config.model.checkpoint_name_or_path)
+    folder, ignore = existing_folder(config.model.checkpoint_name_or_path), ignored_keys(config.model)
+    is_native = config.model.provider == NATIVE
+    described = described_config(folder, config.model.type if is_native else "auto", ignore)
     told = {
-        "config": read_config(folder),
-        "source": str(folder / CONFIG_NAME),
+        "config": described.content,
+        "source": described.source,
         "model_type": config.model.type,
-        "ignore": [*ignored_keys(config.model).names],
+        "ignore": [*ignore.names],
     }
     if config.layout.qkv_concat:
         raise ConfigError("layout.qkv_concat=true: has no effect with compile=true; remove it")
-    return _mindformers(config, told) if config.model.provider == MINDFORMERS else _native(config, told)
+    return _native(config, told, described.architecture) if is_native else _mindformers(config, told)
 
 
-def _native(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
+def _native(config: PlanConfig, told: Mapping[str, Any], arch: Architecture) -> CompilationJob:
     parallel = config.parallel
     size, stages, device_map = parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts
-    arch = describe(told["config"], told["model_type"], told["source"], ignore=ignored_keys(config.model))
     check_division(arch, size, stages, device_map)
     if device_map is None and config.layout.dir is None:  # strategy files are of even stages
         device_map = even_in_time(tensor_specs(arch), stages)
-    spec = ModelSpec.of(arch, ModelPart(TensorSlice(0, size), stages=stages), device_map)
+    spec = ModelSpec.of(arch, RankPart(TensorSlice(0, size), stages=stages), device_map)
     opened = open_adapters(config.lora)
     adapters = native.fit_adapters(spec, opened, config.lora.max_loaded) if opened else None
     is_sample = config.layers == "sample"

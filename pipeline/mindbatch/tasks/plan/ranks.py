@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
@@ -31,9 +31,10 @@ from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.described_config import described_config
 from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
 from mindbatch.models.quantisation import open_whole
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import DeviceMap, Stage
@@ -89,8 +90,8 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     """
     assert config.model.checkpoint_name_or_path is not None
     path, parallel = existing_folder(config.model.checkpoint_name_or_path), config.parallel
-    content, source, ignore = read_config(path), str(path / CONFIG_NAME), ignored_keys(config.model)
-    arch = describe(content, config.model.type, source, ignore=ignore)
+    ignore = ignored_keys(config.model)
+    content, source, arch = described_config(path, config.model.type, ignore)
     weights = open_whole(path, content, source, ignore.names) if weights_in(file_names(path)) else None
     if weights is not None:
         arch = as_stored(arch, weights)

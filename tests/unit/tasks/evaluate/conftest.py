@@ -77,6 +77,6 @@ def shadow() -> Iterator[mock.Mock]:
         mock.patch(f"{place}.LLM.from_config", side_effect=load) as loads,
         mock.patch(f"{place}.Tokenizer.load", return_value=tokenizer),
         mock.patch(f"{place}.fingerprint_fields", side_effect=fields),
-        mock.patch("mindbatch.tasks.evaluate.lent_model.open_model"),
+        mock.patch("mindbatch.tasks.evaluate.shared_llm.open_model"),
     ):
         yield loads

@@ -9,7 +9,7 @@ from pathlib import Path
 from mindbatch.closing import Closing
 from mindbatch.llm import LLM
 from mindbatch.loading.build import Notice
-from mindbatch.loading.providers import OpenedModel, open_model
+from mindbatch.loading.providers import OpenedFolder, open_model
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import replica_of
 from mindbatch.tasks.evaluate.columns import Column, run_config
@@ -17,7 +17,7 @@ from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.loading_line import LoadingLine
 
 
-class LentModel(Closing):
+class SharedLLM(Closing):
     """A model with the adapters of all columns, beside each other."""
 
     def __init__(
@@ -31,7 +31,7 @@ class LentModel(Closing):
         self._llm: LLM | None = None
 
     @cached_property
-    def opened(self) -> OpenedModel:
+    def opened(self) -> OpenedFolder:
         """Its folder, opened once for the fingerprints of all runs and for loading."""
         return open_model(self._config_of_run.model, replica_of(self._config_of_run.parallel).part_of(0))
 

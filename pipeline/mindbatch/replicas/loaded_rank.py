@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # MindSpore
 
 
 @dataclass(frozen=True)
-class RankModel:
+class LoadedRank:
     """What one rank has loaded. topology: of its replica alone. rank: local to it."""
 
     topology: Topology
@@ -83,7 +83,7 @@ def load_rank(
     lora: LoraConfig | None = None,
     *,
     has_world: bool = True,
-) -> RankModel:
+) -> LoadedRank:
     """Loads the part of a local rank; the processes of the whole replica must do so together.
 
     topology: of the replica alone. notice, errors: see `build.load_engine`.
@@ -104,4 +104,4 @@ def load_rank(
 
     leads = rank == topology.leader_of(0)
     setup = prepare(model, runtime, topology.part_of(rank), lora, with_tokenizer=leads)
-    return RankModel(topology, rank, setup, load_runners(setup, notice, join))
+    return LoadedRank(topology, rank, setup, load_runners(setup, notice, join))
