@@ -13,7 +13,7 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.kernels.native_library import describe
+from mindbatch.kernels.native_library import library_text
 from mindbatch.loading.build import load_engine
 from mindbatch.loading.setup import prepare
 
@@ -73,7 +73,7 @@ def main() -> None:
             return {"peak_bytes": peak, "base_bytes": base, "cache_bytes": loaded.cache_bytes}
         return list(step_times(loaded.engine, **case))
 
-    serve(f"MindSpore {mindspore.__version__}, kernels {describe()}", answer)
+    serve(f"MindSpore {mindspore.__version__}, kernels {library_text()}", answer)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.native_library import describe
+from mindbatch.kernels.native_library import library_text
 from mindbatch.models.adapter_weights import fit_specs
 from mindbatch.models.registry import describe as architecture_of
 from mindbatch.models.registry import tensor_specs
@@ -96,7 +96,7 @@ def main() -> None:
         times = [[seconds(*pair) for pair in pairs] for _ in range(steps + 1)][1:]  # the first compiles
         return [statistics.median(each) for each in zip(*times, strict=True)]
 
-    serve(f"MindSpore {mindspore.__version__}, kernels {describe()}", answer)
+    serve(f"MindSpore {mindspore.__version__}, kernels {library_text()}", answer)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from bench_peer import INSTRUCTIONS, Rows, run_peer
 from mindbatch import LLM
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.kernels.native_library import describe
+from mindbatch.kernels.native_library import library_text
 from mindbatch.loading.build import LoadedEngine, load_engine
 from mindbatch.loading.setup import prepare
 
@@ -29,7 +29,7 @@ class Ours:
 
     def __init__(self, loaded: LoadedEngine) -> None:
         self._engine, self._llm = loaded.engine, LLM.over(loaded)
-        self.facts = f"kernels {describe()}, batch_size={BATCH_SIZE}, cache_memory={CACHE}"
+        self.facts = f"kernels {library_text()}, batch_size={BATCH_SIZE}, cache_memory={CACHE}"
 
     def generate(self, rows: Rows) -> list[list[int]]:
         """See `Peer`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.native_library import describe, find_library
+from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.preflight import JobSetup
 
 
@@ -44,4 +44,4 @@ def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) ->
             "model that is smaller, and Ascend"
         )
     if find_library() is None:
-        raise ConfigError(f"parallel.model_parallel, pipeline_stage: the kernels are {describe()}")
+        raise ConfigError(f"parallel.model_parallel, pipeline_stage: the kernels are {library_text()}")
