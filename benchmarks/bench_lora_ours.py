@@ -16,9 +16,9 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.native_library import library_text
 from mindbatch.models.adapter_weights import fit_specs
 from mindbatch.models.registry import describe as architecture_of

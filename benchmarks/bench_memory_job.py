@@ -18,12 +18,12 @@ from bench_process import memory_bytes, serve
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.paths import data_root
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.job import BatchJob

@@ -18,10 +18,10 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models import native

@@ -22,9 +22,9 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.ascend import step as ascend_step
 from mindbatch.kernels.ascend.graphs import AscendGraph

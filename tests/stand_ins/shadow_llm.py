@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from small_tokenizers import CHATML, byte_level, write_folder
 
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 
 VOCABULARY = 340

@@ -22,10 +22,10 @@ from mindbatch.engine.batch import wanted_tokens
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from mindbatch.engine.batch import flatten, wanted_tokens
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.step import StepRecordings, programs_of

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import StepInputs
 from mindbatch.kernels.step import Logits
 

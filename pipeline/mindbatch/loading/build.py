@@ -11,7 +11,6 @@ from mindbatch.config.processors import thread_notes, usable_cores
 from mindbatch.engine.adapter_slots import KnownAdapters
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
 from mindbatch.engine.runner import DryRunner, Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
@@ -25,6 +24,7 @@ from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup
 from mindbatch.models.merged_adapter import merged_weights
 from mindbatch.parallel.topology import RankPlace
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.screen_text import say
 

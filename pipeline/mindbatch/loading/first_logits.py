@@ -10,9 +10,9 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.models import native
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_spec import ModelSpec

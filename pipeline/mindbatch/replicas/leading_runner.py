@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
 from mindbatch.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
