@@ -20,9 +20,7 @@ from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.native_library import library_text
-from mindbatch.models.adapter_weights import fit_specs
 from mindbatch.models.registry import describe as architecture_of
-from mindbatch.models.registry import tensor_specs
 
 BLOCK, MOST_ROWS = 32, 256
 CONTEXT = BLOCK - 1
@@ -73,7 +71,7 @@ def main() -> None:
     kernels, geometry = choose_kernels("auto", "CPU", threads), CacheGeometry(SETTINGS.num_blocks, BLOCK)
     with ModelFolder(folder) as opened:
         arch = architecture_of(opened.config)
-        fitted = fit_specs(tensor_specs(arch), {path.name: open_adapter(path) for path in paths})
+        fitted = native.fit_adapters(ModelSpec.of(arch), {path.name: open_adapter(path) for path in paths})
         models = [
             native.load(ModelSpec.of(arch), opened, kernels, geometry, adapters=given)
             for given in (None, fitted)

@@ -27,7 +27,7 @@ from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, plan_transform
-from mindbatch.checkpoint.transform_lora import plan_merge
+from mindbatch.checkpoint.transform_lora import plan_beside
 from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.screen_text import printable, say, show
 from mindbatch.standard_streams import run_tool
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             strategy_path(options.dst_ckpt_strategy),
         )
         with transform.source:
-            lora = plan_merge(transform, options.lora_scaling)
+            lora = plan_beside(transform, options.lora_scaling)
             plan = plan_transform(transform, target, options.prefix, kind=options.save_format, lora=lora)
             workers = worker_count(None, plan.nbytes)
             outcome = carry_out(replace(plan, workers=workers), progress=PlainProgress(NAME))

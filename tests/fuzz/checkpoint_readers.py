@@ -22,7 +22,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
@@ -77,7 +77,7 @@ def read_folder(path: Path) -> None:
 def read_adapter(path: Path) -> None:
     """Every array of an adapter, fitted to the model."""
     adapter = open_adapter(path.parent)
-    for module in adapted_weights(adapter, FULL_SHAPES).values():
+    for module in adapted_weights(adapter, BaseTensors(FULL_SHAPES)).values():
         if module.kind is Kind.WHOLE:
             module.whole()
         else:

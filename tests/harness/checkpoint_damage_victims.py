@@ -12,7 +12,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, w
 
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
@@ -119,7 +119,9 @@ def _adapters(folder: Path) -> list[Victim]:
 def read_adapter(path: Path) -> object:
     """All of an adapter: what it adds to which weight."""
     adapter = open_adapter(path)
-    low_ranks = {name: module.low_rank() for name, module in adapted_weights(adapter, SHAPES).items()}
+    low_ranks = {
+        name: module.low_rank() for name, module in adapted_weights(adapter, BaseTensors(SHAPES)).items()
+    }
     return adapter.settings, {name: (each.a.tobytes(), each.b.tobytes()) for name, each in low_ranks.items()}
 
 

@@ -25,10 +25,9 @@ from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models import native
-from mindbatch.models.adapter_weights import fit_specs
 from mindbatch.models.model import Model
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.registry import describe
 
 PARAMS = DecodingParams(max_new_tokens=1)
 SETTINGS = EngineSettings(batch_size=8, seq_length=16, block_size=16, num_blocks=8, max_batched_tokens=64)
@@ -88,7 +87,7 @@ def loaded(
         arch, fitted = describe(model.config), None
         if adapters is not None:
             opened = {name: open_adapter(path) for name, path in adapters.items()}
-            fitted = fit_specs(tensor_specs(arch), opened, max_loaded)
+            fitted = native.fit_adapters(ModelSpec.of(arch), opened, max_loaded)
         return native.load(ModelSpec.of(arch), model, kernels, GEOMETRY, adapters=fitted)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mindbatch.checkpoint.formats.floats import array_type, converted
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.low_rank import product
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -83,7 +83,7 @@ def merged_at_once(held: Mapping[str, Stored], folder: Path) -> dict[str, Stored
     """All tensors of a full checkpoint, with the adapter added to whole weights at once and rounded once."""
     adapter = open_adapter(folder)
     found = dict(held)
-    for name in adapted_weights(adapter, {name: shape for name, (_, shape, _) in held.items()}):
+    for name in adapted_weights(adapter, BaseTensors({name: shape for name, (_, shape, _) in held.items()})):
         dtype, shape, data = held[name]
         stored = np.frombuffer(data, array_type(dtype)).reshape(shape)
         wide, _ = converted(stored, dtype, "F32")

@@ -79,7 +79,7 @@ def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int
 def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdapters:
     """What acts on tensors of these names, by their others."""
     kept = {
-        name: replace(each, weights={renamed[at]: how for at, how in each.weights.items() if at in renamed})
+        name: replace(each, modules={renamed[at]: how for at, how in each.modules.items() if at in renamed})
         for name, each in fitted.adapters.items()
     }
     return replace(fitted, adapters=kept)

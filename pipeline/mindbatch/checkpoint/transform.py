@@ -27,7 +27,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.plan import LoraPlan
+    from mindbatch.checkpoint.lora.merge_plan import MergePlan
 
 CKPT, SAFETENSORS = "ckpt", "safetensors"
 
@@ -109,7 +109,7 @@ def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placemen
 
 
 def plan_transform(
-    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: LoraPlan | None = None
+    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: MergePlan | None = None
 ) -> ReshardPlan:
     """What makes target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
 

@@ -14,6 +14,8 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, firs
 from mindbatch.checkpoint.lora.base_weight import base_weight
 from mindbatch.checkpoint.lora.checks import effect_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, read_lora_config
+from mindbatch.checkpoint.lora.fit import BaseTensors
+from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     find_modules,
@@ -21,7 +23,6 @@ from mindbatch.checkpoint.lora.names import (
     is_of_training,
     unused_faults,
 )
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.placement import whole_placements
@@ -32,7 +33,7 @@ from mindbatch.checkpoint.transform import Transform
 from mindbatch.errors import ConfigError
 
 
-def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
+def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:
     """Plans the merge of the matrices that a checkpoint holds.
 
     scaling: lora_alpha / r; None: as adapter_config.json beside the checkpoint says.
@@ -62,7 +63,7 @@ def plan_merge(transform: Transform, scaling: float | None) -> LoraPlan:
     }
     find_base = partial(base_weight, files=transform.files(shapes), sets=transform.source.ranks)
     stored = {name: [dtype] for name, dtype in dtypes.items()}
-    return plan_lora(adapter, shapes, stored, find_base=find_base)
+    return plan_merge(adapter, BaseTensors(shapes), stored, find_base)
 
 
 def _arrays(transform: Transform, names: Iterable[str]) -> dict[str, StoredArray]:

@@ -111,8 +111,7 @@ def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider)
     fitted = provider.fit_adapters(spec, adapters, lora.max_loaded) if adapters else None
     if fitted is not None:
         digests = {
-            f"lora.adapters.{name}={each.adapter.path}": each.merged_digest
-            for name, each in fitted.adapters.items()
+            f"lora.adapters.{name}={each.adapter.path}": each.digest for name, each in fitted.adapters.items()
         }
         refuse_merged_before(digests, folder.path)
     return PreparedAdapters(KnownAdapters(live, lora.default), fitted, None, warnings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,10 +13,10 @@ from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.lora.low_rank import LowRank
 from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
-from mindbatch.checkpoint.lora.plan import digest_in
+from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,
@@ -29,7 +28,7 @@ from mindbatch.kernels.adapters import (
 )
 from mindbatch.models.dora import RowScale, row_scale
 from mindbatch.models.stage_cut import is_tied, stage_specs
-from mindbatch.models.tensor_spec import TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 EMBEDDING = "embedding.weight"
@@ -42,25 +41,6 @@ RowScales = Mapping[str, RowScale]
 
 
 @dataclass(frozen=True)
-class FittedAdapter:
-    """An adapter that fits a model.
-
-    weights: what it does, by the name of the model's tensor. merged_digest: as `LoraPlan.digest` is, were it
-    merged.
-    """
-
-    adapter: LoraAdapter
-    weights: Mapping[str, AdaptedModule]
-    merged_digest: str = ""
-
-    @property
-    def num_parameters(self) -> int:
-        """Numbers of all its arrays."""
-        arrays = (array for module in self.weights.values() for array in module.arrays.values())
-        return sum(math.prod(array.shape) for array in arrays)
-
-
-@dataclass(frozen=True)
 class FittedAdapters:
     """The adapters that the rows of a run may ask for, by name.
 
@@ -68,22 +48,21 @@ class FittedAdapters:
     the largest fills.
     """
 
-    adapters: Mapping[str, FittedAdapter]
+    adapters: Mapping[str, LoraPlan]
     max_loaded: int
     slot_numbers: tuple[int, ...] = ()
 
 
-def fit_specs(
+def fit_beside(
     specs: Sequence[TensorSpec],
     adapters: Mapping[str, LoraAdapter],
+    base: BaseTensors,
     max_loaded: int | None = None,
-    renames: Mapping[str, str] | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
     mergeable: Collection[str] = (),
 ) -> FittedAdapters:
-    """Checks adapters against a whole model. max_loaded: None for all of them. renames: `adapter_renames`.
+    """Plans adapters that act beside a model; others than these specs' tensors of the base are refused.
 
-    shapes: of all its tensors, where the specs are not of all; adapters of the others are refused.
+    max_loaded: None for all of them.
     mergeable: tensors whose adapters can be merged and do not act beside the model.
 
     Raises:
@@ -91,17 +70,13 @@ def fit_specs(
     """
     acting = {part.source for spec in with_head(specs) if spec.is_linear for part in spec.parts}
     acting = acting.difference(mergeable)
-    shapes = source_shapes(specs) if shapes is None else shapes
-    tied = {TIED_HEAD: embedding_of(specs)} if is_tied(specs) else {}
-    transposed = {part.source for spec in specs for part in spec.parts if part.transposed}
     faults: list[str] = []
-    fitted: dict[str, FittedAdapter] = {}
+    fitted: dict[str, LoraPlan] = {}
     for name, adapter in adapters.items():
         with collecting(faults), located(f"lora.adapters.{name}"):
-            weights = adapted_weights(adapter, shapes, renames, transposed, tied)
-            raise_if_any([*_beside_faults(weights, acting)], str(adapter.path))
-            digest = digest_in(adapter, weights, shapes, transposed)
-            fitted[name] = FittedAdapter(adapter, weights, digest)
+            plan = plan_lora(adapter, base)
+            raise_if_any([*_beside_faults(plan.modules, acting)], str(adapter.path))
+            fitted[name] = plan
     raise_if_any(faults)
     return FittedAdapters(fitted, min(max_loaded or len(fitted), len(fitted)))
 
@@ -163,7 +138,7 @@ class AdapterPlaces:
         self,
         specs: Sequence[TensorSpec],
         shard: TensorSlice,
-        adapters: Iterable[FittedAdapter],
+        adapters: Iterable[LoraPlan],
         embedding: str = "",
     ) -> None:
         """specs: of the rank's stage, with the head. embedding: the tensor of the token embedding."""
@@ -172,8 +147,8 @@ class AdapterPlaces:
         wanted: set[str] = set()
         replaced: set[str] = set()
         for adapter in adapters:
-            wanted.update(adapter.weights)
-            replaced.update(name for name, each in adapter.weights.items() if each.kind is Kind.WHOLE)
+            wanted.update(adapter.modules)
+            replaced.update(name for name, each in adapter.modules.items() if each.kind is Kind.WHOLE)
         for spec in specs:
             sources = list(dict.fromkeys(part.source for part in spec.parts))
             if spec.is_linear and wanted.intersection(sources):
@@ -182,17 +157,17 @@ class AdapterPlaces:
                     base = embedding if source == TIED_HEAD else source
                     self.places[source] = _place(spec, number, source, shard, base)
 
-    def ranks(self, adapter: FittedAdapter) -> Ranks:
+    def ranks(self, adapter: LoraPlan) -> Ranks:
         """The ranks of an adapter's parts."""
         found = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
         for weight, place in self.places.items():
-            if weight in adapter.weights:
-                module = adapter.weights[weight]
+            if weight in adapter.modules:
+                module = adapter.modules[weight]
                 rank = WHOLE_WEIGHT if module.kind is Kind.WHOLE else module.rank
                 found[place.parameter][place.part] = rank
         return found
 
-    def numbers(self, adapter: FittedAdapter) -> int:
+    def numbers(self, adapter: LoraPlan) -> int:
         """How many numbers the rank holds of an adapter."""
         return sum(
             shape.inputs * width if rank == WHOLE_WEIGHT else rank * (shape.inputs + width)
@@ -201,17 +176,17 @@ class AdapterPlaces:
             for rank, width in zip(ranks, shape.widths, strict=True)
         )
 
-    def row_scales(self, adapter: FittedAdapter, folder: StoredWeights, names: Names) -> RowScales:
+    def row_scales(self, adapter: LoraPlan, folder: StoredWeights, names: Names) -> RowScales:
         """The factors of an adapter's modules with a magnitude. names: from full names to the folder's."""
         return {
             weight: row_scale(
-                adapter.weights[weight].low_rank(), folder, names(place.base), is_turned=place.is_turned
+                adapter.modules[weight].low_rank(), folder, names(place.base), is_turned=place.is_turned
             )
             for weight, place in self.places.items()
-            if weight in adapter.weights and adapter.weights[weight].has_magnitude
+            if weight in adapter.modules and adapter.modules[weight].has_magnitude
         }
 
-    def parts(self, adapter: FittedAdapter, rows: RowScales) -> AdapterParts:
+    def parts(self, adapter: LoraPlan, rows: RowScales) -> AdapterParts:
         """Reads an adapter: what it does on this rank. rows: its own.
 
         Raises:
@@ -220,9 +195,9 @@ class AdapterPlaces:
         with OpenFiles() as files:
 
             def part_of(weight: str) -> LowRankPart | WholePart:
-                return _part(self.places[weight], adapter.weights[weight], rows.get(weight), files)
+                return _part(self.places[weight], adapter.modules[weight], rows.get(weight), files)
 
-            parts = in_threads(part_of, [weight for weight in self.places if weight in adapter.weights])
+            parts = in_threads(part_of, [weight for weight in self.places if weight in adapter.modules])
         found: dict[str, list[LowRankPart | WholePart]] = {}
         for weight, part in parts.items():
             found.setdefault(self.places[weight].parameter, []).append(part)

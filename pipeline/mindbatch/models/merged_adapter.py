@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseShard, BaseWeight
+from mindbatch.checkpoint.lora.fit import BaseTensors
+from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.checkpoint.lora.merged_weights import MergedWeights
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
-from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed
 from mindbatch.checkpoint.placement.regions import Shape, full_region, oriented
@@ -31,7 +30,7 @@ from mindbatch.models.tensor_spec import source_shapes
 class MergedAdapter:
     """An adapter that was checked against a model. stored: what each of the folder's tensors holds of it."""
 
-    plan: LoraPlan
+    plan: MergePlan
     stored: Mapping[str, StoredShard]
 
 
@@ -49,7 +48,7 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
     """Plans the merge into a model of ours, whole or one rank of it.
 
     Raises:
-        CheckpointError: what `plan_lora` refuses.
+        CheckpointError: what `plan_merge` refuses.
         ConfigError: the folder has the adapter merged already.
     """
     if folder.quantised is not None:
@@ -59,47 +58,25 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder.names)
     placed = {names(name): each for name, each in placements(specs, folder.shard.size).items()}
     stored = as_placed(placed, folder.shard.size).ranks[folder.shard.rank]
+    return planned_merge(folder, adapter, base_tensors(arch, names), stored)
+
+
+def base_tensors(arch: Architecture, names: Callable[[str], str] = str) -> BaseTensors:
+    """A model of ours as adapters meet it. names: from full names to the folder's."""
+    specs = tensor_specs(arch)
     shapes = {names(name): shape for name, shape in source_shapes(specs).items()}
     transposed = {names(part.source) for spec in specs for part in spec.parts if part.transposed}
     tied = {head: names(own) for head, own in tied_tensors(arch).items()}
-    return _planned(
-        folder, adapter, _Tensors(shapes, transposed, tied, adapter_renames(arch, shapes)), stored
-    )
+    return BaseTensors(shapes, adapter_renames(arch, shapes), transposed, tied)
 
 
-def merge_whole(
-    shapes: Mapping[str, Shape], tied: Mapping[str, str], folder: ModelFolder, adapter: LoraAdapter
+def planned_merge(
+    folder: ModelFolder, adapter: LoraAdapter, base: BaseTensors, stored: Mapping[str, StoredShard]
 ) -> MergedAdapter:
-    """The same for a whole model of which no weight is stored [inputs, outputs].
-
-    shapes: of its tensors. tied: the embedding by the head's name, where that is no tensor of its own.
-    """
-    stored = as_placed(whole_placements(shapes), 1).ranks[0]
-    return _planned(folder, adapter, _Tensors(shapes, (), tied, {}), stored)
-
-
-class _Tensors(NamedTuple):
-    """Of a whole model, by the folder's names: see `plan_lora`."""
-
-    shapes: Mapping[str, Shape]
-    transposed: Collection[str]
-    tied: Mapping[str, str]
-    renames: Mapping[str, str]
-
-
-def _planned(
-    folder: ModelFolder, adapter: LoraAdapter, tensors: _Tensors, stored: Mapping[str, StoredShard]
-) -> MergedAdapter:
+    """Plans the merge into a folder's tensors. stored: see `MergedAdapter`. Errors: as `merge_native`."""
     here = {*folder.names}  # a folder that was cut has some of the tensors
-    plan = plan_lora(
-        adapter,
-        tensors.shapes,
-        {name: {folder.info(name).dtype} if name in here else () for name in tensors.shapes},
-        tensors.renames,
-        tensors.transposed,
-        tied=tensors.tied,
-        find_base=partial(_base_weight, folder, tensors.shapes),
-    )
+    dtypes = {name: {folder.info(name).dtype} if name in here else () for name in base.shapes}
+    plan = plan_merge(adapter, base, dtypes, partial(_base_weight, folder, base.shapes))
     refuse_merged_before({f"lora.adapters={plan.path}": plan.digest}, folder.path)
     return MergedAdapter(plan, stored)
 

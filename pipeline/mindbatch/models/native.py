@@ -16,23 +16,22 @@ from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.foreign_formats import reshard_command
-from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.adapter_weights import (
     TIED_HEAD,
     FittedAdapters,
     embedding_of,
-    fit_specs,
+    fit_beside,
     rank_places,
 )
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.division import check_division
 from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
-from mindbatch.models.merged_adapter import MergedAdapter, merge_native
+from mindbatch.models.merged_adapter import MergedAdapter, base_tensors, merge_native
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import declaration, describe, tensor_specs
 from mindbatch.models.stage_cut import even_in_time
-from mindbatch.models.tensor_spec import shard_specs, source_shapes
+from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, RankPart, Stage
 
 if TYPE_CHECKING:
@@ -103,10 +102,9 @@ def fit_adapters(
 ) -> FittedAdapters:
     """See `loading.providers.Provider.fit_adapters`. Adapters may have any names for the weights."""
     arch, specs = spec.architecture, spec.parameters
-    renames = adapter_renames(arch, source_shapes(specs))
     # PEFT adapts one user of a tensor that several have: that of T5's embedding is in neither stack.
     only_mergeable = () if arch.encoder is None else (embedding_of(specs),)
-    fitted = fit_specs(specs, adapters, max_loaded, renames, mergeable=only_mergeable)
+    fitted = fit_beside(specs, adapters, base_tensors(arch), max_loaded, only_mergeable)
     if arch.encoder is not None and arch.tied:
         raise_if_any([*_offset_faults(fitted)])
     return replace(fitted, slot_numbers=tuple(_slot_numbers(spec, fitted, stage) for stage in spec.stages))
@@ -120,7 +118,7 @@ def _slot_numbers(spec: ModelSpec, fitted: FittedAdapters, stage: Stage) -> int:
 def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
     """T5 scales what its tied head takes in, ours what it gives: a bias would be scaled too."""
     for name, each in fitted.adapters.items():
-        if TIED_HEAD in each.weights and each.weights[TIED_HEAD].has_bias:
+        if TIED_HEAD in each.modules and each.modules[TIED_HEAD].has_bias:
             yield f"lora.adapters.{name}: a bias of the head's adapter (lora_bias) is not supported beside T5"
 
 

@@ -9,7 +9,7 @@ from adapter_folders import write_adapter
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
@@ -73,7 +73,7 @@ def test_hints_are_looked_for_only_where_they_are_told(
     folder = write_adapter(tmp_path_factory.mktemp("a"), matrices, target_modules=["q_proj"])
     adapter = open_adapter(folder)
     with pytest.raises(CheckpointError, match="the model has no"):
-        adapted_weights(adapter, dict.fromkeys(WANTED, (2, 2)))
+        adapted_weights(adapter, BaseTensors(dict.fromkeys(WANTED, (2, 2))))
     assert len(compared) == MAX_LINES
 
 

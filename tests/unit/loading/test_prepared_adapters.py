@@ -53,7 +53,7 @@ def test_adapters_of_the_base_model_have_no_prefix(tmp_path: Path, old: str, new
     }
     live = prepared(adapters).live
     assert live is not None
-    assert {*live.adapters["own"].weights} == {*live.adapters["bare"].weights}
+    assert {*live.adapters["own"].modules} == {*live.adapters["bare"].modules}
 
 
 def test_mindformers_names_of_modules(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_mindformers_names_of_modules(tmp_path: Path) -> None:
     config = {"lora_rank": 2, "lora_alpha": 4, "target_modules": ".*mapping"}
     live = prepared({"one": write_mindformers_adapter(tmp_path / "one", tensors, config)}).live
     assert live is not None
-    assert [*live.adapters["one"].weights] == [f"transformer.h.{layer}.mlp.c_fc.weight" for layer in range(3)]
+    assert [*live.adapters["one"].modules] == [f"transformer.h.{layer}.mlp.c_fc.weight" for layer in range(3)]
 
 
 def test_another_base_is_a_warning(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.lora.low_rank import LowRank
-from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapter, with_head
+from mindbatch.checkpoint.lora.plan import LoraPlan
+from mindbatch.models.adapter_weights import AdapterPlaces, with_head
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut, stage_specs
 from mindbatch.parallel.topology import TensorSlice
@@ -26,7 +28,7 @@ class EveryTensor(dict):
 
 
 def places(size, rank, specs=SPECS):
-    adapter = FittedAdapter(None, EveryTensor.fromkeys(SOURCES))
+    adapter = LoraPlan(None, EveryTensor.fromkeys(SOURCES), BaseTensors({}))
     return AdapterPlaces(specs, TensorSlice(rank, size), [adapter]).places
 
 

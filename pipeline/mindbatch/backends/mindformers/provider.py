@@ -24,15 +24,18 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.checkpoint.lora.fit import BaseTensors
+from mindbatch.checkpoint.placement.placement import whole_placements
+from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.errors import ConfigError
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.choice import compiled
 from mindbatch.models.adapter_names import prefix_renames
-from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_specs, rank_places
+from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.experts import ExpertNames
 from mindbatch.models.folder_tensors import left_out_faults
-from mindbatch.models.merged_adapter import MergedAdapter, merge_whole
+from mindbatch.models.merged_adapter import MergedAdapter, planned_merge
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tied_tensors, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
@@ -86,9 +89,7 @@ def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     """See `loading.providers.Provider.fit_adapters`."""
-    shapes = source_shapes(spec.parameters)
-    renames = prefix_renames("model.", shapes)
-    fitted = fit_specs(adapter_specs(spec), adapters, max_loaded, renames, shapes)
+    fitted = fit_beside(adapter_specs(spec), adapters, _base_tensors(spec), max_loaded)
     largest = max(map(_places(spec, fitted).numbers, fitted.adapters.values()))
     return replace(fitted, slot_numbers=(largest,))
 
@@ -100,7 +101,14 @@ def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
     """See `loading.providers.Provider.merge`."""
-    return merge_whole(source_shapes(spec.parameters), tied_tensors(spec.architecture), folder, adapter)
+    base = _base_tensors(spec)
+    return planned_merge(folder, adapter, base, as_placed(whole_placements(base.shapes), 1).ranks[0])
+
+
+def _base_tensors(spec: ModelSpec) -> BaseTensors:
+    """The model as adapters meet it: no weight of it is stored [inputs, outputs]."""
+    shapes = source_shapes(spec.parameters)
+    return BaseTensors(shapes, prefix_renames("model.", shapes), (), tied_tensors(spec.architecture))
 
 
 def load(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
@@ -12,19 +12,26 @@ from mindbatch.checkpoint.lora.names import Role, weight_of
 from mindbatch.checkpoint.placement.regions import Shape
 
 
-def adapted_weights(
-    adapter: LoraAdapter,
-    shapes: Mapping[str, Shape],
-    renames: Mapping[str, str] | None = None,
-    transposed: Collection[str] | None = None,
-    tied: Mapping[str, str] | None = None,
-) -> dict[str, AdaptedModule]:
-    """The modules of an adapter by the name of the model's weight that each acts on.
+@dataclass(frozen=True)
+class BaseTensors:
+    """The tensors of a whole model as adapters meet them.
 
-    shapes: of the whole model's tensors. renames: from names of the adapter's kind, with .weight, to the
-    model's own, where they are others (MindFormers' and Hugging Face's). transposed: the weights that are
-    stored [inputs, outputs], None where that is not known: square ones do not tell. tied: the embedding by
-    the head's weight, where that is no tensor of its own; an adapter acts on either alone.
+    renames: from names of the adapter's kind, with .weight, to the model's own, where they are others
+        (MindFormers' and Hugging Face's).
+    transposed: the weights that are stored [inputs, outputs], None where that is not known: square ones do
+        not tell.
+    tied: the embedding by the head's weight, where that is no tensor of its own; an adapter acts on either
+        alone.
+    """
+
+    shapes: Mapping[str, Shape]
+    renames: Mapping[str, str] = field(default_factory=dict)
+    transposed: Collection[str] | None = None
+    tied: Mapping[str, str] = field(default_factory=dict)
+
+
+def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, AdaptedModule]:
+    """The modules of an adapter by the name of the model's weight that each acts on.
 
     Raises:
         CheckpointError: lists modules that the model has not got, shapes or orders that do not fit, targets
@@ -32,10 +39,10 @@ def adapted_weights(
     """
     faults: list[str] = []
     found: dict[str, AdaptedModule] = {}
-    tied = tied or {}
+    shapes, renames, tied = base.shapes, base.renames, base.tied
     all_shapes = {**shapes, **{head: shapes[own] for head, own in tied.items() if own in shapes}}
     for name, module in adapter.modules.items():
-        weight = weight_of(name, renames or {})
+        weight = weight_of(name, renames)
         if weight not in all_shapes:
             near = did_you_mean(weight, all_shapes) if len(faults) < MAX_LINES else ""
             tensor = next(iter(module.arrays.values())).name
@@ -44,10 +51,10 @@ def adapted_weights(
         if weight in found:
             faults.append(f"module {shown(name)}: {shown(weight)} is adapted twice")
         found[weight] = module
-        faults += _fit_faults(adapter, module, weight, all_shapes[weight], transposed)
+        faults += _fit_faults(adapter, module, weight, all_shapes[weight], base.transposed)
     if not faults:
         is_own = any(weight_of(name, {}) in all_shapes for name in adapter.modules)
-        reverse = {} if is_own else {own: theirs for theirs, own in (renames or {}).items()}
+        reverse = {} if is_own else {own: theirs for theirs, own in renames.items()}
         faults += _gaps(adapter, [name for name in all_shapes if name not in found], reverse, all_shapes)
     raise_if_any(faults, str(adapter.path))
     return found | _heads_of_saved_embeddings(adapter, found, tied)

@@ -1,209 +1,60 @@
-"""Plans the merge of an adapter on the way of a reshard: what is added to each stored tensor."""
+"""LoraPlan: which adapter weights act on which weights of a model, whoever computes with them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.base_weight import BaseWeight
-from mindbatch.checkpoint.lora.edits import Addition, BiasAddition, Edit, Replacement
-from mindbatch.checkpoint.lora.fit import adapted_weights, is_turned
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
-from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.placement.placement import Segment
-from mindbatch.checkpoint.placement.rank_files import StoredShard
-from mindbatch.checkpoint.placement.regions import Shape, oriented
-from mindbatch.errors import CheckpointError
-
-SCALINGS_KEY = "adapter_scalings"
-"""In a marker's settings: the digest of the scaling of each module, where they are not all the same."""
-
-
-FindBase = Callable[[str, bool], BaseWeight]
-"""Where a weight of the model is, given its name and whether its full tensor is [inputs, outputs]."""
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights, is_turned
+from mindbatch.checkpoint.lora.modules import AdaptedModule
 
 
 @dataclass(frozen=True)
 class LoraPlan:
-    """An adapter that was checked against a model.
+    """The weights of a model that an adapter acts on, beside it, merged or resharded.
 
-    path: of the adapter. modules: by the model's weight. inputs_first: those that are [inputs, outputs].
-    bases: of the weights that DoRA takes norms of.
+    modules: by the model's weight, that of a tied head among them.
     """
 
-    path: Path
-    settings: LoraSettings
+    adapter: LoraAdapter
     modules: Mapping[str, AdaptedModule]
-    inputs_first: frozenset[str]
-    bases: Mapping[str, BaseWeight]
+    base: BaseTensors
 
     @property
-    def scaling(self) -> float:
-        """The scaling of modules without a rank or alpha of their own."""
-        return self.settings.scaling
+    def num_parameters(self) -> int:
+        """Numbers of all its arrays."""
+        arrays = (array for module in self.modules.values() for array in module.arrays.values())
+        return sum(math.prod(array.shape) for array in arrays)
 
-    @property
-    def digest(self) -> str:
-        """Tells the adapter from others, wherever it is and whatever its scaling."""
-        return _digest(self.modules, self.inputs_first)
+    @cached_property
+    def stored_modules(self) -> dict[str, AdaptedModule]:
+        """Those that have a tensor of their own."""
+        return {weight: module for weight, module in self.modules.items() if weight in self.base.shapes}
 
-    @property
-    def scalings(self) -> dict[str, str]:
-        """What a marker says besides `scaling`: a digest, where modules have a rank or alpha of their own."""
-        if not (self.settings.ranks or self.settings.alphas):
-            return {}
-        found = sorted((weight, module.scaling) for weight, module in self.modules.items())
-        return {SCALINGS_KEY: hashlib.sha256(json.dumps(found).encode()).hexdigest()}
-
-    def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
-        """What is done to a stored tensor."""
-        return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
-
-    def _edits_of(self, tensor: str, segment: Segment) -> Iterator[Edit]:
-        if tensor in self.modules:
-            module = self.modules[tensor]
-            saved = module.arrays.get(Role.WEIGHT, module.arrays.get(Role.BASE))
-            if saved is not None:
-                yield Replacement(saved, segment.local, segment.whole, segment.transposed)
-            if Role.A in module.arrays:
-                yield self._addition(tensor, module, segment)
-        elif tensor in self._of_bias:
-            module = self._of_bias[tensor]
-            array = module.arrays[Role.BIAS]
-            if module.kind is Kind.WHOLE:
-                yield Replacement(array, segment.local, segment.whole)
-            else:
-                yield BiasAddition(array, module.scaling, segment.local, segment.whole[0])
-
-    def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
-        is_turned = tensor in self.inputs_first
-        return Addition(
-            module.arrays[Role.A],
-            module.arrays[Role.B],
-            module.scaling,
-            segment.local,
-            product=oriented(segment.whole, is_turned),
-            inputs_first=is_turned != segment.transposed,
-            magnitude=module.arrays.get(Role.MAGNITUDE),
-            base=self.bases.get(tensor),
+    @cached_property
+    def inputs_first(self) -> frozenset[str]:
+        """The weights of these that are stored [inputs, outputs]."""
+        transposed = self.base.transposed
+        modules = self.stored_modules.items()
+        return frozenset(
+            weight for weight, module in modules if is_turned(self.adapter, module, weight, transposed)
         )
 
     @cached_property
-    def _of_bias(self) -> dict[str, AdaptedModule]:
-        """The modules whose bias changes, by its name in the model."""
-        return {bias_of(weight): module for weight, module in self.modules.items() if module.has_bias}
+    def digest(self) -> str:
+        """Tells the adapter from others, wherever it is and whatever its scaling."""
+        modules = self.stored_modules.items()
+        arrays = (array for _, module in modules for array in module.arrays.values())
+        found = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
+        is_turned = any(weight in self.inputs_first for weight, each in modules if not each.of_tokens)
+        return hashlib.sha256(json.dumps([is_turned, found]).encode()).hexdigest()
 
 
-def plan_lora(
-    adapter: LoraAdapter,
-    shapes: Mapping[str, Shape],
-    dtypes: Mapping[str, Collection[str]],
-    renames: Mapping[str, str] | None = None,
-    transposed: Collection[str] | None = None,
-    *,
-    tied: Mapping[str, str] | None = None,
-    find_base: FindBase | None = None,
-) -> LoraPlan:
-    """Plans the merge of an adapter.
-
-    shapes: of the model's tensors; dtypes: in which each of them is stored. renames, transposed, tied: as in
-    `adapted_weights`. find_base: for DoRA.
-
-    Raises:
-        CheckpointError: what `adapted_weights` refuses, weights that are not floating-point numbers, and what
-            cannot be merged: biases of modules without one, one of two tied weights.
-    """
-    modules = adapted_weights(adapter, shapes, renames, transposed, tied)
-    faults = [*_dtype_faults(modules, shapes, dtypes), *_bias_faults(modules, shapes)]
-    faults += _tied_faults(modules, tied or {})
-    raise_if_any(faults, str(adapter.path))
-    kept, turned = _merged_modules(adapter, modules, shapes, transposed)
-    normed = [weight for weight, module in kept.items() if module.has_magnitude]
-    if normed and find_base is None:
-        raise CheckpointError(f"{adapter.path}: use_dora: norms need the model's own tensors")
-    bases = {weight: find_base(weight, weight in turned) for weight in normed} if find_base else {}
-    return LoraPlan(adapter.path, adapter.settings, kept, turned, bases)
-
-
-def digest_in(
-    adapter: LoraAdapter,
-    modules: Mapping[str, AdaptedModule],
-    shapes: Mapping[str, Shape],
-    transposed: Collection[str] | None,
-) -> str:
-    """`LoraPlan.digest` of an adapter that fits a model. modules: of `adapted_weights`, as the others."""
-    return _digest(*_merged_modules(adapter, modules, shapes, transposed))
-
-
-def _merged_modules(
-    adapter: LoraAdapter,
-    modules: Mapping[str, AdaptedModule],
-    shapes: Mapping[str, Shape],
-    transposed: Collection[str] | None,
-) -> tuple[dict[str, AdaptedModule], frozenset[str]]:
-    """The modules that have a tensor of their own, and those of them that are stored [inputs, outputs]."""
-    kept = {weight: module for weight, module in modules.items() if weight in shapes}
-    turned = (weight for weight, module in kept.items() if is_turned(adapter, module, weight, transposed))
-    return kept, frozenset(turned)
-
-
-def _digest(modules: Mapping[str, AdaptedModule], inputs_first: Collection[str]) -> str:
-    arrays = (array for module in modules.values() for array in module.arrays.values())
-    found = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
-    is_turned = any(weight in inputs_first for weight, each in modules.items() if not each.of_tokens)
-    return hashlib.sha256(json.dumps([is_turned, found]).encode()).hexdigest()
-
-
-def bias_of(weight: str) -> str:
-    """The bias beside a weight."""
-    return weight.removesuffix("weight") + "bias"
-
-
-def _dtype_faults(
-    modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape], dtypes: Mapping[str, Collection[str]]
-) -> Iterator[str]:
-    biases = (bias_of(weight) for weight, module in modules.items() if module.has_bias)
-    for name in (*modules, *biases):
-        if name in shapes and (others := {*dtypes[name]}.difference(FLOAT_DTYPES)):
-            allowed = ", ".join(FLOAT_DTYPES)
-            yield f"{shown(name)} is {min(others)}, to which nothing can be added; allowed: {allowed}"
-
-
-def _bias_faults(modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape]) -> Iterator[str]:
-    for weight, module in modules.items():
-        if module.has_bias and bias_of(weight) not in shapes:
-            name = module.arrays[Role.BIAS].name
-            yield (
-                f"tensor {shown(name)}: the model has no {shown(bias_of(weight))} to add it to; such "
-                "an adapter can act beside the model, and not be merged"
-            )
-
-
-def _tied_faults(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) -> Iterator[str]:
-    """Adapters of the head or the embedding alone where both are one tensor."""
-    for head, own in tied.items():
-        both = [modules.get(name) for name in (head, own)]
-        saved = {
-            module.arrays[Role.WEIGHT].shards[0].digest for module in both if module and _is_saved(module)
-        }
-        is_same = all(module is not None and _is_saved(module) for module in both) and len(saved) == 1
-        if any(both) and not is_same:
-            only = shown(next(module.module for module in both if module))
-            yield (
-                f"module {only}: the head and the token embedding are one tensor of this model, "
-                f"{shown(own)}, and the adapter changes one of them; merged, it would change both (untie "
-                "them first, or let the adapter act beside the model)"
-            )
-
-
-def _is_saved(module: AdaptedModule) -> bool:
-    """Whether it is a whole weight and nothing else."""
-    return {*module.arrays} == {Role.WEIGHT}
+def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:
+    """Plans what an adapter acts on. CheckpointError: what `adapted_weights` refuses."""
+    return LoraPlan(adapter, adapted_weights(adapter, base), base)

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.placement.regions import Shape
 
 if TYPE_CHECKING:  # adapters are seldom merged
     from mindbatch.checkpoint.lora.edits import Edit
-    from mindbatch.checkpoint.lora.plan import LoraPlan
+    from mindbatch.checkpoint.lora.merge_plan import MergePlan
 
 SourceTensor = tuple[int, str]
 """Rank and name of a stored tensor of the source."""
@@ -126,7 +126,7 @@ def jobs_of(
     file_of: Sequence[str],
     dtypes: Mapping[str, str],
     *,
-    lora: LoraPlan | None = None,
+    lora: MergePlan | None = None,
     allow_overflow: bool = False,
     overflow_hint: str = "",
 ) -> list[Job]:
@@ -158,7 +158,7 @@ def jobs_of(
     return jobs
 
 
-def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPlan | None = None) -> Reading:
+def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: MergePlan | None = None) -> Reading:
     """How a stored tensor of a source rank is read."""
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)

@@ -27,7 +27,7 @@ from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.plan import LoraPlan
+    from mindbatch.checkpoint.lora.merge_plan import MergePlan
 
 BESIDE = (
     CONFIG_NAME,
@@ -94,7 +94,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     )
 
 
-def _adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
+def _adapter(config: ReshardConfig, opened: ReshardSource) -> MergePlan | None:
     """The adapter that is to be merged, None where there is none."""
     if config.lora.merge is None:
         return None
@@ -103,7 +103,7 @@ def _adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
     return plan_adapter(config.lora.merge, config, opened)
 
 
-def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
+def _adapter_settings(opened: ReshardSource, plan: MergePlan | None) -> dict[str, Any]:
     """What the marker says of adapters: of this one, and of those that are in the source."""
     merged = merged_before(opened.source.path)
     if plan is None:

@@ -17,7 +17,7 @@ from adapter_folders import (
 )
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
 from mindbatch.checkpoint.lora.plan import plan_lora
 from mindbatch.errors import CheckpointError, ConfigError
@@ -27,7 +27,7 @@ Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 
 def fit(folder, shapes=SHAPES):
     adapter = open_adapter(folder)
-    return adapted_weights(adapter, shapes)
+    return adapted_weights(adapter, BaseTensors(shapes))
 
 
 @pytest.mark.parametrize("task", ["CAUSAL_LM", "SEQ_2_SEQ_LM"])
@@ -35,7 +35,7 @@ def test_a_peft_folder(task, tmp_path):
     adapter = open_adapter(write_adapter(tmp_path, task_type=task))
     assert adapter.settings.scaling == 1.5
     assert tuple(adapter.modules) == MODULES
-    assert set(adapted_weights(adapter, SHAPES)) == {f"{module}.weight" for module in MODULES}
+    assert set(adapted_weights(adapter, BaseTensors(SHAPES))) == {f"{module}.weight" for module in MODULES}
     module = adapter.modules[MODULES[0]]
     assert (module.kind, module.rank, module.inputs, module.outputs) == (Kind.LINEAR, RANK, INPUTS, OUTPUTS)
     low_rank = module.low_rank()
@@ -231,7 +231,7 @@ def test_a_layer_without_matrices_is_named(tmp_path):
     adapter = open_adapter(write_adapter(tmp_path / "a", tensors))
     theirs = {name.replace("self_attn.q_proj", "attention.wq"): name for name in SHAPES}
     with pytest.raises(CheckpointError, match="layers.1.self_attn.q_proj.weight' is meant by"):
-        adapted_weights(adapter, SHAPES, theirs)
+        adapted_weights(adapter, BaseTensors(SHAPES, theirs))
     first = {name: array for name, array in tensors.items() if "layers.1." not in name}
     assert fit(write_adapter(tmp_path / "b", first, layers_to_transform=[0], layers_pattern="layers"))
     with pytest.raises(CheckpointError, match=r"k_proj.weight' is meant by target_modules"):
@@ -246,7 +246,9 @@ def test_renames_lead_to_the_names_of_the_model(tmp_path):
     renames = {
         f"model.layers.{n}.attention.wq.weight": f"model.layers.{n}.self_attn.q_proj.weight" for n in "01"
     }
-    assert set(adapted_weights(adapter, SHAPES, renames)) == {f"{module}.weight" for module in MODULES}
+    assert set(adapted_weights(adapter, BaseTensors(SHAPES, renames))) == {
+        f"{module}.weight" for module in MODULES
+    }
 
 
 def test_folders_that_are_no_adapter(tmp_path):
@@ -305,9 +307,9 @@ def test_the_model_says_which_weights_are_stored_inputs_first(tmp_path):
     for said in (True, False):
         adapter = open_adapter(write_adapter(tmp_path / str(said), tensors, fan_in_fan_out=said))
         for stored in (set(square), set(), {f"{MODULES[0]}.weight"}):
-            plan = plan_lora(adapter, square, dict.fromkeys(square, ["F32"]), transposed=stored)
+            plan = plan_lora(adapter, BaseTensors(square, transposed=stored))
             assert plan.inputs_first == stored.intersection(plan.modules)
-        assert bool(plan_lora(adapter, square, dict.fromkeys(square, ["F32"])).inputs_first) == said
+        assert bool(plan_lora(adapter, BaseTensors(square)).inputs_first) == said
 
 
 def test_a_git_lfs_pointer_is_refused(tmp_path):

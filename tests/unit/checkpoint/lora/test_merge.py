@@ -14,9 +14,10 @@ from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.edits import Edit
+from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.lora.low_rank import TILE, product, tiles
 from mindbatch.checkpoint.lora.merge import Merger
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import full_region
@@ -51,7 +52,7 @@ class Planned:
         config = {**CONFIG, "r": RANK, "target_modules": ["big"], "fan_in_fan_out": inputs_first}
         self.shape = (INPUTS, OUTPUTS) if inputs_first else (OUTPUTS, INPUTS)
         adapter = open_adapter(write_adapter(folder, tensors, config))
-        self.plan: LoraPlan = plan_lora(adapter, {NAME: self.shape}, {NAME: ["F32"]})
+        self.plan: MergePlan = plan_merge(adapter, BaseTensors({NAME: self.shape}), {NAME: ["F32"]})
         self.whole: Callable[[], Matrix] = lambda: product_of(adapter, NAME, self.shape)
 
     def everything(self) -> tuple[Edit, ...]:
@@ -167,7 +168,7 @@ def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | 
     shape = (4, 6) if inputs_first else (6, 4)
     weight = f"{MODULES[0]}.weight"
     shapes = {f"{module}.weight": shape for module in MODULES}
-    plan = plan_lora(adapter, shapes, dict.fromkeys(shapes, ["F32"]))
+    plan = plan_merge(adapter, BaseTensors(shapes), dict.fromkeys(shapes, ["F32"]))
     assert set(plan.modules) == set(shapes)
     found = np.zeros(shape, np.float32)
     whole = full_region(shape)

@@ -5,7 +5,7 @@ import pytest
 from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import adapted_weights
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
 from mindbatch.errors import CheckpointError
 
@@ -27,25 +27,24 @@ def test_embeddings_and_saved_weights(tmp_path):
     shapes, tied = SHAPES | {f"{EMBEDDING}.weight": (7, INPUTS)}, {"lm_head.weight": f"{EMBEDDING}.weight"}
 
     adapter = open_adapter(write_adapter(tmp_path / "low", vocabulary_tensors(**low), target_modules=targets))
-    module = adapted_weights(adapter, shapes, tied=tied)[f"{EMBEDDING}.weight"]
+    module = adapted_weights(adapter, BaseTensors(shapes, tied=tied))[f"{EMBEDDING}.weight"]
     assert (module.kind, module.rank, module.inputs, module.outputs) == (Kind.EMBEDDING, RANK, 7, INPUTS)
-    assert "lm_head.weight" not in adapted_weights(adapter, shapes, tied=tied)
+    assert "lm_head.weight" not in adapted_weights(adapter, BaseTensors(shapes, tied=tied))
 
     below = vocabulary_tensors(**low, **{f"{EMBEDDING}.base_layer.weight": base})
-    found = adapted_weights(
-        open_adapter(write_adapter(tmp_path / "below", below, target_modules=targets)), shapes, tied=tied
-    )
+    adapter = open_adapter(write_adapter(tmp_path / "below", below, target_modules=targets))
+    found = adapted_weights(adapter, BaseTensors(shapes, tied=tied))
     assert found[f"{EMBEDDING}.weight"].kind is found["lm_head.weight"].kind is Kind.WHOLE
     assert (found[f"{EMBEDDING}.weight"].whole().weight == 2 + 1.5 * RANK).all()
     assert (found["lm_head.weight"].whole().weight == 2).all()
 
     saved = vocabulary_tensors(lm_head__weight=head)
     adapter = open_adapter(write_adapter(tmp_path / "saved", saved, modules_to_save=["lm_head"]))
-    found = adapted_weights(adapter, shapes, tied=tied)
+    found = adapted_weights(adapter, BaseTensors(shapes, tied=tied))
     assert (found["lm_head.weight"].whole().weight == 3).all()
     assert f"{EMBEDDING}.weight" not in found
     with pytest.raises(CheckpointError, match="the model has no 'lm_head.weight'"):
-        adapted_weights(adapter, shapes)
+        adapted_weights(adapter, BaseTensors(shapes))
 
 
 def test_all_linear_leaves_head_and_embedding_out(tmp_path):
@@ -60,7 +59,7 @@ def test_two_names_for_one_module_are_refused(tmp_path):
     adapter = open_adapter(write_adapter(tmp_path, matrices() | other))
     renames = {name.removeprefix("model."): name for name in SHAPES}
     with pytest.raises(CheckpointError, match="q_proj.weight' is adapted twice"):
-        adapted_weights(adapter, SHAPES, renames)
+        adapted_weights(adapter, BaseTensors(SHAPES, renames))
 
 
 def test_a_head_that_follows_its_embedding_is_adapted_alike(tmp_path):
