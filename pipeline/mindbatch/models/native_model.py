@@ -138,7 +138,12 @@ def facts_of(arch: Architecture, model_parallel: int = 1, num_layers: int | None
         head_dim=arch.head_dim,
         layer_numbers=2 * kv_heads * arch.head_dim,
         has_alibi=arch.alibi is not None and not is_rounded,
-        is_gathered=needs_gathering(arch.head_dim, is_rounded=is_rounded, has_softcap=arch.attention_cap > 0),
+        is_gathered=needs_gathering(
+            arch.head_dim,
+            is_rounded=is_rounded,
+            has_softcap=arch.attention_cap > 0,
+            has_sinks=arch.has_sinks,
+        ),
         decoder_start_id=None if arch.encoder is None else arch.encoder.start_id,
         two_positions=arch.two_positions,
         expert_numbers=_expert_numbers(arch, model_parallel),
