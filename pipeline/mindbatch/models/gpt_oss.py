@@ -69,7 +69,7 @@ class Attention(llama.Attention):
 
 
 class SparseMlp(Mixture):
-    """Experts of which the checkpoint has all gates and ups in one tensor, and all other matrices in another."""
+    """Experts whose gates and ups are one tensor of the checkpoint, and whose other matrices are another."""
 
     def __init__(self, a: Architecture, source: str) -> None:
         its = a.experts

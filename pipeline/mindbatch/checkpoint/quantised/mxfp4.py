@@ -34,9 +34,10 @@ class Mxfp4:
 
 
 class Mxfp4Folder(ModelFolder):
-    """A whole model's folder. A stack [n, inputs, outputs] is blocks [n, outputs, inputs / 32, 16] and scales.
+    """A whole model's folder, of which stacks of matrices [n, inputs, outputs] are given as floats.
 
-    Its numbers are those of bfloat16, and are read of one matrix at a time.
+    Stored are blocks [n, outputs, inputs / 32, 16] and scales [n, outputs, inputs / 32]. The numbers are
+    those of bfloat16, and are read of one matrix at a time.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -67,15 +68,15 @@ class Mxfp4Folder(ModelFolder):
                 or 0 in blocks.shape
             ):
                 yield (
-                    f"{place} {shown(blocks.name)} has dtype {blocks.dtype} and shape {[*blocks.shape]}; needed "
-                    f"are U8 and [matrices, outputs, blocks, {BYTES}]"
+                    f"{place} {shown(blocks.name)} has dtype {blocks.dtype} and shape {[*blocks.shape]}; "
+                    f"needed are U8 and [matrices, outputs, blocks, {BYTES}]"
                 )
             elif not self.has(scales):
                 yield f"{self.path}: tensor {shown(scales)} is missing; {self.quantised} needs it"
             elif (found := super().info(scales)).dtype != "U8" or found.shape != blocks.shape[:3]:
                 yield (
-                    f"{place} {shown(scales)} has dtype {found.dtype} and shape {[*found.shape]}; needed are U8 "
-                    f"and {[*blocks.shape[:3]]}"
+                    f"{place} {shown(scales)} has dtype {found.dtype} and shape {[*found.shape]}; needed are "
+                    f"U8 and {[*blocks.shape[:3]]}"
                 )
             if self.has(name):
                 yield f"{place} {shown(name)} is stored as {shown(blocks.name)}, too; one of them must go"

@@ -81,9 +81,9 @@ _WORSE = 1e30  # what experts of other groups score less
 
 
 class Router(nn.Cell):
-    """Cell (x [T, width], router [experts, width], correction, bias) -> weights float32, experts int32, [T, k].
+    """Cell (x [T, width], router [experts, width], correction, bias) -> weights and experts [T, k].
 
-    All is computed in float32. Of equal scores MindSpore's TopK takes the first.
+    All is computed in float32, and the experts are int32. Of equal scores MindSpore's TopK takes the first.
     """
 
     def __init__(self, routing: Routing) -> None:

@@ -29,7 +29,7 @@ def experts(
     """router [experts, width], correction [experts] or None: float32 -> [T, width].
 
     up, down: packed stacks of [2 * inner, width], the gate first, and [width, inner] of each expert.
-    The biases are given where the shape has some: [experts], [experts, 2 * inner] and [experts, width] or None.
+    Biases, where the shape has some: [experts], [experts, 2 * inner], [experts, width], each or None.
     The weighted outputs of a row's experts are added in the order of the experts.
     """
     logits = x @ router.T if router_bias is None else x @ router.T + router_bias
