@@ -35,26 +35,24 @@ class Experts(nn.Cell):
         weights, chosen = self.router(x, router, correction, *biases[:1])
         rows, places, counts, _ = self.sort(x, chosen, 0, 0, self.experts, 0, _COUNTS, True)
         counts = ops.cast(counts, mstype.int64)
-        gate_up = self._biased(self._of_each(rows, up, counts), counts, *biases[1:2])
+        gate_up = self._biased(self._of_each(rows, up, counts), chosen, *biases[1:2])
         if self.limit > 0:
             gate_up = self._clamped(gate_up)
-        outputs = self._biased(self._of_each(self.activation(gate_up), down, counts), counts, *biases[2:])
+        outputs = self._biased(self._of_each(self.activation(gate_up), down, counts), chosen, *biases[2:])
         return self.combine(outputs, places, ops.cast(weights, x.dtype), False, None)
 
-    def _biased(self, rows: Tensor, counts: Tensor, *bias: Tensor) -> Tensor:
+    def _biased(self, rows: Tensor, chosen: Tensor, *bias: Tensor) -> Tensor:
         """Rows in order of expert, each plus the vector of its expert, where there are vectors."""
         if len(bias) == 0 or bias[0].ndim == 1:
             return rows
-        ends = ops.cumsum(_float32(counts), 0).expand_dims(0)
-        numbers = ops.arange(rows.shape[0]).expand_dims(1)
-        experts = _float32(_float32(numbers) >= ends).sum(1)  # that end before a row
-        return rows + ops.cast(ops.gather(bias[0], ops.cast(experts, mstype.int32), 0), rows.dtype)
+        experts = ops.cast(ops.sort(_float32(chosen.reshape(-1)))[0], mstype.int32)
+        return rows + ops.cast(ops.gather(bias[0], experts, 0), rows.dtype)
 
     def _clamped(self, gate_up: Tensor) -> Tensor:
         """See `operations.experts.clamped`."""
         pairs = gate_up.reshape(-1, self.inner, 2)
         gates, ups = mint.narrow(pairs, 2, 0, 1), mint.narrow(pairs, 2, 1, 1)
-        gates = ops.minimum(gates, ops.cast(self.limit, gates.dtype))
+        gates = ops.clamp(gates, None, self.limit)
         ups = ops.clamp(ups, -self.limit, self.limit) + 1.0
         return ops.cat((gates, ups), 1).reshape(gate_up.shape)
 

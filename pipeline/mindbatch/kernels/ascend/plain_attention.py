@@ -157,7 +157,10 @@ class GatheredAttention(nn.Cell):
         if len(sinks) > 0:
             apart = ops.broadcast_to(sinks[0].reshape(1, self.heads, 1), (tokens, self.heads, 1))
             scores = ops.cat((scores, apart), -1)
-        weights = mint.narrow(ops.softmax(scores, -1), -1, 0, context).reshape(batch, group, context)
+        weights = ops.softmax(scores, -1)
+        if len(sinks) > 0:
+            weights = mint.narrow(weights, -1, 0, context)
+        weights = weights.reshape(batch, group, context)
         return self.weigh(weights, values).reshape(tokens, self.heads * self.head_dim)
 
     def _biases(self, positions: Tensor, limits: Tensor) -> Tensor:
