@@ -29,6 +29,7 @@ from transformers import (
     GPT2Config,
     GPTJConfig,
     GPTNeoXConfig,
+    GptOssConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -63,6 +64,7 @@ CLASSES = (
     GPT2Config,
     GPTJConfig,
     GPTNeoXConfig,
+    GptOssConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -152,6 +154,11 @@ OWN: dict[str, dict[str, Any]] = {
     },
 }
 
+LATER: dict[str, dict[str, Any]] = {
+    "gpt_oss": {"attention_bias": True, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+}
+"""Keys that classes of 5.24 have and those of 4.57 have not, with their defaults."""
+
 
 def defaults_of(config_class: type[transformers.PretrainedConfig]) -> dict[str, Any]:
     """What the constructor takes for each key it names, and whether the embeddings are tied."""
@@ -162,7 +169,7 @@ def defaults_of(config_class: type[transformers.PretrainedConfig]) -> dict[str, 
 
 def main() -> None:
     """Writes the file."""
-    recorded = {each.model_type: defaults_of(each) for each in CLASSES}
+    recorded = {each.model_type: defaults_of(each) | LATER.get(each.model_type, {}) for each in CLASSES}
     content = {"transformers": transformers.__version__, "defaults": recorded | OWN}
     TARGET.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 

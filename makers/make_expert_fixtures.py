@@ -6,7 +6,7 @@ from typing import Any
 
 from model_folders import EXPERTS
 
-from make_model_fixtures import GROUPED, cases_of, write_references
+from make_model_fixtures import GROUPED, YARN, cases_of, write_references
 
 QWEN3 = GROUPED | {
     "model_type": "qwen3_moe",
@@ -29,6 +29,19 @@ GLM4 = GROUPED | {
     "n_routed_experts": 6,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 20,
+    "pad_token_id": None,
+}
+GPT_OSS = GROUPED | {
+    "model_type": "gpt_oss",
+    "hidden_size": 36,
+    "intermediate_size": 26,
+    "num_attention_heads": 6,
+    "head_dim": 10,
+    "sliding_window": 7,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 3,
+    "swiglu_limit": 1.0,
+    "rope_scaling": YARN | {"truncate": False},
     "pad_token_id": None,
 }
 CASES: dict[str, dict[str, Any]] = {
@@ -57,15 +70,30 @@ CASES: dict[str, dict[str, Any]] = {
     "glm4_moe_whole": GLM4
     | {"partial_rotary_factor": 1.0, "norm_topk_prob": False, "first_k_dense_replace": 0}
     | {"num_key_value_heads": 1, "tie_word_embeddings": True, "n_routed_experts": 65, "head_dim": 10},
+    "gpt_oss": GPT_OSS,
+    "gpt_oss_plain": GPT_OSS
+    | {"attention_bias": False, "num_key_value_heads": 1, "tie_word_embeddings": True, "rope_scaling": None}
+    | {"num_hidden_layers": 3, "num_experts_per_tok": 1, "num_local_experts": 9, "swiglu_limit": 7.0},
+    "gpt_oss_layers": GPT_OSS
+    | {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 19, "num_experts_per_tok": 5}
+    | {"rope_scaling": YARN, "intermediate_size": 18},
 }
 DTYPES = {
     "qwen2_moe": "float16",
     "glm4_moe": "bfloat16",
+    "gpt_oss": "bfloat16",
+    "gpt_oss_plain": "float16",
     "qwen3_moe": "bfloat16",
     "mixtral_one": "float16",
     "mixtral": "bfloat16",
 }
-SHARDS = {"qwen2_moe_mixed": 2, "glm4_moe_groups": 3, "qwen3_moe_mixed": 3, "mixtral_window": 2}
+SHARDS = {
+    "qwen2_moe_mixed": 2,
+    "glm4_moe_groups": 3,
+    "qwen3_moe_mixed": 3,
+    "mixtral_window": 2,
+    "gpt_oss_layers": 2,
+}
 
 if __name__ == "__main__":
     write_references(EXPERTS, cases_of(CASES, DTYPES, SHARDS))

@@ -3,7 +3,8 @@
     PYTHON makers/record_again.py tests/numerics/fixtures/NAME.npz CASE...
 
 For cases that releases of transformers compute differently: the fixtures have what 5.24 computes for
-qwen2_moe_window (windows on every other layer), deepseek_v2_groups and deepseek_v2_odd (mscale in scores).
+qwen2_moe_window (windows on every other layer), deepseek_v2_groups and deepseek_v2_odd (mscale in scores),
+gpt_oss and gpt_oss_layers (swiglu_limit).
 """
 
 from __future__ import annotations

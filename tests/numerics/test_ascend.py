@@ -65,7 +65,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 MORE_CASES = ("gpt2", "qwen3", "gemma", "qwen2", "gemma2", "falcon_alibi")
-MIXED = ("qwen2", "gemma2")
+MIXED = ("qwen2", "gemma2", "gpt_oss")
 """Their layers differ."""
 _SECOND_LAYER = re.compile(r"(layers|h)\.1\.")
 
@@ -108,14 +108,14 @@ def logits(model: ModelFolder, kernels: Kernels) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "case",
     [
-        *("llama3", "mistral", "bloom", "qwen3_moe"),
+        *("llama3", "mistral", "bloom", "qwen3_moe", "gpt_oss"),
         *(pytest.param(case, marks=pytest.mark.on_demand) for case in MORE_CASES),
     ],
 )
 def test_logits_are_the_references(case: str, folder: Path) -> None:
     """llama3 and gemma have heads that FlashAttentionScore takes; prompts of others go through the cache.
 
-    Those of gemma2 and falcon_alibi are computed by plain operators.
+    Those of gemma2, gpt_oss and falcon_alibi are computed by plain operators.
     mistral and the second layer of qwen2 have a window that hides most of a prompt; bloom has ALiBi.
     """
     write_folder(folder / case, description_of(case) if case in MIXED else one_layer(case))

@@ -54,7 +54,7 @@ def test_the_recorded_logits_are_those_of_a_cpu(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["chatglm_6b", "mt5", "t5"])
+@pytest.mark.parametrize("name", ["chatglm_6b", "gpt_oss", "mt5", "t5"])
 def test_the_recorded_logits_are_those_of_stand_ins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of the reference kernels."""
     initialise("CPU")

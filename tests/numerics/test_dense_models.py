@@ -88,7 +88,16 @@ def test_what_the_cases_are_for() -> None:
     assert {each["dtype"] for each in found.values()} == {"float32", "float16", "bfloat16"}
     assert max(each["shards"] for each in found.values()) > 1
     arch = {name: describe(each["config"]) for name, each in found.items()}
-    for name in ("phi3", "starcoder2_window", "gemma2", "gemma3", "cohere2", "smollm3_window", "olmo3"):
+    for name in (
+        "phi3",
+        "starcoder2_window",
+        "gemma2",
+        "gemma3",
+        "cohere2",
+        "smollm3_window",
+        "olmo3",
+        "gpt_oss",
+    ):
         assert 0 < max(arch[name].windows) < len(ragged(name, CASES[name])[0])
     rotary = {name: each.rotary for name, each in arch.items()}
     for name in ("phi3_partial", "glm", "gpt_neox"):

@@ -31,8 +31,15 @@ class Layer:
     """Random experts of kernels, and the same in float64."""
 
     def __init__(
-        self, library: NativeLibrary, kind: NumberType, routing: Routing, hidden: int, inner: int
+        self,
+        library: NativeLibrary,
+        kind: NumberType,
+        routing: Routing,
+        hidden: int,
+        inner: int,
+        limit: float = 0.0,
     ) -> None:
+        """limit: with one the layer has biases, too."""
         generator, count = np.random.default_rng(hidden), routing.experts
         self.routing = routing
         self.router = generator.standard_normal((count, hidden)).astype(np.float32)
@@ -43,23 +50,35 @@ class Layer:
         kernels = NativeKernels(library, kind)
         stacks = [packed_stack(kernels, matrices) for matrices in (self.up, self.down)]
         correction = self.correction if routing.is_sigmoid else None
-        self.shape, self.kernels = ExpertsShape(routing, inner, "silu"), kernels
-        self.weights = (self.router, correction, *stacks)
+        activation = "quick_gelu" if limit else "silu"
+        self.shape = ExpertsShape(routing, inner, activation, bool(limit), limit)
+        self.kernels, self.biases = kernels, []
+        if limit:
+            sizes = ((count,), (count, 2 * inner), (count, hidden))
+            self.biases = [generator.standard_normal(size).astype(np.float32) / 2 for size in sizes]
+        self.weights = (self.router, correction, *stacks, *self.biases)
 
     def __call__(self, x: Floats) -> Floats:
         return computed(self.kernels, lambda x: experts(x, *self.weights, shape=self.shape), x)[0]
 
     def by_numpy(self, x: Floats) -> Floats:
         """Of the same matrices, not packed."""
-        found: Floats = experts(x, *self.weights[:2], self.up, self.down, shape=self.shape)
+        found: Floats = experts(x, *self.weights[:2], self.up, self.down, *self.biases, shape=self.shape)
         return found
 
     def expected(self, x: Floats) -> NDArray[np.float64]:
-        y = np.zeros(x.shape)
-        for row, logits in enumerate(x.astype(np.float64) @ self.router.T):
+        y, limit = np.zeros(x.shape), self.shape.limit
+        of_router, of_up, of_down = self.biases or [np.zeros((self.routing.experts, 1))[:, :1]] * 3
+        for row, logits in enumerate(x.astype(np.float64) @ self.router.T + of_router.reshape(-1)):
             for expert, weight in self._chosen(logits).items():
-                gate, up = np.split(self.up[expert] @ x[row].astype(np.float64), 2)
-                y[row] += weight * (self.down[expert] @ (gate / (1 + np.exp(-gate)) * up))
+                both = self.up[expert] @ x[row].astype(np.float64) + of_up[expert]
+                if limit:
+                    gate, up = np.minimum(both[::2], limit), np.clip(both[1::2], -limit, limit) + 1
+                    active = gate / (1 + np.exp(-1.702 * gate)) * up
+                else:
+                    gate, up = np.split(both, 2)
+                    active = gate / (1 + np.exp(-gate)) * up
+                y[row] += weight * (self.down[expert] @ active + of_down[expert])
         return y
 
     def _chosen(self, logits: NDArray[np.float64]) -> dict[int, float]:
@@ -81,6 +100,7 @@ LAYERS = {
     "many": (Routing(193, 3, is_normalised=False), 33, 7),
     "one": (Routing(9, 1), 64, 33),
     "all": (Routing(4, 4), 32, 16),
+    "clamped": (Routing(5, 3), 36, 13, 0.7),
     "groups": (Routing(12, 3, True, True, 2.5, groups=4, chosen_groups=2, group_best=2), 24, 18),
 }
 

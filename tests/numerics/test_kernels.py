@@ -174,16 +174,24 @@ class Case:
     padding: int = 0
     alibi: Alibi | None = None
     softcap: float = 0.0
+    has_sinks: bool = False
 
     @property
     def shape(self) -> AttentionShape:
         heads, scale = (self.heads, self.kv_heads, self.head_dim), self.head_dim**-0.5
-        return AttentionShape(*heads, scale, self.window, self.alibi, self.softcap)
+        return AttentionShape(*heads, scale, self.window, self.alibi, self.softcap, self.has_sinks)
+
+    @property
+    def sinks(self) -> list[NDArray[np.float32]]:
+        """Above most scores, so that they are the largest of some softmaxes and not of others."""
+        return [numbers(self.heads, 1)[:, 0] * np.float32(3)] if self.has_sinks else []
 
 
 # Further ones on demand; tests/fuzz/test_kernels.py draws shapes, too.
 ATTENTION = [
     Case(2, 1, 20, 16, ((0, 19), (5, 1), (40, 3)), padding=3, softcap=0.7),
+    Case(6, 2, 10, 16, ((0, 19), (5, 1), (300, 3)), window=7, padding=2, has_sinks=True),
+    Case(1, 1, 64, 16, ((0, 1), (20, 2)), has_sinks=True),
     *(
         pytest.param(case, marks=pytest.mark.slow)
         for case in (
@@ -216,12 +224,12 @@ class OneStep:
     def __init__(
         self, kernels: NativeKernels, case: Case, keys: NDArray[np.float32], values: NDArray[np.float32]
     ) -> None:
-        self._kernels, self._shape = kernels, case.shape
+        self._kernels, self._shape, self._sinks = kernels, case.shape, case.sinks
         self.keys, self.values = keys.copy(), values.copy()
 
     def __call__(self, qkv: NDArray[np.float32], *step: NDArray[np.int32]) -> NDArray[np.float32]:
         def attend(qkv: Any, *step: Any) -> Any:
-            return op.attention.attention(qkv, self.keys, self.values, *step, shape=self._shape)
+            return op.attention.attention(qkv, self.keys, self.values, *step, *self._sinks, shape=self._shape)
 
         return computed(self._kernels, attend, qkv, *step)[0]
 
@@ -267,7 +275,8 @@ def test_attention(library: NativeLibrary, case: Case) -> None:
     # What was never written is poison to the native kernels; they must not let it through.
     poisoned = native_layout(case, np.where(empty, np.nan, keys), np.where(empty, np.nan, values))
     keys, values = np.where(empty, 0, keys), np.where(empty, 0, values)
-    expected = op.attention.attention(qkv, keys, values, *step, shape=case.shape)[: len(qkv) - case.padding]
+    expected = op.attention.attention(qkv, keys, values, *step, *case.sinks, shape=case.shape)
+    expected = expected[: len(qkv) - case.padding]
     kernels = NativeKernels(library)
     geometry = CacheGeometry(len(filled) - 1, case.block_size)
     assert kernels.cache_shapes(case.shape, geometry) == tuple(array.shape for array in poisoned)
@@ -281,12 +290,13 @@ def test_attention(library: NativeLibrary, case: Case) -> None:
 
 
 @pytest.mark.parametrize("weights", [FLOAT32, BFLOAT16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize(("group", "window"), [(3, 0), pytest.param(3, 290, marks=pytest.mark.slow), (11, 0)])
 def test_a_token_attends_alike_in_every_step(
-    library: NativeLibrary, group: int, window: int, weights: FloatType
+    library: NativeLibrary, group: int, window: int, weights: FloatType, has_sinks: bool
 ) -> None:
     """Bit for bit, over more than one chunk of positions: alone, in a short step, in a long one."""
-    case = Case(2 * group, 2, 20, 16, ((0, 531),), window=window)
+    case = Case(2 * group, 2, 20, 16, ((0, 531),), window=window, has_sinks=has_sinks)
     (slots, rows, tables, lengths), filled = step_of(case)
     qkv = numbers(len(slots), case.shape.qkv_width)
     zeros = [np.zeros((*filled.shape, case.kv_heads, case.head_dim), np.float32)] * 2
@@ -320,12 +330,13 @@ def test_a_token_of_many_sequences_attends_as_alone(
             np.testing.assert_array_equal(alone, together[one], variant)
 
 
-@pytest.mark.parametrize("head_dim", [20, 64])
+@pytest.mark.parametrize(("head_dim", "has_sinks"), [(20, False), (64, False), (20, True)])
 def test_attention_beside_rounded_weights_is_as_near_as_bfloat16(
-    library: NativeLibrary, head_dim: int
+    library: NativeLibrary, head_dim: int, has_sinks: bool
 ) -> None:
     """Half a unit of 2^-8 of the largest value, for each of three roundings; exact where nothing rounds."""
-    case = Case(8, 2, head_dim, 16, ((0, 40), (300, 1)), softcap=3.0, alibi=Alibi(alibi_slopes(8)))
+    changed = {"softcap": 3.0, "alibi": Alibi(alibi_slopes(8)), "has_sinks": has_sinks}
+    case = Case(8, 2, head_dim, 16, ((0, 40), (300, 1)), **changed)
     step, filled = step_of(case)
     qkv, size = numbers(len(step[0]), case.shape.qkv_width), (*filled.shape, case.kv_heads, head_dim)
     caches = native_layout(case, numbers(*size), numbers(*size, 1)[..., 0])

@@ -63,14 +63,16 @@ def parameter(spec: TensorSpec, held: dict[str, Array]) -> Array:
     """The parameter as [outputs, inputs], from a rank's own tensors alone. spec: as `shard_specs` has it."""
     rows = []
     for part in spec.parts:
-        array = held[part.source].T if part.transposed else held[part.source]
+        array = held[part.source] if part.matrix is None else held[part.source][part.matrix]
+        array = array.T if part.transposed else array
         rows += [array[low:high] for low, high in part.source_ranges(0, part.outputs)]
     found = np.concatenate(rows)
     outputs = {
         name: held[name].shape[-1 if spec.parts[0].transposed else 0]
         for name in {p.source for p in spec.parts}
     }
-    assert len(found) == sum(outputs.values()), f"{spec.name}: outputs that no part takes"
+    stacked = len(spec.parts) if spec.parts[0].matrix is not None else 1
+    assert len(found) == stacked * sum(outputs.values()), f"{spec.name}: outputs that no part takes"
     return found
 
 

@@ -108,6 +108,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": _GROUPED | _SHARED | {"use_qk_norm": True, "n_group": 2, "topk_group": 2},
     "gpt2": {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "gpt_neox": _PLAIN | {"intermediate_size": 96, "rotary_pct": 0.5},
+    "gpt_oss": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12},
     "gptj": {
         "vocab_size": 96,
         "n_embd": 64,
@@ -218,6 +219,8 @@ class RandomWeights:
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         values = self._values(name, self._shapes[name])
+        if columns is not None:
+            values = values.reshape(-1, values.shape[-1])  # a stack, as a matrix
         values = values if rows is None else values[rows]
         return values if columns is None else values[:, columns]
 

@@ -74,8 +74,15 @@ class NativeFunctions:
     def experts(self, shape: ExpertsShape) -> NativeFunction:
         its = shape.routing
         settings = [shape.inner, ACTIVATIONS[shape.activation], its.chosen, its.is_sigmoid, its.is_normalised]
-        settings += [its.groups, its.chosen_groups, its.group_best, float_bits(its.scale)]
-        return _with_integers(f"mb_experts{self._weights}", *settings)
+        settings += [
+            its.groups,
+            its.chosen_groups,
+            its.group_best,
+            float_bits(its.scale),
+            float_bits(shape.limit),
+        ]
+        name = "mb_experts_with_biases" if shape.has_biases else "mb_experts"
+        return _with_integers(f"{name}{self._weights}", *settings)
 
     def head_products(self, shape: HeadProductsShape) -> NativeFunction:
         settings = [shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs]
@@ -136,7 +143,8 @@ class NativeFunctions:
         if shape.alibi is not None:
             settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]
             settings += map(float_bits, shape.alibi.slopes)
-        return _with_integers(f"mb_attention{self._cache}", *settings)
+        name = "mb_attention_with_sinks" if shape.has_sinks else "mb_attention"
+        return _with_integers(f"{name}{self._cache}", *settings)
 
     def distance_attention(self, shape: AttentionShape, within_step: bool) -> NativeFunction:
         return self._of_heads("mb_relative_attention", shape)

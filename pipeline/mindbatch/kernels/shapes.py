@@ -15,6 +15,7 @@ class AttentionShape:
     scale: the factor on query-key products.
     softcap: scores become softcap * tanh(score / softcap); with 0 they stay.
     alibi: what is added to the products then, of the heads of this rank.
+    has_sinks: each head has a logit that stands in its softmax beside the scores, and adds no value.
     """
 
     heads: int
@@ -24,6 +25,7 @@ class AttentionShape:
     window: int = 0
     alibi: Alibi | None = None
     softcap: float = 0.0
+    has_sinks: bool = False
 
     @property
     def qkv_width(self) -> int:
@@ -35,11 +37,16 @@ class ExpertsShape:
     """The slice of a layer of experts that one rank computes.
 
     inner: width of each expert on this rank, between its two products. activation: of the gate.
+    has_biases: vectors are added to the router's logits and to both products.
+    limit: above 0, gates are at most it and ups within it on both sides, and an up counts as 1 + up; gates
+        and ups take turns in the first product then.
     """
 
     routing: Routing
     inner: int
     activation: str
+    has_biases: bool = False
+    limit: float = 0.0
 
 
 @dataclass(frozen=True)

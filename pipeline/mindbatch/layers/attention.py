@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mindbatch.kernels.operations.attention import attention
@@ -12,6 +13,7 @@ from mindbatch.layers.module import Module
 from mindbatch.layers.rank import Rank
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -27,6 +29,7 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
         window=arch.windows[layer],
         softcap=arch.attention_cap,
         alibi=arch.alibi.of_heads(first, last) if arch.alibi else None,
+        has_sinks=arch.has_sinks,
     )
 
 
@@ -43,10 +46,28 @@ class OfLayer(Module):
 
 
 class PagedAttention(OfLayer):
-    """qkv [T, (heads + 2 * kv_heads) * head_dim] -> [T, heads * head_dim], over the paged cache."""
+    """qkv [T, (heads + 2 * kv_heads) * head_dim] -> [T, heads * head_dim], over the paged cache.
+
+    sinks: the name of their tensor, where the architecture has some.
+    """
+
+    def __init__(self, a: Architecture, layer: int, sinks: str = "") -> None:
+        super().__init__(a, layer)
+        self.source = sinks
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """The sinks, of which each rank has those of its heads."""
+        if self.arch.has_sinks:
+            part = Part(self.source, self.arch.heads)
+            yield TensorSpec(f"{name}.sinks", (part,), Sharding.OUTPUTS, Layout.FLOAT32)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's heads, the layer's cache and the sinks."""
+        super().bind(name, rank)
+        self.sinks = (rank.weights.get(f"{name}.sinks"),) if self.arch.has_sinks else ()
 
     def forward(self, qkv: Any, tokens: Tokens) -> Any:
-        return attention(qkv, *self.cache, *tokens.places, shape=self.shape)
+        return attention(qkv, *self.cache, *tokens.places, *self.sinks, shape=self.shape)
 
 
 class Rotation(OfLayer):

@@ -53,18 +53,37 @@ class ExpertLinears(Linear):
         self.weight = rank.weights.get(f"{name}.weight")
 
 
+class Biases(Module):
+    """A vector of each expert, [experts, width], of which each rank has a slice or all; or one [experts]."""
+
+    def __init__(self, part: Part, sharding: Sharding = Sharding.REPLICATED) -> None:
+        self.part, self.sharding = part, sharding
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """All vectors."""
+        yield TensorSpec(f"{name}.bias", (self.part,), self.sharding, Layout.FLOAT32)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's slice."""
+        self.bias = rank.weights.get(f"{name}.bias")
+
+
 class Mixture(Module):
     """x [T, width] -> the weighted sum of the experts that each row chooses.
 
     up: gate and up of all experts, down: their other matrices. inner: of an expert, between the two.
+    biases: of the router, of up and of down, or none. limit: see `ExpertsShape`.
     """
 
     up: ExpertLinears
     down: ExpertLinears
 
-    def __init__(self, router: Router, routing: Routing, inner: int, activation: str) -> None:
+    def __init__(
+        self, router: Router, routing: Routing, inner: int, activation: str, limit: float = 0.0
+    ) -> None:
         self.router = router
-        self.routing, self.inner, self.activation = routing, inner, activation
+        self.routing, self.inner, self.activation, self.limit = routing, inner, activation, limit
+        self.biases: list[Biases] = []
 
     def stack(self, experts: Sequence[str], width: int, gate_up: Sequence[str], down: str) -> None:
         """The matrices of experts, by where their names begin; gate_up, down: how they end."""
@@ -78,9 +97,13 @@ class Mixture(Module):
         """The rank's slice of every expert."""
         super().bind(name, rank)
         first, last = rank.shard.bounds(self.inner)
-        self.shape, self.shard = ExpertsShape(self.routing, last - first, self.activation), rank.shard
+        settings = (self.activation, bool(self.biases), self.limit)
+        self.shape, self.shard = ExpertsShape(self.routing, last - first, *settings), rank.shard
+        self.added = [each.bias for each in self.biases]
+        if self.added and rank.shard.rank > 0:
+            self.added[-1] = None  # one of the ranks adds that of the sum
 
     def forward(self, x: Any, tokens: Tokens) -> Any:
         its = self.router
-        found = experts(x, its.weight, its.correction, self.up.weight, self.down.weight, shape=self.shape)
-        return reduced(found, self.shard)
+        weights = (its.weight, its.correction, self.up.weight, self.down.weight, *self.added)
+        return reduced(experts(x, *weights, shape=self.shape), self.shard)

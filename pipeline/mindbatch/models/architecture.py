@@ -61,6 +61,7 @@ class Experts:
     has_correction: there is a vector that is added to scores when experts are chosen.
     shared: inner sizes of the networks that compute every row, beside the chosen experts.
     shared_is_gated: each is weighted with the sigmoid of a product of its own with the row.
+    limit: of gates and ups, see `ExpertsShape`; 0 where there is none.
     """
 
     routing: Routing
@@ -69,6 +70,7 @@ class Experts:
     has_correction: bool = False
     shared: tuple[int, ...] = ()
     shared_is_gated: bool = False
+    limit: float = 0.0
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
         """The same of a model of these layers only."""
@@ -102,6 +104,7 @@ class Architecture:
     windows: sliding window of each layer in tokens, 0 for full attention.
     attention_scales: factor on the query-key products of each layer.
     attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
+    has_sinks: each head has a logit of its own in the softmax, see `AttentionShape`.
     tied: the head is the token embedding.
     is_parallel: attention and MLP of a layer read the same x; shares_norm: by one norm.
     adds_normed: what attention and MLP read, the norm of x, is also what they are added to; times
@@ -137,6 +140,7 @@ class Architecture:
     attention_cap: float = 0.0
     logits_cap: float = 0.0
     alibi: Alibi | None = None
+    has_sinks: bool = False
     is_parallel: bool = False
     shares_norm: bool = False
     adds_normed: bool = False

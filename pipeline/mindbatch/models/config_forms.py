@@ -66,6 +66,8 @@ def _spread(found: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
             found.put(inner, whole.pop(inner), f"{place}.{inner}")
     if {**whole, "rope_type": whole.get("rope_type") or "default"} != {"rope_type": "default"}:
         found.put(SCALING, whole, place)
+    else:
+        found.content.setdefault(SCALING, None)  # none, and not a type's default
 
 
 def _one(found: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,8 +183,10 @@ def _read(
         for low, high in ranges:
             yield values(rows=slice(low, high))
     elif part.transposed:
+        above = (part.matrix or 0) * part.inputs  # a stack is read as one matrix below another
+        rows = slice(above + inputs.start, above + inputs.stop)
         for low, high in ranges:
-            yield values(rows=inputs, columns=slice(low, high)).T
+            yield values(rows=rows, columns=slice(low, high)).T
     else:
         for rows in _some_rows(ranges, part.inputs):
             yield values(rows=rows, columns=inputs)

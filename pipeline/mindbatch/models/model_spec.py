@@ -148,9 +148,12 @@ class ModelSpec:
     @property
     def is_gathered(self) -> bool:
         """True where Ascend computes attention by plain operators: see `needs_gathering`."""
-        has_softcap = self.architecture.attention_cap > 0
+        arch = self.architecture
         return needs_gathering(
-            self.architecture.head_dim, is_rounded=self._is_rounded, has_softcap=has_softcap
+            arch.head_dim,
+            is_rounded=self._is_rounded,
+            has_softcap=arch.attention_cap > 0,
+            has_sinks=arch.has_sinks,
         )
 
     def ascend_faults(self, block_size: int) -> Iterator[str]:

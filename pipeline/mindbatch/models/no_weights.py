@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,8 @@ class NoWeights:
     ) -> npt.NDArray[np.float32]:
         """Zeros."""
         shape = self.shapes[name]
+        if columns is not None and len(shape) > 2:
+            shape = (math.prod(shape[:-1]), shape[-1])  # a stack, as a matrix
         if rows is not None:
             shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
         if columns is not None:

@@ -13,12 +13,15 @@ from mindbatch.checkpoint.quantised.compressed import CompressedInt8, Compressed
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.gptq import Gptq
 from mindbatch.checkpoint.quantised.layout import Layout
+from mindbatch.checkpoint.quantised.mxfp4 import Mxfp4, Mxfp4Folder
 from mindbatch.errors import CheckpointError
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.foreign_models import QUANTIZATION
 
 
-def read_layout(config: Mapping[str, Any], source: str, ignored: Collection[str] = ()) -> Layout | None:
+def read_layout(
+    config: Mapping[str, Any], source: str, ignored: Collection[str] = ()
+) -> Layout | Mxfp4 | None:
     """How the matrices of a folder are stored; None where they are floats, or by a method that is not read.
 
     What else the settings hold says how a tool arrived at the numbers; whether these are as they are said to
@@ -49,9 +52,11 @@ def open_whole(
     """The folder of a whole model, its weights floats or quantised.
 
     Raises:
-        ConfigError, CheckpointError: see `ModelFolder`, `QuantisedFolder`, `read_layout`.
+        ConfigError, CheckpointError: see `ModelFolder`, `QuantisedFolder`, `Mxfp4Folder`, `read_layout`.
     """
     layout = read_layout(config, source, ignored)
+    if isinstance(layout, Mxfp4):
+        return Mxfp4Folder(home)
     return ModelFolder(home) if layout is None else QuantisedFolder(home, layout)
 
 
@@ -142,9 +147,10 @@ def _scale_groups(weights: ConfigReader) -> int | None:
     return weights.positive("group_size") if strategy == "group" else None
 
 
-_METHODS: dict[str, Callable[[ConfigReader], Layout]] = {
+_METHODS: dict[str, Callable[[ConfigReader], Layout | Mxfp4]] = {
     "awq": _awq,
     "compressed-tensors": _compressed,
     "gptq": _gptq,
+    "mxfp4": lambda reader: Mxfp4(),
 }
 _FORMATS: dict[str, Callable[[ConfigReader], Layout]] = {"int-quantized": _int8, "pack-quantized": _packed}

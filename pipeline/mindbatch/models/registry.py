@@ -21,12 +21,14 @@ from mindbatch.models.text_part import text_part
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (
     "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "falcon", "gemma",
-    "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite", "llama",
-    "minimind", "mistral", "mixtral", "mt5", "olmo2", "olmo3", "opt", "pangu_alpha", "phi3", "qwen2",
+    "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite",
+    "llama", "minimind", "mistral", "mixtral", "mt5", "olmo2", "olmo3", "opt", "pangu_alpha", "phi3", "qwen2",
     "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2", "t5", "telechat", "telechat3",
 )  # fmt: skip
 HEAD = "lm_head.weight"
-_QUANTISED_BY = "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits) and AWQ (4 bits)"
+_QUANTISED_BY = (
+    "compressed-tensors (int8, and packed in 4 or 8 bits), GPTQ (4 or 8 bits), AWQ (4 bits) and MXFP4 experts"
+)
 
 
 def declaration(model_type: str) -> ModelType:
@@ -96,7 +98,7 @@ def describe(
 
 
 def _is_transposed(specs: Iterable[TensorSpec]) -> bool:
-    return any(part.transposed for spec in specs for part in spec.parts)
+    return any(part.transposed and part.matrix is None for spec in specs for part in spec.parts)
 
 
 def chosen_type(

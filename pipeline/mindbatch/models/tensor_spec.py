@@ -36,6 +36,7 @@ class Part:
     is_shared: when there are fewer units than ranks, neighbours hold the same one (key/value heads).
     run, spacing: where several parts take turns in the source, so many outputs lie together, and the next
         ones begin so much behind them; 0 where all lie together.
+    matrix: the source is a stack of transposed matrices [n, inputs, outputs], of which it is in this one.
     """
 
     source: str
@@ -47,6 +48,7 @@ class Part:
     is_shared: bool = False
     run: int = 0
     spacing: int = 0
+    matrix: int | None = None
 
     def source_ranges(self, low: int, high: int) -> list[Range]:
         """Where the part's outputs low .. high - 1 lie along the outputs of the source, in their order."""
@@ -81,7 +83,9 @@ class Part:
         return self.is_shared and sharding is Sharding.OUTPUTS and size % units == 0
 
     def region(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
-        """The two ranges in the order of the checkpoint's dimensions."""
+        """The two ranges in the order of the checkpoint's dimensions, behind that of the matrix."""
+        if self.matrix is not None:
+            return ((self.matrix, self.matrix + 1), inputs, outputs)
         if self.inputs is None:
             return (outputs,)
         return (inputs, outputs) if self.transposed else (outputs, inputs)
@@ -198,11 +202,17 @@ def source_shapes(specs: Iterable[TensorSpec]) -> Mapping[str, tuple[int, ...]]:
     """The shape of every checkpoint tensor that the specs read."""
     totals: dict[str, int] = {}
     parts: dict[str, Part] = {}
+    stacks: dict[str, tuple[int]] = {}
     for part in (part for spec in specs for part in spec.parts):
         end = part.source_ranges(0, part.outputs)[-1][1]
         totals[part.source] = max(totals.get(part.source, 0), end)
         parts[part.source] = part
-    return {source: part.source_shape(totals[source]) for source, part in parts.items()}
+        if part.matrix is not None:
+            stacks[part.source] = (max(part.matrix + 1, *stacks.get(part.source, (0,))),)
+    return {
+        source: (*stacks.get(source, ()), *part.source_shape(totals[source]))
+        for source, part in parts.items()
+    }
 
 
 def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorSpec]:

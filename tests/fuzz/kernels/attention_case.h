@@ -10,6 +10,7 @@ struct AttentionCase {
   float softcap = 0;
   bool rounds = false;  // products may be of bfloat16: where the instruction set has them
   bool reads_alone = false;  // no keys and values come with the step
+  bool has_sinks = false;
 };
 
 // The arrays of a step; table entries that no token may look at are poison, too.
@@ -103,9 +104,15 @@ struct Attention {
       for (int64_t h = 0; h < a.heads; h++) settings_of.push_back(bits_of(slope_of(h)));
     }
     const Ints settings("attention.settings", {static_cast<int64_t>(settings_of.size())}, settings_of);
-    return call(attend, {qkv, keys, values, slots, rows, tables, lengths, settings, out});
+    if (!a.has_sinks) return call(attend, {qkv, keys, values, slots, rows, tables, lengths, settings, out});
+    std::vector<float> sinks_of;
+    for (int64_t h = 0; h < a.heads; h++) sinks_of.push_back(sink_of(h));
+    const Floats sinks("attention.sinks", {a.heads}, sinks_of);
+    const Operator with_sinks = attend == mb_attention ? mb_attention_with_sinks : mb_attention_with_sinks_bfloat16;
+    return call(with_sinks, {qkv, keys, values, slots, rows, tables, lengths, sinks, settings, out});
   }
 
+  static float sink_of(int64_t head) { return static_cast<float>(head % 5) * 0.75f - 1; }
   static float slope_of(int64_t head) { return 0.9f / static_cast<float>(head + 1); }
   static float nearest_bfloat16(float x) {
     return std::ldexp(std::nearbyint(std::ldexp(x, 8 - std::ilogb(x) - 1)), std::ilogb(x) + 1 - 8);
@@ -131,12 +138,12 @@ struct Attention {
         }
   }
 
-  // What a head of a token sees of positions [first, its length); bias: of a position's score.
+  // What a head of a token sees of positions [first, its length); bias: of a position's score. sink: its logit.
   template <class Bias>
-  std::vector<double> attended(int64_t t, int64_t head, int64_t first, const Bias& bias) const {
+  std::vector<double> attended(int64_t t, int64_t head, int64_t first, const Bias& bias, double sink = -1e300) const {
     const int64_t kv_head = head / (a.heads / a.kv_heads), length = step.lengths[t];
     std::vector<double> sums(static_cast<size_t>(a.head_dim)), scores;
-    double top = -1e300, total = 0;
+    double top = sink, total = 0;
     for (int64_t p = first; p < length; p++) {
       double score = 0;
       for (int64_t d = 0; d < a.head_dim; d++)
@@ -148,6 +155,7 @@ struct Attention {
       top = score > top ? score : top;
     }
     for (double& score : scores) total += score = std::exp(score - top);
+    total += std::exp(sink - top);
     for (int64_t p = first; p < length; p++)
       for (int64_t d = 0; d < a.head_dim; d++)
         sums[d] += scores[p - first] / total * values.values[value_at(slot_of(step.rows[t], p), kv_head, d)];
@@ -156,7 +164,8 @@ struct Attention {
 
   std::vector<double> expected_head(int64_t t, int64_t head) const {
     const int64_t length = step.lengths[t], first = a.window > 0 && length > a.window ? length - a.window : 0;
-    return attended(t, head, first, [&](int64_t position) { return bias_of(head, position); });
+    const auto bias = [&](int64_t position) { return bias_of(head, position); };
+    return attended(t, head, first, bias, a.has_sinks ? sink_of(head) : -1e300);
   }
 
   void check() {

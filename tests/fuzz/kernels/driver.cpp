@@ -27,6 +27,8 @@ std::vector<AttentionCase> attention_cases() {
       {18, 2, 80, 64, 16, {{30, 34}, {63, 1}}, 2, 3},
       {5, 1, 7, 16, 0, {{0, 19}, {300, 3}, {257, 1}}, 1, 0, 1},
       {3, 3, 20, 64, 9, {{0, 35}, {299, 2}}, 0, 1, 2},
+      {6, 2, 10, 16, 7, {{0, 35}, {299, 2}, {40, 1}}, 1, 0, 0, 0, false, false, true},
+      {1, 1, 64, 16, 0, {{0, 3}, {270, 1}}, 0, 0, 0, 0, false, false, true},
   };
 }
 
@@ -83,7 +85,7 @@ void random_attention(Random& random, bool rounds = false) {
   AttentionCase a = {kv_heads * random.between(1, 11), kv_heads, random.one_of<int64_t>({2, 7, 16, 34, 80}),
                      random.one_of<int64_t>({8, 16, 24, 32, 64}), random.one_of<int64_t>({0, 0, 1, 9, 33}),
                      {}, random.between(0, 2), random.between(0, 2), random.one_of<int>({0, 0, 1, 2}),
-                     random.one_of<float>({0, 0, 0.4f, 50}), rounds};
+                     random.one_of<float>({0, 0, 0.4f, 50}), rounds, false, random.next() % 3 == 0};
   for (int64_t i = random.between(1, 3); i > 0; i--)
     a.sequences.push_back({random.between(0, 70), random.between(1, random.one_of<int64_t>({1, 9, 40}))});
   attention_case(random, a);

@@ -6,30 +6,37 @@
 // groups: 1 for a softmax over all experts, else sigmoids with a correction among the best half of the groups.
 struct ExpertCase {
   int64_t rows, hidden, inner, experts, chosen, groups;
+  float limit = 0;  // above 0: gates and ups take turns and are clamped, and there are biases
 };
 
 struct ExpertLayer {
   static constexpr double kLeastLead = 1e-3;  // of chosen scores over others, so that rounding chooses alike
 
   ExpertCase a;
-  Floats router, correction, up, down;
+  Floats router, correction, up, down, router_bias, up_bias, down_bias;
 
   ExpertLayer(Random& random, const ExpertCase& a)
       : a(a), router(drawn(random, "experts.router", {a.experts, a.hidden})),
         correction(drawn(random, "experts.correction", {a.groups > 1 ? a.experts : 1})),
         up(drawn(random, "experts.up", {a.experts, panels(2 * a.inner), a.hidden, kPanelWidth})),
-        down(drawn(random, "experts.down", {a.experts, panels(a.hidden), a.inner, kPanelWidth})) {}
+        down(drawn(random, "experts.down", {a.experts, panels(a.hidden), a.inner, kPanelWidth})),
+        router_bias(drawn(random, "experts.router_bias", {a.experts})),
+        up_bias(drawn(random, "experts.up_bias", {a.experts, 2 * a.inner})),
+        down_bias(drawn(random, "experts.down_bias", {a.experts, a.hidden})) {}
 
   bool is_grouped() const { return a.groups > 1; }
 
   std::vector<int32_t> settings() const {
     const auto groups = static_cast<int32_t>(a.groups);
     return {static_cast<int32_t>(a.inner), 2, static_cast<int32_t>(a.chosen), is_grouped(), 1, groups, (groups + 1) / 2, 1,
-            bits_of(1.5f)};
+            bits_of(1.5f), bits_of(a.limit)};
   }
 
   int run(const Floats& x, const std::vector<int32_t>& its, const Floats& y) const {
-    const Ints settings("experts.settings", {9}, its);
+    const Ints settings("experts.settings", {10}, its);
+    if (a.limit > 0)
+      return call(mb_experts_with_biases,
+                  {x, router, correction, up, down, router_bias, up_bias, down_bias, settings, y});
     return call(mb_experts, {x, router, correction, up, down, settings, y});
   }
 
@@ -37,7 +44,7 @@ struct ExpertLayer {
     std::vector<double> found;
     double sum = 0;
     for (int64_t e = 0; e < a.experts; e++) {
-      double logit = 0;
+      double logit = a.limit > 0 ? router_bias.values[e] : 0;
       for (int64_t k = 0; k < a.hidden; k++) logit += x[k] * double{router.values[e * a.hidden + k]};
       found.push_back(is_grouped() ? 1 / (1 + std::exp(-logit)) : std::exp(logit));
       sum += found.back();
@@ -78,8 +85,17 @@ struct ExpertLayer {
       for (int64_t k = 0; k < a.hidden; k++) sum += x[k] * packed(up, a.hidden, expert * of_up + column, k);
       return sum;
     };
+    const auto biased = [&](int64_t column) { return product(column) + up_bias.values[expert * 2 * a.inner + column]; };
+    const double limit = a.limit;
     std::vector<double> inner;
-    for (int64_t i = 0; i < a.inner; i++) inner.push_back(activated(product(i), 2) * product(a.inner + i));
+    for (int64_t i = 0; i < a.inner; i++) {
+      if (a.limit > 0)
+        inner.push_back(activated(std::min(biased(2 * i), limit), 2) *
+                        (1 + std::clamp(biased(2 * i + 1), -limit, limit)));
+      else
+        inner.push_back(activated(product(i), 2) * product(a.inner + i));
+    }
+    for (int64_t c = 0; c < a.hidden && a.limit > 0; c++) y[c] += weight * down_bias.values[expert * a.hidden + c];
     for (int64_t c = 0; c < a.hidden; c++)
       for (int64_t i = 0; i < a.inner; i++) y[c] += weight * inner[i] * packed(down, a.inner, expert * of_down + c, i);
   }
@@ -118,7 +134,7 @@ inline void expert_case(Random& random, const ExpertCase& a) {
 }
 
 inline void expert_cases(Random& random) {
-  for (const ExpertCase& each : std::vector<ExpertCase>{{1, 1, 1, 1, 1, 1}, {29, 33, 7, 5, 2, 1}, {70, 17, 3, 67, 1, 1}, {9, 20, 16, 12, 3, 4}})
+  for (const ExpertCase& each : std::vector<ExpertCase>{{1, 1, 1, 1, 1, 1}, {29, 33, 7, 5, 2, 1}, {70, 17, 3, 67, 1, 1}, {9, 20, 16, 12, 3, 4}, {29, 33, 7, 5, 3, 1, 0.5f}, {1, 2, 1, 2, 1, 1, 7}})
     expert_case(random, each);
 }
 
@@ -126,5 +142,5 @@ inline void random_expert_case(Random& random) {
   const int64_t groups = random.one_of<int64_t>({1, 1, 2, 4}), experts = groups * random.between(1, 12);
   const int64_t allowed = experts / groups * ((groups + 1) / 2);
   expert_case(random, {random.between(1, 40), random.between(1, 40), random.between(1, 40), experts,
-                       random.between(1, allowed), groups});
+                       random.between(1, allowed), groups, random.one_of<float>({0, 0, 0.3f})});
 }

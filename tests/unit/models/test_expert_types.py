@@ -53,6 +53,25 @@ def test_how_experts_are_chosen() -> None:
     assert (qwen.intermediate_size, mixtral.intermediate_size) == (20, 48)
 
 
+def test_what_configurations_of_gpt_oss_mean() -> None:
+    """Windows, positions and limits; which release's keys are whose."""
+    arch = described("gpt_oss", num_hidden_layers=3, swiglu_limit=2.5)
+    assert arch.experts is not None
+    assert (arch.windows, arch.has_sinks, arch.experts.limit) == ((8, 0, 8), True, 2.5)
+    assert (arch.qkv_bias, arch.output_bias) == (True, True)
+    assert arch.rotary is not None
+    assert arch.rotary.scale > 1  # YaRN, where nothing is said
+    theta = {"rope_theta": 1e4}
+    yarn = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+    yarn |= {"original_max_position_embeddings": 4096}
+    plain = described("gpt_oss", rope_parameters={"rope_type": "default", **theta})
+    assert plain == described("gpt_oss", rope_scaling=None, **theta)
+    assert plain.rotary is not None
+    assert plain.rotary.scale == 1
+    assert described("gpt_oss", rope_parameters=yarn | theta) == described("gpt_oss", **theta)
+    assert described("gpt_oss", experts_per_token=9, initial_context_length=3) == described("gpt_oss")
+
+
 @pytest.mark.parametrize(
     ("model_type", "settings", "said"),
     [
@@ -62,6 +81,10 @@ def test_how_experts_are_chosen() -> None:
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step=0: must be a whole number above 0"),
         ("qwen3_moe", {"n_shared_experts": 1}, "n_shared_experts=1: unknown key"),
         ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "must be a whole number above 0"),
+        ("gpt_oss", {"swiglu_alpha": 1.5}, "swiglu_alpha=1.5: not supported; allowed: 1.702"),
+        ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit=0: must be a number above 0"),
+        ("gpt_oss", {"norm_topk_prob": True}, "norm_topk_prob=true: unknown key"),
+        ("gpt_oss", {"sliding_window": None}, "sliding_window=null: must be a whole number above 0"),
         ("glm4_moe", {"n_group": 3}, "n_group=3: must divide the 4 experts"),
         ("glm4_moe", {"n_group": 4, "topk_group": 2}, "must leave at least 2 experts in a group"),
         ("glm4_moe", {"n_group": 2, "topk_group": 3}, "topk_group=3: must be at most n_group=2"),

@@ -21,7 +21,7 @@ def quantised(**settings: Any) -> dict[str, Any]:
             quantised(quant_method="hqq", bits=4),
             "quantised (HQQ, 4 bits), which are not read (read are compressed-tensors (int8",
         ),
-        (quantised(quant_method="torchao"), "AWQ (4 bits)); take the folder of the original model"),
+        (quantised(quant_method="torchao"), "MXFP4 experts); take the folder of the original model"),
         (quantised(quant_method="bitsandbytes", load_in_8bit=True), "quantised (bitsandbytes, 8 bits)"),
         (quantised(quant_method="fp8", weight_block_size=[128, 128]), "quantised (FP8)"),
         (quantised(group_size=64, bits=4), "quantised (MLX, 4 bits)"),

@@ -43,7 +43,7 @@ def holdings(spec: TensorSpec, piece: TensorSlice) -> Counter[tuple[str, int, in
         left, right = part.input_bounds(spec.sharding, piece)
         for start, stop in part.source_ranges(low, high):
             held.update(
-                (part.source, output, column)
+                (f"{part.source} {part.matrix}", output, column)
                 for output in range(start, stop)
                 for column in range(left, right)
             )
@@ -52,7 +52,7 @@ def holdings(spec: TensorSpec, piece: TensorSlice) -> Counter[tuple[str, int, in
 
 def all_elements(spec: TensorSpec) -> set[tuple[str, int, int]]:
     return {
-        (part.source, output, column)
+        (f"{part.source} {part.matrix}", output, column)
         for part in spec.parts
         for start, stop in part.source_ranges(0, part.outputs)
         for output in range(start, stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,8 @@ def read_float32(
     process with SIGBUS when somebody truncates it; a read tells.)
 
     CheckpointError for another dtype, or when the file cannot be read any more; ValueError for `rows` or
-    `columns` outside the tensor or with a step, or `columns` of what is no matrix.
+    `columns` outside the tensor or with a step, or `columns` of what is no matrix. With `columns`, a stack of
+    matrices is read as one, each below the other.
     """
     return _read(file, name, rows, columns, is_widened=True)
 
@@ -140,6 +142,8 @@ def _read(
         raise CheckpointError(
             f"{file.path}: tensor {shown(name)}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}"
         )
+    if columns is not None and len(info.shape) > 2:
+        info = replace(info, shape=(math.prod(info.shape[:-1]), info.shape[-1]))
     first, shape = _rows_of(info, rows)
     dtype = np.float32 if is_widened else array_type(info.dtype)
     if columns is not None and (bounds := _range_of(info, columns, 1)) != (0, info.shape[1]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard, joined_segments
 from mindbatch.checkpoint.placement.regions import Region
@@ -107,7 +107,22 @@ def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, ShardedParts]:
 
 
 def _shard(parts: ShardedParts, rank: TensorSlice) -> Shard:
-    """What a rank holds: the parts' outputs in the order of the full tensor, each part divided by itself."""
+    """What a rank holds of a tensor: of a matrix, or of each of a stack."""
+    if parts[0][0].matrix is None:
+        return _shard_of_matrix(parts, rank)
+    by_matrix = groupby(sorted(parts, key=_matrix), _matrix)
+    shards = [_shard_of_matrix([*its], rank) for _, its in by_matrix]
+    segments = [segment for shard in shards for segment in shard.segments]
+    shape = (len(shards), *shards[0].shape[1:])
+    return Shard(shape, joined_segments(segments))
+
+
+def _matrix(sharded: tuple[Part, Sharding]) -> int:
+    return sharded[0].matrix or 0
+
+
+def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
+    """The parts' outputs in the order of the full tensor, each part divided by itself."""
     segments: list[Segment] = []
     padding: list[Region] = []
     [part, sharding], end = parts[0], 0

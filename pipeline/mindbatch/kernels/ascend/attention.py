@@ -35,7 +35,7 @@ class AscendAttention(nn.Cell):
         block_tables: Tensor,
         *sequences: Tensor,
     ) -> Tensor:
-        """sequences: lengths, queries, mask, positions."""
+        """sequences: lengths, queries, mask, positions, and sinks where the shape has some."""
         query, key, value = mint.split(qkv, self.widths, -1)
         query = ops.depend(query, self.write(key, value, key_cache, value_cache, slots))
         return self.attend(query, key, value, (key_cache, value_cache, block_tables), sequences)
@@ -109,14 +109,18 @@ class PlainAttention(AscendAttention):
     ) -> Tensor:
         keys, values, tables = cached
         heads = query.reshape(-1, self.heads, self.head_dim)
-        y = self.over(heads, ops.gather(keys, tables, 0), ops.gather(values, tables, 0), sequences[0])
+        lengths, _, _, _, *sinks = sequences
+        y = self.over(heads, ops.gather(keys, tables, 0), ops.gather(values, tables, 0), lengths, *sinks)
         return ops.cast(y, query.dtype)
 
 
 def is_plain(shape: AttentionShape) -> bool:
     """Whether PlainAttention computes it."""
     is_rounded = shape.alibi is not None and shape.alibi.is_rounded
-    return needs_gathering(shape.head_dim, is_rounded=is_rounded, has_softcap=shape.softcap > 0)
+    has_softcap, has_sinks = shape.softcap > 0, shape.has_sinks
+    return needs_gathering(
+        shape.head_dim, is_rounded=is_rounded, has_softcap=has_softcap, has_sinks=has_sinks
+    )
 
 
 class AscendCacheWriter(nn.Cell):

@@ -5,7 +5,7 @@ The operators and their arguments are those with which MindFormers 1.9 runs such
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
 from mindbatch.kernels.shapes import ExpertsShape, Routing
@@ -24,17 +24,37 @@ class Experts(nn.Cell):
         self.experts = shape.routing.experts
         self.router = Router(shape.routing)
         self.activation = activation
+        self.inner, self.limit = shape.inner, shape.limit
         self.sort = ops.auto_generate.MoeInitRoutingV2()
         self.product = ops.auto_generate.GroupedMatmulV4()
         self.combine = ops.auto_generate.MoeTokenUnpermute()
 
-    def construct(self, x: Tensor, router: Tensor, correction: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        weights, chosen = self.router(x, router, correction)
+    def construct(
+        self, x: Tensor, router: Tensor, correction: Tensor, up: Tensor, down: Tensor, *biases: Tensor
+    ) -> Tensor:
+        weights, chosen = self.router(x, router, correction, *biases[:1])
         rows, places, counts, _ = self.sort(x, chosen, 0, 0, self.experts, 0, _COUNTS, True)
         counts = ops.cast(counts, mstype.int64)
-        active = self.activation(self._of_each(rows, up, counts))
-        outputs = self._of_each(active, down, counts)
+        gate_up = self._biased(self._of_each(rows, up, counts), chosen, *biases[1:2])
+        if self.limit > 0:
+            gate_up = self._clamped(gate_up)
+        outputs = self._biased(self._of_each(self.activation(gate_up), down, counts), chosen, *biases[2:])
         return self.combine(outputs, places, ops.cast(weights, x.dtype), False, None)
+
+    def _biased(self, rows: Tensor, chosen: Tensor, *bias: Tensor) -> Tensor:
+        """Rows in order of expert, each plus the vector of its expert, where there are vectors."""
+        if len(bias) == 0 or bias[0].ndim == 1:
+            return rows
+        experts = ops.cast(ops.sort(_float32(chosen.reshape(-1)))[0], mstype.int32)
+        return rows + ops.cast(ops.gather(bias[0], experts, 0), rows.dtype)
+
+    def _clamped(self, gate_up: Tensor) -> Tensor:
+        """See `operations.experts.clamped`."""
+        pairs = gate_up.reshape(-1, self.inner, 2)
+        gates, ups = mint.narrow(pairs, 2, 0, 1), mint.narrow(pairs, 2, 1, 1)
+        gates = ops.clamp(gates, None, self.limit)
+        ups = ops.clamp(ups, -self.limit, self.limit) + 1.0
+        return ops.cat((gates, ups), 1).reshape(gate_up.shape)
 
     def _of_each(self, rows: Tensor, matrices: Tensor, counts: Tensor) -> Tensor:
         """Rows [n, inputs] in order of expert times the matrix [inputs, outputs] of theirs."""
@@ -59,9 +79,9 @@ _WORSE = 1e30  # what experts of other groups score less
 
 
 class Router(nn.Cell):
-    """Cell (x [T, width], router [experts, width], correction) -> weights float32 and experts int32, [T, k].
+    """Cell (x [T, width], router [experts, width], correction, bias) -> weights and experts [T, k].
 
-    All is computed in float32. Of equal scores MindSpore's TopK takes the first.
+    All is computed in float32, and the experts are int32. Of equal scores MindSpore's TopK takes the first.
     """
 
     def __init__(self, routing: Routing) -> None:
@@ -69,9 +89,13 @@ class Router(nn.Cell):
         self.routing = routing
         self.logits = ops.MatMul(transpose_b=True)
 
-    def construct(self, x: Tensor, router: Tensor, correction: Tensor) -> tuple[Tensor, Tensor]:
+    def construct(
+        self, x: Tensor, router: Tensor, correction: Tensor, *bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
         its = self.routing
         logits = self.logits(_float32(x), _float32(router))
+        if len(bias) > 0:
+            logits = logits + _float32(bias[0])
         scores = ops.sigmoid(logits) if its.is_sigmoid else ops.softmax(logits, -1)
         candidates = scores + _float32(correction)
         if its.groups > 1:

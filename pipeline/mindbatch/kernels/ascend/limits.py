@@ -22,12 +22,12 @@ ALIBI_NUMBERS = 16
 """Numbers more that a head has with ALiBi: see `mindbatch.kernels.ascend.alibi`."""
 
 
-def needs_gathering(head_dim: int, *, is_rounded: bool, has_softcap: bool) -> bool:
+def needs_gathering(head_dim: int, *, is_rounded: bool, has_softcap: bool, has_sinks: bool = False) -> bool:
     """Whether attention is one that the fused operators do not compute, so that plain ones do.
 
-    is_rounded: of ALiBi. has_softcap: scores are capped.
+    is_rounded: of ALiBi. has_softcap: scores are capped. has_sinks: see `AttentionShape`.
     """
-    return head_dim > LARGEST_HEAD or is_rounded or has_softcap
+    return head_dim > LARGEST_HEAD or is_rounded or has_softcap or has_sinks
 
 
 def most_gathered_tokens(seq_length: int, numbers: int) -> int:

@@ -120,6 +120,8 @@ NEVER = -3.0e38  # a score that exp turns into 0
 class GatheredAttention(nn.Cell):
     """Queries [T, heads, head_dim], keys and values [T, W, block_size, kv_heads, head_dim], lengths [T].
 
+    sinks: [heads], where the shape has some.
+
     Returns [T, heads * head_dim] in float32, in which all of it is computed.
     """
 
@@ -134,7 +136,9 @@ class GatheredAttention(nn.Cell):
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.weigh = ops.BatchMatMul()
 
-    def construct(self, queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+    def construct(
+        self, queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, *sinks: Tensor
+    ) -> Tensor:
         tokens, context = queries.shape[0], keys.shape[1] * keys.shape[2]
         batch, group = tokens * self.kv_heads, self.heads // self.kv_heads
         grouped = ops.cast(queries, mstype.float32).reshape(batch, group, self.head_dim)
@@ -150,7 +154,13 @@ class GatheredAttention(nn.Cell):
         if self.window > 0:
             visible = ops.logical_and(visible, positions >= limits - self.window)
         scores = ops.where(visible.expand_dims(1), scores, NEVER)
-        weights = ops.softmax(scores, -1).reshape(batch, group, context)
+        if len(sinks) > 0:
+            apart = ops.broadcast_to(sinks[0].reshape(1, self.heads, 1), (tokens, self.heads, 1))
+            scores = ops.cat((scores, apart), -1)
+        weights = ops.softmax(scores, -1)
+        if len(sinks) > 0:
+            weights = mint.narrow(weights, -1, 0, context)
+        weights = weights.reshape(batch, group, context)
         return self.weigh(weights, values).reshape(tokens, self.heads * self.head_dim)
 
     def _biases(self, positions: Tensor, limits: Tensor) -> Tensor:

@@ -198,7 +198,7 @@ inline void begin_tile(const AttentionArgs& a, const QueryTile& tile, const Tile
     const int64_t token = tile.first_token + q / tile.heads, head = tile.first_head + q % tile.heads;
     const float* from = a.qkv + token * width + head * a.head_dim;
     for (int64_t d = 0; d < a.head_dim; d++) m.queries[q * a.head_dim + d] = from[d] * a.scale;
-    m.running[q] = {kNoScore, 0};
+    m.running[q] = a.sinks ? Running{a.sinks[head], 1} : Running{kNoScore, 0};
     __builtin_memset(m.result + q * a.padded_head_dim, 0, static_cast<size_t>(a.padded_head_dim) * 4);
   }
 }

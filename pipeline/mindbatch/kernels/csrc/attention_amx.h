@@ -69,6 +69,9 @@ inline void begin_span(const AmxSpan& s) {
     for (int64_t d = 0; d < s.width(); d += kPairRow, to += kTileBytes)
       store_ints(to, MB_ROUND(load_of(from, d, a.head_dim) * a.scale, load_of(from, d + kLanes, a.head_dim) * a.scale));
     s.running[q] = {Vec{}, kNoScore};
+    if (!a.sinks) continue;
+    s.running[q].sums[0] = 1;
+    s.running[q].top = a.sinks[s.head(q)];
   }
   __builtin_memset(s.result, 0, static_cast<size_t>(s.count * s.width()) * sizeof(float));
 }

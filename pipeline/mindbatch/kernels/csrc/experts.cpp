@@ -14,9 +14,10 @@ constexpr int64_t kRowsOfTask = 64;  // at least, where an expert's rows are cut
 constexpr int64_t kTasksOfThread = 4;
 constexpr int64_t kRoutedAtOnce = 8;
 
-// The matrices of all experts, each beginning with a panel of its own.
+// The matrices of all experts, each beginning with a panel of its own, and what is added to their products.
 struct ExpertWeights {
   const char *up, *down;  // [experts]([2 * inner, hidden]), the gates first, and [experts]([hidden, inner])
+  const float *up_bias, *down_bias;  // [experts, 2 * inner] and [experts, hidden], or null
   int64_t hidden, inner;
   WeightKind kind;
 
@@ -76,24 +77,50 @@ struct Rows {
   float *hidden, *up, *inner;
 };
 
-void compute(const Task& task, const ExpertWeights& weights, Activation activation, const float* x, const int32_t* rows,
+// How a gate and an up become one number. limit: above 0, gates and ups take turns; a gate becomes at most the limit,
+// and an up 1 + what is within it on both sides.
+struct Gating {
+  Activation activation;
+  float limit;
+};
+
+// A row of gates and ups in turns -> its gates, then its ups. gates: memory for as many.
+void clamp_row(float* row, int64_t inner, float limit, float* gates) {
+  for (int64_t i = 0; i < inner; i++) gates[i] = row[2 * i] > limit ? limit : row[2 * i];
+  for (int64_t i = inner - 1; i >= 0; i--) {  // from behind, where nothing is written that is still to be read
+    const float up = row[2 * i + 1];
+    row[inner + i] = 1 + (up > limit ? limit : up < -limit ? -limit : up);
+  }
+  std::memcpy(row, gates, static_cast<size_t>(inner) * sizeof(float));
+}
+
+const float* bias_of(const float* biases, int64_t expert, int64_t width) {
+  return biases ? biases + expert * width : nullptr;
+}
+
+void compute(const Task& task, const ExpertWeights& weights, const Gating& gating, const float* x, const int32_t* rows,
              const Rows& memory) {
   const int64_t hidden = weights.hidden, inner = weights.inner;
   float *inputs = memory.hidden + task.first * hidden, *up = memory.up + task.first * 2 * inner;
   float* active = memory.inner + task.first * inner;
   for (int64_t i = 0; i < task.count; i++)
     std::memcpy(inputs + i * hidden, x + rows[task.first + i] * hidden, static_cast<size_t>(hidden) * 4);
-  product(inputs, weights.up_of(task.expert), up, task.count, hidden, 2 * inner, weights.kind);
-  table->activation({up, active, task.count, inner, activation, true});
-  product(active, weights.down_of(task.expert), inputs, task.count, inner, hidden, weights.kind);
+  const auto linear = table->linear[weights.kind];
+  const float* up_bias = bias_of(weights.up_bias, task.expert, 2 * inner);
+  linear({inputs, weights.up_of(task.expert), up_bias, up, task.count, hidden, 2 * inner});
+  if (gating.limit > 0)
+    for (int64_t i = 0; i < task.count; i++) clamp_row(up + i * 2 * inner, inner, gating.limit, active + i * inner);
+  table->activation({up, active, task.count, inner, gating.activation, true});
+  const float* down_bias = bias_of(weights.down_bias, task.expert, hidden);
+  linear({active, weights.down_of(task.expert), down_bias, inputs, task.count, inner, hidden});
 }
 
 // Each task on one thread; where there are few, one after another on all of them. A row's bits are the same.
-void compute_all(const Groups& groups, const ExpertWeights& weights, Activation activation, const float* x,
+void compute_all(const Groups& groups, const ExpertWeights& weights, const Gating& gating, const float* x,
                  const Rows& memory) {
   const auto count = static_cast<int64_t>(groups.tasks.size());
   auto body = [&](int64_t task, int) {
-    compute(groups.tasks[static_cast<size_t>(task)], weights, activation, x, groups.rows.data(), memory);
+    compute(groups.tasks[static_cast<size_t>(task)], weights, gating, x, groups.rows.data(), memory);
   };
   if (count < 2 * num_threads()) {
     for (int64_t task = 0; task < count; task++) body(task, 0);
@@ -118,14 +145,16 @@ float as_float(int32_t bits) {
   return value;
 }
 
-int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind) {
-  const int32_t* settings = ints(params[5]);
+int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind, bool has_biases) {
+  const int last = has_biases ? 8 : 5;
+  const auto bias = [&](int index) { return has_biases ? optional(params, shapes, ndims, index) : nullptr; };
+  const int32_t* settings = ints(params[last]);
   const Routing routing = {shapes[1][0], settings[2], settings[3] != 0, settings[4] != 0,
                            settings[5], settings[6], settings[7], as_float(settings[8])};
   if (!is_possible(routing)) return kOutside;
   const int64_t rows = shapes[0][0], hidden = shapes[0][1], inner = settings[0];
-  const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), hidden, inner,
-                                 kind};
+  const ExpertWeights weights = {static_cast<const char*>(params[3]), static_cast<const char*>(params[4]), bias(6),
+                                 bias(7), hidden, inner, kind};
   PoolLock lock;
   static auto& groups = *new Groups;
   static auto& memory = *new std::vector<float>;
@@ -134,13 +163,16 @@ int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind
   memory.resize(std::max(memory.size(), logits + places * static_cast<size_t>(hidden + 3 * inner)));
   const float* x = floats(params[0]);
   table->router({x, floats(params[1]), memory.data(), rows, hidden, routing.experts});
+  if (const float* added = bias(5))
+    for (size_t i = 0; i < logits; i++) memory[i] += added[i % static_cast<size_t>(routing.experts)];
   groups.choose(routing, optional(params, shapes, ndims, 2), memory.data(), rows);
   Rows its;
   its.hidden = memory.data() + logits;
   its.up = its.hidden + places * static_cast<size_t>(hidden);
   its.inner = its.up + places * static_cast<size_t>(2 * inner);
-  compute_all(groups, weights, static_cast<Activation>(settings[1]), x, its);
-  table->weighted_sum({its.hidden, groups.weights.data(), groups.places.data(), static_cast<float*>(params[6]), rows,
+  compute_all(groups, weights, {static_cast<Activation>(settings[1]), as_float(settings[9])}, x, its);
+  table->weighted_sum({its.hidden, groups.weights.data(), groups.places.data(), static_cast<float*>(params[last + 1]),
+                       rows,
                        routing.chosen, hidden});
   return 0;
 }
@@ -153,9 +185,12 @@ using namespace mindbatch;
 // x [rows, hidden], router [experts, hidden] float32, correction [experts] or [1], packed up and down of all experts,
 // settings -> y [rows, hidden]
 // settings: int32 [inner, activation, chosen, sigmoid, normalised, groups, chosen groups, best of a group, bits of the
-// float scale]. Fails when they contradict each other.
-#define MB_EXPERTS(name, kind) \
-  MB_OP(name) { return experts_of_step(params, shapes, ndims, kind); }
-MB_EXPERTS(mb_experts, kFloat32)
-MB_EXPERTS(mb_experts_bfloat16, kBfloat16)
-MB_EXPERTS(mb_experts_int8, kInt8)
+// float scale, and of the float limit]. Fails when they contradict each other.
+// Where there are biases, they stand before the settings: of the router [experts], of up [experts, 2 * inner] and of down
+// [experts, hidden], each or [1].
+#define MB_EXPERTS(suffix, kind)                                                                      \
+  MB_OP(mb_experts##suffix) { return experts_of_step(params, shapes, ndims, kind, false); }           \
+  MB_OP(mb_experts_with_biases##suffix) { return experts_of_step(params, shapes, ndims, kind, true); }
+MB_EXPERTS(, kFloat32)
+MB_EXPERTS(_bfloat16, kBfloat16)
+MB_EXPERTS(_int8, kInt8)

@@ -89,7 +89,7 @@ ActivationArgs activation_arguments(void** params, int64_t** shapes, float* y, i
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 14; }
+MB_EXPORT int mb_interface() { return 15; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }
@@ -137,24 +137,29 @@ MB_EMBED(mb_embed_int8, kInt8)
 // settings: int32 [heads, head_dim, window, bits of the float scale and of the float softcap, whether products may be
 // rounded], and with ALiBi:
 // rounded, bits of the float factor, and of each head's slope
+// Where it has sinks, they stand before the settings: float [heads].
 // Fails, with nothing written, when a slot, a block or a table row is outside.
-static int attend(void** params, int64_t** shapes, bool rounded_cache) {
+static int attend(void** params, int64_t** shapes, bool rounded_cache, bool has_sinks) {
   PoolLock lock;
-  const int32_t* settings = ints(params[7]);
-  const bool has_alibi = shapes[7][0] > 6;
+  const int last = has_sinks ? 8 : 7;
+  const int32_t* settings = ints(params[last]);
+  const bool has_alibi = shapes[last][0] > 6;
   const AttentionArgs arguments = {
       floats(params[0]), params[1], params[2], ints(params[3]),
-      ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[8]), shapes[0][0],
+      ints(params[4]), ints(params[5]), ints(params[6]), static_cast<float*>(params[last + 1]), shapes[0][0],
       settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[5][1], settings[2],
       as_float(settings[3]), rounded_cache, as_float(settings[4]),
-      has_alibi ? floats(params[7]) + 8 : nullptr, has_alibi ? as_float(settings[7]) : 0,
-      has_alibi && settings[6] != 0, nullptr, nullptr, nullptr, 0};
+      has_alibi ? floats(params[last]) + 8 : nullptr, has_alibi ? as_float(settings[7]) : 0,
+      has_alibi && settings[6] != 0, nullptr, nullptr, nullptr, 0, has_sinks ? floats(params[7]) : nullptr};
+  if (has_sinks && shapes[7][0] != arguments.heads) return kOutside;
   if (!within_caches(arguments, shapes[1][0], shapes[5][0])) return kOutside;
   (settings[5] ? table->rounded_attention : table->attention)(arguments);
   return 0;
 }
-MB_OP(mb_attention) { return attend(params, shapes, false); }
-MB_OP(mb_attention_bfloat16) { return attend(params, shapes, true); }
+MB_OP(mb_attention) { return attend(params, shapes, false, false); }
+MB_OP(mb_attention_bfloat16) { return attend(params, shapes, true, false); }
+MB_OP(mb_attention_with_sinks) { return attend(params, shapes, false, true); }
+MB_OP(mb_attention_with_sinks_bfloat16) { return attend(params, shapes, true, true); }
 
 // The attention of encoder-decoders, where a token sees positions [first, length) with a bias by distance:
 // qkv, key cache, value cache, slots, rows, block tables, lengths, firsts, positions, bias [heads, 2 * farthest + 1],

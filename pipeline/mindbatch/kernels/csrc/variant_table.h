@@ -86,6 +86,7 @@ struct AttentionArgs {
   const int32_t* positions;    // [tokens]: its own, for distance_bias
   const float* distance_bias;  // [heads, 2 * farthest + 1]: added to a score by key - own position, from -farthest on
   int64_t farthest;            // what lies further away has the bias of the farthest
+  const float* sinks = nullptr;  // [heads], or null: a logit of each head's softmax that has no value
 };
 
 // Which two numbers of a head are a pair: rotary_dim / 2 apart, neighbours, or as the first within each half of the head.

@@ -31,12 +31,15 @@ def attention(
     rows: IntArray,
     tables: IntArray,
     lengths: IntArray,
+    sinks: Array | None = None,
     *,
     shape: AttentionShape,
 ) -> FloatArray:
     """qkv [T, (heads + 2 * kv_heads) * head_dim] -> [T, heads * head_dim].
 
-    The step's keys and values are written to the cache before any token attends.
+    The step's keys and values are written to the cache before any token attends. sinks: [heads], given where
+    the shape has some: the logit that takes its share of each softmax (Xiao et al., "Efficient Streaming
+    Language Models with Attention Sinks", 2023, with a logit in place of a token).
     """
     heads = qkv.reshape(len(qkv), -1, shape.head_dim)
     queries, own = heads[:, : shape.heads], heads[:, shape.heads :]
@@ -54,7 +57,7 @@ def attention(
         visible = positions < seen
         if shape.window:
             visible &= positions >= seen - shape.window
-        y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)))
+        y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)), sinks)
     return y.reshape(len(qkv), -1)
 
 
@@ -157,11 +160,15 @@ def _products(queries: FloatArray, keys: FloatArray, shape: AttentionShape) -> F
     return scores.reshape(tokens, -1, len(keys)) * np.float32(shape.scale)
 
 
-def _weighed(scores: FloatArray, visible: Array, values: FloatArray) -> FloatArray:
+def _weighed(
+    scores: FloatArray, visible: Array, values: FloatArray, sinks: Array | None = None
+) -> FloatArray:
     """Softmax of scores [T, heads, P] where visible [T, P], times values: [T, heads, head_dim]."""
     scores = np.where(visible[:, None], scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
+    apart = np.full((1, 1, 1), -np.inf, np.float32) if sinks is None else sinks.reshape(1, -1, 1)
+    top = np.maximum(scores.max(-1, keepdims=True), apart)
+    weights = np.exp(scores - top)
+    weights /= weights.sum(-1, keepdims=True) + np.exp(apart - top)
     grouped = weights.reshape(len(weights), values.shape[1], -1, len(values))
     found: FloatArray = np.einsum("tkgp,pkd->tkgd", grouped, values, optimize=True)
     return found.reshape(len(weights), -1, values.shape[2])

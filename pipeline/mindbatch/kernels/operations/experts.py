@@ -15,22 +15,43 @@ _LEAST = np.float32(1e-20)  # is added to a sum that is divided by
 
 @operation()
 def experts(
-    x: FloatArray, router: Array, correction: Array | None, up: Array, down: Array, *, shape: ExpertsShape
+    x: FloatArray,
+    router: Array,
+    correction: Array | None,
+    up: Array,
+    down: Array,
+    router_bias: Array | None = None,
+    up_bias: Array | None = None,
+    down_bias: Array | None = None,
+    *,
+    shape: ExpertsShape,
 ) -> FloatArray:
     """router [experts, width], correction [experts] or None: float32 -> [T, width].
 
     up, down: packed stacks of [2 * inner, width], the gate first, and [width, inner] of each expert.
+    Biases, where the shape has some: [experts], [experts, 2 * inner], [experts, width], each or None.
     The weighted outputs of a row's experts are added in the order of the experts.
     """
-    weights, chosen = routed(x @ router.T, correction, shape.routing)
+    logits = x @ router.T if router_bias is None else x @ router.T + router_bias
+    weights, chosen = routed(logits, correction, shape.routing)
     y = np.zeros_like(x)
     ups = up.reshape(-1, 2 * shape.inner, x.shape[1])
     downs = down.reshape(-1, x.shape[1], shape.inner)
     for expert in np.unique(chosen):
         rows, place = np.nonzero(chosen == expert)
-        active = activation(x[rows] @ ups[expert].T, kind=shape.activation, gated=True)
-        y[rows] += (active @ downs[expert].T) * weights[rows, place][:, None]
+        gate_up = x[rows] @ ups[expert].T if up_bias is None else x[rows] @ ups[expert].T + up_bias[expert]
+        if shape.limit:
+            gate_up = clamped(gate_up, shape.limit)
+        found = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
+        found = found if down_bias is None else found + down_bias[expert]
+        y[rows] += found * weights[rows, place][:, None]
     return y
+
+
+def clamped(gate_up: FloatArray, limit: float) -> FloatArray:
+    """Gates and ups [T, 2 * inner] in turns -> the gates, then the ups, as `ExpertsShape.limit` says."""
+    gates, ups = np.minimum(gate_up[:, ::2], limit), np.clip(gate_up[:, 1::2], -limit, limit)
+    return np.concatenate((gates, ups + np.float32(1)), 1).astype(np.float32)
 
 
 def routed(logits: FloatArray, correction: Array | None, routing: Routing) -> tuple[FloatArray, IntArray]:
