@@ -29,7 +29,7 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
 from mindbatch.replicas.connection import Message
-from mindbatch.replicas.meeting_place import needs_world, refuse_apart, shares_memory
+from mindbatch.replicas.meeting_place import joins_mpi, needs_world, refuse_apart, shares_memory
 from mindbatch.replicas.node_agent import connection_to_front, serve_front
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
@@ -58,8 +58,8 @@ def load_replicas(
     """
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
-    setup: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
-    refuse_apart(setup, model, runtime)
+    setup: JobSetup = config.job_setup or set_up_job(config)
+    refuse_apart(setup, model, runtime, config.launch.max_restarts)
     outlined = outline(model, runtime, topology.part_of(0), config.lora)
     if not setup.place.is_front:
         return _following(config, setup, outlined, notice, logs)
@@ -102,6 +102,12 @@ def load_replicas(
     known = outlined.adapters.known
     kernels = ", ".join(sorted(remote.kernels))
     return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes, known, kernels)
+
+
+def set_up_job(config: ModelTaskConfig) -> JobSetup:
+    """How the processes of a configuration are to be started; errors: see `set_up`."""
+    setup = set_up(config.launch, topology_of(config.parallel), os.environ)
+    return replace(setup, joins_mpi=joins_mpi(setup, config.model, config.runtime))
 
 
 def _shared(
