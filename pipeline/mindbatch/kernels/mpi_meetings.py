@@ -28,6 +28,7 @@ _Function = ctypes.CFUNCTYPE(
 )
 """`EntryPoint` of csrc/program.h."""
 _DONE, _FAILED = 0, 1
+_SECONDS_TO_LEAVE = 2
 
 
 class MpiMeetings:
@@ -114,8 +115,11 @@ def _floats(address: int, shape: Any) -> FloatArray:
 
 
 def _leave(number: int, _: Any) -> None:
-    """Ends as by this signal, but leaves MPI before: else mpirun takes the end of the job for a failure."""
-    signal.signal(number, signal.SIG_IGN)
-    MPI.Finalize()
+    """Ends as by this signal, but leaves MPI before: else mpirun takes the end of the job for a failure.
+
+    Who leaves waits for the others, which may not have been told to end: SIGALRM bounds that.
+    """
     signal.signal(number, signal.SIG_DFL)
+    signal.alarm(_SECONDS_TO_LEAVE)
+    MPI.Finalize()  # keeps Python's lock
     os.kill(os.getpid(), number)

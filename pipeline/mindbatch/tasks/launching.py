@@ -67,8 +67,10 @@ def _tell(lines: list[str]) -> int:
 
 def _serve(config: ModelTaskConfig, setup: JobSetup) -> int:
     from mindbatch.replicas.load import node_logs
+    from mindbatch.replicas.meeting_place import refuse_apart
     from mindbatch.replicas.node_agent import serve_node
 
+    refuse_apart(setup, config.model, config.runtime, config.launch.max_restarts)
     ranks, (host, port) = setup.place.ranks, setup.place.meeting
     where = "on this host" if setup.place.is_on_one_host else f"at {host}:{port}"
     say(f"node {setup.place.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 {where}")
