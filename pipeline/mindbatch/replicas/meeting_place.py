@@ -49,13 +49,14 @@ def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig, ma
         return
     sizes = f"parallel.model_parallel={topology.model_parallel}, pipeline_stage={topology.pipeline_stage}"
     besides = (
-        "parallel.data_parallel of replicas that are whole on each host (launch.local_worker_num a multiple of "
-        f"{topology.replica_size}), model.quantization=int8 for a model that is smaller, and Ascend"
+        "parallel.data_parallel of replicas that are whole on each host (launch.local_worker_num a multiple "
+        f"of {topology.replica_size}), model.quantization=int8 for a model that is smaller, and Ascend"
     )
     if not shares_memory(setup) and not setup.joins_mpi:
         raise ConfigError(
             f"{sizes}: on a CPU the ranks of a replica meet in the memory of one host, and here they may be "
-            f"on several; allowed: mpirun of Open MPI with a copy of the command for each rank, and mpi4py; {besides}"
+            "on several; allowed: mpirun of Open MPI, which starts a copy of the command for each rank, and "
+            f"mpi4py; {besides}"
         )
     if setup.joins_mpi and find_spec("mpi4py") is None:
         raise ConfigError(
