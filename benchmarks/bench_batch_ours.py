@@ -10,7 +10,7 @@ from bench_process import serve
 from mindbatch import LLM, DecodingParams
 from mindbatch.config.environment import prepare_environment
 from mindbatch.engine.engine import StepResult
-from mindbatch.kernels.native_library import describe
+from mindbatch.kernels.native_library import library_text
 from mindbatch.prompts.prompts import Prompt
 
 
@@ -90,7 +90,7 @@ def main() -> None:
         block_size=block_size,
         num_threads=threads,
     )
-    serve(f"MindSpore {mindspore.__version__}, kernels {describe()}", Bench(llm).answer)
+    serve(f"MindSpore {mindspore.__version__}, kernels {library_text()}", Bench(llm).answer)
 
 
 if __name__ == "__main__":

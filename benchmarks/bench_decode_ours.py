@@ -13,8 +13,9 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.kernels.native_library import describe
-from mindbatch.loading.build import load_model
+from mindbatch.kernels.native_library import library_text
+from mindbatch.loading.build import load_engine
+from mindbatch.loading.setup import prepare
 
 CACHE = "1GiB"
 
@@ -62,7 +63,9 @@ def main() -> None:
     runtime = RuntimeConfig(
         cache_memory=CACHE, num_threads=threads, prefix_caching=False, instruction_set=instructions
     )
-    loaded = load_model(ModelConfig(checkpoint_name_or_path=folder, batch_size=32, **types), runtime)
+    loaded = load_engine(
+        prepare(ModelConfig(checkpoint_name_or_path=folder, batch_size=32, **types), runtime)
+    )
 
     def answer(memory: bool = False, **case: Any) -> Any:
         if memory:
@@ -70,7 +73,7 @@ def main() -> None:
             return {"peak_bytes": peak, "base_bytes": base, "cache_bytes": loaded.cache_bytes}
         return list(step_times(loaded.engine, **case))
 
-    serve(f"MindSpore {mindspore.__version__}, kernels {describe()}", answer)
+    serve(f"MindSpore {mindspore.__version__}, kernels {library_text()}", answer)
 
 
 if __name__ == "__main__":

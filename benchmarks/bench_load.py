@@ -107,15 +107,15 @@ def load(folder: Path, kept: str, threads: int) -> None:
     from mindbatch.checkpoint.folders.model_folder import ModelFolder
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.models.loader import load_weights
+    from mindbatch.models.model_spec import ModelSpec
     from mindbatch.models.registry import describe
-    from mindbatch.parallel.topology import WHOLE
 
     dtype, quantization = KEPT[kept]
     kernels = choose_kernels("native", "CPU", threads, dtype, quantization)
     with ModelFolder(folder) as opened:
         arch = describe(opened.config)
         before, wall, core = peak_memory(), time.perf_counter(), time.process_time()
-        weights = load_weights(arch, opened, kernels, WHOLE)
+        weights = load_weights(ModelSpec.of(arch), opened, kernels)
         wall, core = time.perf_counter() - wall, time.process_time() - core
         nbytes = opened.nbytes
     held = sum(array.nbytes for array in weights.parameters.values())

@@ -16,11 +16,11 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.native_library import describe
-from mindbatch.models.adapter_weights import fit_adapters
+from mindbatch.engine.step import ScheduledTokens, Step
+from mindbatch.kernels.native_library import library_text
+from mindbatch.models.adapter_weights import fit_specs
 from mindbatch.models.registry import describe as architecture_of
 from mindbatch.models.registry import tensor_specs
 
@@ -64,7 +64,8 @@ def main() -> None:
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models.native_model import load_native
+    from mindbatch.models import native
+    from mindbatch.models.model_spec import ModelSpec
     from mindbatch.parallel.context import initialise
 
     initialise("CPU")
@@ -72,8 +73,11 @@ def main() -> None:
     kernels, geometry = choose_kernels("auto", "CPU", threads), CacheGeometry(SETTINGS.num_blocks, BLOCK)
     with ModelFolder(folder) as opened:
         arch = architecture_of(opened.config)
-        fitted = fit_adapters(tensor_specs(arch), {path.name: open_adapter(path) for path in paths})
-        models = [load_native(arch, opened, kernels, geometry, adapters=given) for given in (None, fitted)]
+        fitted = fit_specs(tensor_specs(arch), {path.name: open_adapter(path) for path in paths})
+        models = [
+            native.load(ModelSpec.of(arch), opened, kernels, geometry, adapters=given)
+            for given in (None, fitted)
+        ]
     base, adapted = (ModelRunner(model, SETTINGS) for model in models)
     bank = models[1].adapters
     assert bank is not None
@@ -92,7 +96,7 @@ def main() -> None:
         times = [[seconds(*pair) for pair in pairs] for _ in range(steps + 1)][1:]  # the first compiles
         return [statistics.median(each) for each in zip(*times, strict=True)]
 
-    serve(f"MindSpore {mindspore.__version__}, kernels {describe()}", answer)
+    serve(f"MindSpore {mindspore.__version__}, kernels {library_text()}", answer)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,12 @@ from bench_process import memory_bytes, serve
 from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.paths import data_root
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.llm import LLM
-from mindbatch.loading.build import LoadedModel
+from mindbatch.loading.build import LoadedEngine
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.job import BatchJob
@@ -64,7 +63,7 @@ def stub_llm(tokenizer: Tokenizer | None) -> LLM:
     """An LLM over the stub."""
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
     engine = Engine(StubRunner(), SETTINGS, make)
-    return LLM.over(LoadedModel(engine, mock.Mock(), tokenizer, 0))
+    return LLM.over(LoadedEngine(engine, tokenizer, 0))
 
 
 def write_rows(path: Path, count: int, *, text: bool) -> None:

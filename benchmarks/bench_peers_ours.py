@@ -10,8 +10,9 @@ from bench_peer import INSTRUCTIONS, Rows, run_peer
 from mindbatch import LLM
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.kernels.native_library import describe
-from mindbatch.loading.build import LoadedModel, load_model
+from mindbatch.kernels.native_library import library_text
+from mindbatch.loading.build import LoadedEngine, load_engine
+from mindbatch.loading.setup import prepare
 
 BATCH_SIZE, CACHE = 64, "1GiB"
 TYPES = {
@@ -26,9 +27,9 @@ TYPES = {
 class Ours:
     """The whole engine; prompts are not looked for in the cache."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedEngine) -> None:
         self._engine, self._llm = loaded.engine, LLM.over(loaded)
-        self.facts = f"kernels {describe()}, batch_size={BATCH_SIZE}, cache_memory={CACHE}"
+        self.facts = f"kernels {library_text()}, batch_size={BATCH_SIZE}, cache_memory={CACHE}"
 
     def generate(self, rows: Rows) -> list[list[int]]:
         """See `Peer`."""
@@ -56,7 +57,7 @@ def load(folder: str, kind: str, threads: int) -> Ours:
         prefix_caching=False,
         instruction_set=os.environ.get(INSTRUCTIONS, "auto"),
     )
-    return Ours(load_model(model, runtime))
+    return Ours(load_engine(prepare(model, runtime)))
 
 
 if __name__ == "__main__":

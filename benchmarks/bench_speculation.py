@@ -23,7 +23,8 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.loading.build import load_model
+from mindbatch.loading.build import load_engine
+from mindbatch.loading.setup import prepare
 from mindbatch.tasks.machine import processor
 
 TARGET = 1.3
@@ -62,7 +63,7 @@ def main() -> None:
     model = ModelConfig(
         checkpoint_name_or_path=str(options.model), assistant=str(options.assistant), batch_size=max(BATCHES)
     )
-    loaded = load_model(model, runtime)
+    loaded = load_engine(prepare(model, runtime))
     assert loaded.tokenizer is not None
     prompts = [tuple(loaded.tokenizer.encode(prompt)) for prompt in PROMPTS]
     sides: dict[str, dict[str, Any]] = {

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.native_model import facts_of
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.registry import describe
+from mindbatch.parallel.topology import RankPart, TensorSlice
 
 LLAMA_3_70B = {
     "model_type": "llama",
@@ -78,18 +78,18 @@ class Replica:
     itemsize: int = 2
 
     @property
+    def _spec(self) -> ModelSpec:
+        return ModelSpec.of(self.arch, RankPart(TensorSlice(0, self.model_parallel)))
+
+    @property
     def weight_bytes(self) -> int:
         """Of the first rank."""
-        shard = TensorSlice(0, self.model_parallel)
-        specs = tensor_specs(self.arch)
-        return self.itemsize * sum(
-            spec.local_outputs(shard) * (spec.local_inputs(shard) or 1) for spec in specs
-        )
+        return self.itemsize * sum(self._spec.rank_parameters)
 
     @property
     def token_bytes(self) -> int:
         """Of a token in the cache of a rank."""
-        return facts_of(self.arch, self.model_parallel).cache_bytes_per_token(self.itemsize)
+        return self._spec.cache_bytes_per_token(self.itemsize)
 
     def fitting(self, context: int) -> int:
         """Sequences of so many tokens that fit beside the weights."""

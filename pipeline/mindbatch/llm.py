@@ -30,7 +30,9 @@ from mindbatch.llm_input import (
     prompt_list,
     with_keywords,
 )
-from mindbatch.loading.build import LoadedModel, Notice, load_model
+from mindbatch.loading.build import LoadedEngine, Notice, load_engine
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.loading.setup import prepare
 from mindbatch.mindspore_lock import loading
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -64,23 +66,27 @@ class LLM(Closing):
 
     @classmethod
     def from_config(
-        cls, config: ModelTaskConfig, notice: Notice = lambda text: None, logs: Path | None = None
+        cls,
+        config: ModelTaskConfig,
+        notice: Notice = lambda text: None,
+        logs: Path | None = None,
+        opened: OpenedFolder | None = None,
     ) -> LLM:
         """The model of a configuration that has been validated, in this process or in those of its ranks.
 
-        notice: see `load_model`. logs: see `load_replicas`.
+        notice: see `load_engine`. logs, opened: see `load_replicas`.
         """
-        return cls.over(_loaded(config, notice, logs))
+        return cls.over(_loaded(config, notice, logs, opened))
 
     @classmethod
-    def over(cls, model: LoadedModel) -> LLM:
+    def over(cls, model: LoadedEngine) -> LLM:
         """An LLM over an engine that is there already."""
         llm = object.__new__(cls)
         llm._take(model)
         return llm
 
-    def _take(self, model: LoadedModel) -> None:
-        self._loaded: LoadedModel | None = model
+    def _take(self, model: LoadedEngine) -> None:
+        self._loaded: LoadedEngine | None = model
         self._calls = EngineCalls(model.engine)
 
     def close(self) -> None:
@@ -95,7 +101,7 @@ class LLM(Closing):
             model.tokenizer.close()
 
     @property
-    def _model(self) -> LoadedModel:
+    def _model(self) -> LoadedEngine:
         if self._loaded is None:
             raise MindBatchError(CLOSED)
         return self._loaded
@@ -299,17 +305,20 @@ class LLM(Closing):
 
 
 def _loaded(
-    config: ModelTaskConfig, notice: Notice = lambda text: None, logs: Path | None = None
-) -> LoadedModel:
+    config: ModelTaskConfig,
+    notice: Notice = lambda text: None,
+    logs: Path | None = None,
+    opened: OpenedFolder | None = None,
+) -> LoadedEngine:
     """The model of a configuration. Arguments: see `LLM.from_config`."""
     end_as_scheduler()
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
     with loading():
         if not has_ranks(config.launch, config.parallel):
-            return load_model(config.model, config.runtime, notice, config.lora)
+            return load_engine(prepare(config.model, config.runtime, lora=config.lora, opened=opened), notice)
         from mindbatch.replicas.load import load_replicas  # not needed where there are no ranks
 
-        return load_replicas(config, notice, logs)
+        return load_replicas(config, notice, logs, opened)
 
 
 def _fed(

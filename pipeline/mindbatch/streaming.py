@@ -9,10 +9,10 @@ from typing import Any, Protocol, TextIO
 import numpy as np
 
 from mindbatch.decoding.stop import StopMatcher
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.engine.sequence import SequenceText
 from mindbatch.errors import ConfigError
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 
 

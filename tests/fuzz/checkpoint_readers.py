@@ -31,7 +31,7 @@ from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.adapter_list import read_adapter_list
 from mindbatch.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
-from mindbatch.loading.prepare import model_eos_ids
+from mindbatch.loading.setup import model_eos_ids
 from mindbatch.models.folder_tensors import check_tensors
 from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import describe, tensor_specs

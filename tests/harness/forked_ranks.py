@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.networks import OtherHost
 from mindbatch.child_main import die_with
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 from mindbatch.launch.ranks import EndedRank
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.announcing_runner import AnnouncingRunner

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import orjson
 
@@ -35,7 +34,7 @@ from mindbatch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from mindbatch.interrupts import interrupt_outcome, signal_notes
 from mindbatch.ledger.entries import Entry
 from mindbatch.llm import LLM
-from mindbatch.loading.build import LoadedModel
+from mindbatch.loading.build import LoadedEngine
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import front_link, remote_engine, supervision, watch
 from mindbatch.replicas.rank_links import RankLinks
@@ -271,7 +270,7 @@ def _run_job(config: BatchConfig, ranks: ForkedRanks, host: str) -> int:
         )
         ranks.start(links.address[1])
         engine.wait_until_ready()
-        return LLM.over(LoadedModel(engine, mock.sentinel.facts, shared_tokenizer(), 0))
+        return LLM.over(LoadedEngine(engine, shared_tokenizer(), 0))
 
     return make_job(config, load=load).run()
 

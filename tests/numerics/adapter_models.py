@@ -18,16 +18,17 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
-from mindbatch.models.adapter_weights import fit_adapters
-from mindbatch.models.native_model import load_native
+from mindbatch.models import native
+from mindbatch.models.adapter_weights import fit_specs
+from mindbatch.models.model import Model
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.runnable import RunnableModel
 
 PARAMS = DecodingParams(max_new_tokens=1)
 SETTINGS = EngineSettings(batch_size=8, seq_length=16, block_size=16, num_blocks=8, max_batched_tokens=64)
@@ -81,24 +82,24 @@ def write_merged(folder: Path, case: str, added: Mapping[str, NDArray[np.float32
 
 def loaded(
     folder: Path, kernels: Kernels, adapters: Mapping[str, Path] | None = None, max_loaded: int | None = None
-) -> RunnableModel:
+) -> Model:
     """The model of a folder, and adapters that it may be computed with."""
     with ModelFolder(str(folder)) as model:
         arch, fitted = describe(model.config), None
         if adapters is not None:
             opened = {name: open_adapter(path) for name, path in adapters.items()}
-            fitted = fit_adapters(tensor_specs(arch), opened, max_loaded)
-        return load_native(arch, model, kernels, GEOMETRY, adapters=fitted)
+            fitted = fit_specs(tensor_specs(arch), opened, max_loaded)
+        return native.load(ModelSpec.of(arch), model, kernels, GEOMETRY, adapters=fitted)
 
 
-def runner_of(model: RunnableModel) -> ModelRunner:
+def runner_of(model: Model) -> ModelRunner:
     """Runs the model's steps; they are padded to one size, so that few graphs are compiled."""
     runner = ModelRunner(model, SETTINGS)
     pad_steps(runner, [SETTINGS.max_batched_tokens])
     return runner
 
 
-def logits(model: RunnableModel, rows: Sequence[tuple[list[int], int]]) -> list[NDArray[np.float32]]:
+def logits(model: Model, rows: Sequence[tuple[list[int], int]]) -> list[NDArray[np.float32]]:
     """Of every token of prompts, each with the adapter of a slot, computed in one step."""
     return logits_of(runner_of(model), rows)
 

@@ -13,7 +13,7 @@ from mindbatch import LLM, DecodingParams
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
 from mindbatch.engine.runner import StageRunner, StepOutput
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 
 
 class Logits:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.cache.paged import allocate
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.recording import Call, Recording, Symbol
 from mindbatch.kernels.shapes import CacheGeometry
@@ -16,8 +16,9 @@ from mindbatch.layers.rank import Rank
 from mindbatch.layers.recordings import recordings_of
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.loader import load_weights
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import declaration
-from mindbatch.parallel.topology import Stage
+from mindbatch.parallel.topology import RankPart, Stage
 
 Array = NDArray[np.float32]
 BLOCK_SIZE = 16
@@ -27,7 +28,7 @@ RankRun = Generator[tuple[Call, Array], Array, Array]
 
 
 def logits(
-    arch: Architecture, ranks: Iterable[ModelWeights], kernels: ProgramKernels, ids: Sequence[int]
+    arch: Architecture, ranks: Iterable[StoredWeights], kernels: ProgramKernels, ids: Sequence[int]
 ) -> list[Array]:
     """The logits [tokens, vocabulary] of one prompt on each rank; at most BLOCK_SIZE tokens."""
     runs = [_run(arch, rank, kernels, ids) for rank in ranks]
@@ -54,12 +55,12 @@ def _joined(brought: Sequence[tuple[Call, Array]]) -> Array:
     return np.concatenate(parts, -1)[:, : brought[0][0].settings["total"]]
 
 
-def _run(arch: Architecture, weights: ModelWeights, kernels: ProgramKernels, ids: Sequence[int]) -> RankRun:
+def _run(arch: Architecture, weights: StoredWeights, kernels: ProgramKernels, ids: Sequence[int]) -> RankRun:
     shard, stage = weights.shard, Stage(range(arch.num_layers))
     shapes = [attention_shape(arch, layer, shard) for layer in stage.layers]
     cache = allocate(shapes, CacheGeometry(1, BLOCK_SIZE), kernels)
     model = declaration(arch.model_type).tree(arch)
-    loaded = load_weights(arch, weights, kernels, shard)
+    loaded = load_weights(ModelSpec.of(arch, RankPart(shard)), weights, kernels)
     model.bind("", Rank(loaded, kernels, cache.layers, stage, shard))
     recording = recordings_of(model, adapted=False).whole
     assert recording is not None

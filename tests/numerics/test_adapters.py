@@ -20,7 +20,7 @@ from model_folders import descriptions, write_folder
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
-from mindbatch.models.runnable import RunnableModel
+from mindbatch.models.model import Model
 from mindbatch.parallel.context import initialise
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def folders(case: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 
 
 @pytest.fixture(scope="module")
-def model(folders: dict[str, Path], kernels: Kernels) -> RunnableModel:
+def model(folders: dict[str, Path], kernels: Kernels) -> Model:
     model = loaded(folders["base"], kernels, {name: folders[name] for name in RANKS})
     assert model.adapters is not None
     for slot, name in enumerate(model.adapters.names, start=1):
@@ -74,7 +74,7 @@ def model(folders: dict[str, Path], kernels: Kernels) -> RunnableModel:
 
 
 @pytest.fixture(scope="module")
-def runner(model: RunnableModel) -> ModelRunner:
+def runner(model: Model) -> ModelRunner:
     return runner_of(model)
 
 
@@ -101,7 +101,7 @@ def test_logits_computed_after_the_step_are_those_of_the_step(case: str, runner:
         np.testing.assert_allclose(last[0], whole[-1], atol=1e-5)
 
 
-def test_an_adapter_that_is_loaded_over_another(case: str, model: RunnableModel, runner: ModelRunner) -> None:
+def test_an_adapter_that_is_loaded_over_another(case: str, model: Model, runner: ModelRunner) -> None:
     """Nothing of the one before is left, also where the new one adds less; the graphs are the same."""
     assert model.adapters is not None
     prompt = prompts(case)[0]

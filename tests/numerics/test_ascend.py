@@ -22,9 +22,9 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.ascend import step as ascend_step
 from mindbatch.kernels.ascend.graphs import AscendGraph
@@ -34,11 +34,11 @@ from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, FLOAT32
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
+from mindbatch.models import native
 from mindbatch.models.loader import load_weights
-from mindbatch.models.native_model import load_native
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise
-from mindbatch.parallel.topology import WHOLE
 
 PARAMS = DecodingParams(max_new_tokens=1)
 SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks=12, max_batched_tokens=64)
@@ -93,7 +93,9 @@ def step_of(spans: tuple[tuple[int, int] | None, ...]) -> Step:
 def logits(model: ModelFolder, kernels: Kernels) -> dict[str, np.ndarray]:
     """Of every token of each step, one after another over one cache."""
     geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
-    runner = ModelRunner(load_native(describe(model.config), model, kernels, geometry), SETTINGS)
+    runner = ModelRunner(
+        native.load(ModelSpec.of(describe(model.config)), model, kernels, geometry), SETTINGS
+    )
     found = {}
     for name, spans in STEPS.items():
         step = step_of(spans)
@@ -139,8 +141,8 @@ def test_weights_are_rounded_to_the_type(dtype: str, folder: Path) -> None:
     kernels = choose_kernels("auto", "Ascend", dtype=dtype)
     with ModelFolder(str(folder / dtype)) as model:
         arch = describe(model.config)
-        half = load_weights(arch, model, kernels, WHOLE)
-        full = load_weights(arch, model, ReferenceKernels(), WHOLE)
+        half = load_weights(ModelSpec.of(arch), model, kernels)
+        full = load_weights(ModelSpec.of(arch), model, ReferenceKernels())
     for name, parameter in full.parameters.items():
         found = half.get(name).asnumpy()
         assert found.dtype.name == dtype
@@ -156,7 +158,7 @@ def test_numbers_beyond_float16_are_refused(folder: Path) -> None:
         ModelFolder(str(folder / "large")) as model,
         pytest.raises(CheckpointError, match="norm.weight.* beyond float16; allowed: model.dtype=bfloat16"),
     ):
-        load_weights(describe(model.config), model, AscendKernels(FLOAT16), WHOLE)
+        load_weights(ModelSpec.of(describe(model.config)), model, AscendKernels(FLOAT16))
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("native", "auto"), ("reference", "auto"), ("auto", "float32")])

@@ -16,7 +16,8 @@ from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
-from mindbatch.models.native_model import load_native
+from mindbatch.models import native
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import NoWeights
 from mindbatch.models.registry import describe
 from simulated_compilation import compile_job, compile_jobs, first_and_last
@@ -199,7 +200,7 @@ def test_these_types_have_the_graphs_of_llama() -> None:
 def calls_of(model_type: str) -> list[tuple[str, list[tuple[int, ...]]]]:
     """What is recorded of a step, by the names of operations and the shapes of what they give."""
     arch = describe(job(model_type, 1, [0])["config"])
-    model = load_native(arch, NoWeights.of(arch), ReferenceKernels(), CacheGeometry(1, 16))
+    model = native.load(ModelSpec.of(arch), NoWeights.of(arch), ReferenceKernels(), CacheGeometry(1, 16))
     assert isinstance(model.steps, StepRecordings)
     return [(call.operation, [each.shape for each in call.outputs]) for call in model.steps.step.calls]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from recording import Run, load
 
 from mindbatch import DecodingParams
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.errors import CheckpointError
@@ -62,7 +62,7 @@ def test_merged_weights_are_peft_s(tmp_path: Path, case: str) -> None:
 
 
 @contextmanager
-def merged_on_load(base: Path, adapter: Path) -> Iterator[ModelWeights]:
+def merged_on_load(base: Path, adapter: Path) -> Iterator[StoredWeights]:
     """What `lora.mode=merge` reads."""
     with ModelFolder(base) as folder:
         plan = merge_native(describe(folder.config), folder, open_adapter(adapter))
@@ -70,7 +70,7 @@ def merged_on_load(base: Path, adapter: Path) -> Iterator[ModelWeights]:
             yield loaded
 
 
-def regions_are(loaded: ModelWeights, name: str, whole: NDArray[np.float32]) -> None:
+def regions_are(loaded: StoredWeights, name: str, whole: NDArray[np.float32]) -> None:
     """Any region of a tensor has the bits that a reshard has written."""
     np.testing.assert_array_equal(loaded.floats(name), whole, name)
     third = slice(len(whole) // 3, len(whole) // 3 * 2)

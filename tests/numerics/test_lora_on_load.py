@@ -1,5 +1,6 @@
 """`lora.mode=merge`: what is loaded are the very bits that `reshard lora.merge=` writes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from mindbatch.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.loader import load_weights
 from mindbatch.models.merged_adapter import merge_native, merged_weights
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut
 from mindbatch.parallel.context import initialise
-from mindbatch.parallel.topology import Stage, TensorSlice
+from mindbatch.parallel.topology import RankPart, Stage, TensorSlice
 from peft_folders import TINY, write_adapter
 from reshard_adapters import reshard
 
@@ -42,9 +44,10 @@ def parameters(folder: Path, adapter: Path | None, shard: TensorSlice, stage: St
     kernels = choose_kernels("native", "CPU")
     with ModelFolder(folder, *cut_for) as opened:
         arch = describe(opened.config)
+        spec = replace(ModelSpec.of(arch, RankPart(shard)), stage=stage)
         plan = None if adapter is None else merge_native(arch, opened, open_adapter(adapter))
         with merged_weights(opened, plan) as weights:
-            loaded = load_weights(arch, weights, kernels, shard, stage=stage)
+            loaded = load_weights(spec, weights, kernels)
     return {name: np.asarray(parameter) for name, parameter in loaded.parameters.items()}
 
 

@@ -7,11 +7,12 @@ import pytest
 from adapter_models import GEOMETRY, logits_of, runner_of
 from lora_cases import base_logits, cases, ends_of_prompts, live_logits, prompts, write_base, write_case
 
-from mindbatch.backends.mindformers.folder_model import MindFormersModel, open_folder
+from mindbatch.backends.mindformers import provider
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.config_reader import NONE_IGNORED
 from mindbatch.parallel.context import initialise
+from mindbatch.parallel.topology import WHOLE_MODEL
 
 pytestmark = pytest.mark.slow
 BASE = "qwen3"
@@ -22,10 +23,10 @@ def test_logits_are_peft_s_in_any_batch(tmp_path: Path) -> None:
     initialise("CPU")
     names = [case for case, its in cases().items() if its["base"] == BASE]
     opened = {name: open_adapter(write_case(tmp_path / name, name)) for name in names}
-    described = open_folder(write_base(tmp_path / "base", BASE), "auto", NONE_IGNORED)
-    assert isinstance(described, MindFormersModel)
+    home = write_base(tmp_path / "base", BASE)
+    folder, spec = provider.open_folder(home, "auto", NONE_IGNORED, WHOLE_MODEL)
     kernels = choose_kernels("auto", "CPU")
-    model = described.load(kernels, GEOMETRY, lambda done, total: None, described.fit_adapters(opened))
+    model = provider.load(spec, folder, kernels, GEOMETRY, adapters=provider.fit_adapters(spec, opened))
     runner, bank = runner_of(model), model.adapters
     assert bank is not None
     for slot, name in enumerate(bank.names, start=1):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.llama_options import llama_options
-from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, infer_layouts
+from mindbatch.backends.mindformers_layout import InferredLayout, LayoutJob, infer_layouts
 from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
@@ -100,7 +100,7 @@ class Cut:
 
     case: Case
     full: Mapping[str, NDArray[Any]]
-    layout: ModelLayout
+    layout: InferredLayout
     folder: Path
 
     def rank(self, rank: int) -> dict[str, NDArray[Any]]:
@@ -136,7 +136,7 @@ def cuts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Cuts(made, caught.value)
 
 
-def cut_by_mindspore(case: Case, layout: ModelLayout, folder: Path) -> Cut:
+def cut_by_mindspore(case: Case, layout: InferredLayout, folder: Path) -> Cut:
     """A checkpoint of numbers that are all different, cut by `transform_checkpoints`."""
     (folder / "full/rank_0").mkdir(parents=True)
     ((name, content),) = layout.strategy_files.items()

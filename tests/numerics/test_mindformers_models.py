@@ -115,7 +115,7 @@ def test_layers_are_not_taken_for_those_that_predict_further_tokens() -> None:
     network = SimpleNamespace(
         weight_mapping=[("model.layers.61.", "decoder.transformer."), ("model.layers.", "decoder.layers.")]
     )
-    arch = describe(CASES["deepseek_v3"]["config"]).arch
+    arch = describe(CASES["deepseek_v3"]["config"]).architecture
     assert translation(network, arch)("model.layers.61.mlp.x") == "decoder.layers.61.mlp.x"
 
 

@@ -19,7 +19,8 @@ from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.shapes import CacheGeometry
-from mindbatch.models.native_model import load_native
+from mindbatch.models import native
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -99,7 +100,9 @@ def runner(folder: Path, kept: Kept, variant: str) -> ModelRunner:
     kernels = kept.kernels()
     with ModelFolder(str(folder)) as model:
         geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
-        return ModelRunner(load_native(describe(model.config), model, kernels, geometry), SETTINGS)
+        return ModelRunner(
+            native.load(ModelSpec.of(describe(model.config)), model, kernels, geometry), SETTINGS
+        )
 
 
 @lru_cache

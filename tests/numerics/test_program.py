@@ -29,7 +29,8 @@ from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.recording import FLOAT, Call, Recording, Symbol
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
-from mindbatch.models.native_model import load_native
+from mindbatch.models import native
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import MODEL_TYPES, describe
 
 LIBRARY = find_library()
@@ -48,7 +49,7 @@ def outputs(model_type: str, kernels: Kernels) -> Iterator[FloatArray]:
     """Logits and hidden states of steps of every kind, one after the other on the same cache."""
     arch = architecture(model_type)
     geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
-    runner = ModelRunner(load_native(arch, weights_of(arch), kernels, geometry), SETTINGS)
+    runner = ModelRunner(native.load(ModelSpec.of(arch), weights_of(arch), kernels, geometry), SETTINGS)
     for sample in sample_steps(SETTINGS):
         for each in sample.step.scheduled:
             each.num_logits = each.stop - each.start
@@ -72,7 +73,7 @@ def test_programs_compute_what_numpy_does(model_type: str, library: NativeLibrar
 def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library: NativeLibrary) -> None:
     arch = architecture(model_type)
     geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
-    model = load_native(arch, weights_of(arch), NativeKernels(library), geometry)
+    model = native.load(ModelSpec.of(arch), weights_of(arch), NativeKernels(library), geometry)
     assert isinstance(model.steps, StepRecordings)
     programs = programs_of(model.steps, NativeKernels(library))
     cache = [np.asarray(array) for array in (*model.cache.keys, *model.cache.values)]
@@ -98,7 +99,7 @@ def test_hidden_states_are_what_the_head_multiplies(case: str, library: NativeLi
     """Of an embedding of another width behind the matrix between, as transformers' last hidden states are."""
     arch = describe(descriptions(GPT)[case]["config"])
     weights, geometry = weights_of(arch), CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
-    runner = ModelRunner(load_native(arch, weights, NativeKernels(library), geometry), SETTINGS)
+    runner = ModelRunner(native.load(ModelSpec.of(arch), weights, NativeKernels(library), geometry), SETTINGS)
     step = next(sample.step for sample in sample_steps(SETTINGS))
     for each in step.scheduled:
         each.num_logits = each.stop - each.start
@@ -201,5 +202,5 @@ def test_a_library_of_other_sources_is_refused(
     find_library.cache_clear()
     with pytest.raises(ConfigError, match="built from other sources"):
         find_library()
-    assert "build them again" in native_library.describe()
+    assert "build them again" in native_library.library_text()
     assert choose_kernels("reference", "CPU").name == "reference"

@@ -9,11 +9,13 @@ from adapter_models import GEOMETRY, logits
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.native_library import find_library
-from mindbatch.loading.described import open_model
+from mindbatch.loading.providers import open_model
+from mindbatch.models import native
 from mindbatch.models.loader import load_weights
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe
 from mindbatch.parallel.context import initialise
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.parallel.topology import WHOLE, RankPart, TensorSlice
 from quantised_folders import METHODS, sample
 from small_configs import LLAMA
 
@@ -29,7 +31,9 @@ def test_a_rank_loads_the_numbers_that_the_integers_stand_for(
     found = []
     for path in (made.write(tmp_path / "quantised"), made.write_floats(tmp_path / "floats")):
         with open_model(ModelConfig(checkpoint_name_or_path=str(path))).folder as folder:
-            found.append(load_weights(describe(made.config), folder, kernels, shard).parameters)
+            found.append(
+                load_weights(ModelSpec.of(describe(made.config), RankPart(shard)), folder, kernels).parameters
+            )
     for name, parameter in found[1].items():
         np.testing.assert_array_equal(np.asarray(found[0][name]), np.asarray(parameter))
 
@@ -42,7 +46,9 @@ def test_int8_keeps_the_integers_and_scales_of_a_folder(tmp_path: Path, shard: T
     kernels = choose_kernels("native", "CPU", quantization="int8")
     with open_model(ModelConfig(checkpoint_name_or_path=str(made.write(tmp_path)))).folder as folder:
         packed = np.asarray(
-            load_weights(describe(made.config), folder, kernels, shard).parameters["layers.0.mlp.up.weight"]
+            load_weights(ModelSpec.of(describe(made.config), RankPart(shard)), folder, kernels).parameters[
+                "layers.0.mlp.up.weight"
+            ]
         )
     parts = [f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up")]
     rows = slice(*shard.bounds(48))
@@ -62,9 +68,9 @@ def test_a_quantised_model_gives_the_logits_of_its_floats(tmp_path: Path) -> Non
     initialise("CPU")
     made, found = sample("gptq_order", LLAMA), []
     for path in (made.write(tmp_path / "quantised"), made.write_floats(tmp_path / "floats")):
-        model = open_model(ModelConfig(checkpoint_name_or_path=str(path)))
-        with model.folder:
-            loaded = model.load(choose_kernels("auto", "CPU"), GEOMETRY, lambda done, count: None)
+        folder, spec = open_model(ModelConfig(checkpoint_name_or_path=str(path)))
+        with folder:
+            loaded = native.load(spec, folder, choose_kernels("auto", "CPU"), GEOMETRY)
         found.append(np.concatenate(logits(loaded, ROWS)))
     assert np.isfinite(found[0]).all()
     np.testing.assert_array_equal(*found)

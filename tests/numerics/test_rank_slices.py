@@ -17,9 +17,10 @@ from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
 from mindbatch.models.folder_tensors import checkpoint_names
 from mindbatch.models.loader import load_weights
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import Layout, TensorSpec, shard_specs, source_shapes
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import RankPart, TensorSlice
 
 Array = NDArray[np.float32]
 # Of these an MLP has an odd size, or one that the number of heads does not share.
@@ -112,7 +113,7 @@ def test_every_rank_holds_what_its_layers_hold(case: str, kernels: str, tmp_path
             held = {
                 source: rank_tensor(placement, rank, full[source]) for source, placement in placed.items()
             }
-            weights = load_weights(arch, folder, chosen, piece)
+            weights = load_weights(ModelSpec.of(arch, RankPart(piece)), folder, chosen)
             for spec, of_rank in zip(specs, shard_specs(specs, piece), strict=True):
                 expected = parameter(of_rank, held)
                 assert weights.outputs[spec.name] == len(expected)
@@ -148,7 +149,7 @@ def test_a_rank_reads_no_more_than_its_slice(
         read(file, name, start, buffer)
 
     monkeypatch.setattr(StoredFile, "read_into", counted)
-    load_weights(arch, folder, choose_kernels("auto", "CPU"), TensorSlice(1, 2))
+    load_weights(ModelSpec.of(arch, RankPart(TensorSlice(1, 2))), folder, choose_kernels("auto", "CPU"))
     parts = {(part.source, part.first): (part, spec) for spec in tensor_specs(arch) for part in spec.parts}
     names, expected = checkpoint_names(arch, folder.names), 0
     for part, spec in parts.values():

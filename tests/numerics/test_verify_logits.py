@@ -17,7 +17,7 @@ from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
-from mindbatch.tasks.reshard.whole_model import WholeModel
+from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
 from reshard_models import LLAMA, write_model
 
 KEY, VALUE = "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.weight"
@@ -26,7 +26,7 @@ NORM = "model.layers.0.input_layernorm.weight"
 
 def here(config: ReshardConfig, architecture: Architecture) -> FloatArray:
     """As logits_of, without the wait for another process."""
-    with WholeModel(config) as model:
+    with WholeCheckpoint(config) as model:
         return first_logits(architecture, model)
 
 

@@ -15,22 +15,33 @@ import pytest
 
 from command_line import CommandLine
 from mindbatch import cli
-from mindbatch.loading.build import LoadedModel, load_model
+from mindbatch.loading.build import LoadedEngine, load_engine
+from mindbatch.loading.setup import EngineSetup, prepare
 
 # Another test may have imported MindSpore without quietening it; a process of its own shows that it is quiet.
 _MINDSPORE = re.compile(r"\[WARNING\] \w+\(")
-_LOADED: dict[str, LoadedModel] = {}
+_SETUPS: dict[str, EngineSetup] = {}
+_LOADED: dict[int, LoadedEngine] = {}
 
 
-def kept_model(model: Any, runtime: Any, notice: object = None, lora: Any = None) -> LoadedModel:
-    """As `load_model`; a model whose folder stays where it is is loaded once for each set of options."""
+def kept_setup(model: Any, runtime: Any, lora: Any = None, **others: Any) -> EngineSetup:
+    """As `prepare`; a model whose folder stays where it is is set up once for each set of options."""
     path = model.checkpoint_name_or_path
     if not (path.startswith("shipped:") or Path(path).is_absolute()):
-        return load_model(model, runtime, lora=lora)
+        return prepare(model, runtime, lora=lora, **others)
     options = f"{model} {runtime} {lora}"
-    if options not in _LOADED:
-        _LOADED[options] = load_model(model, runtime, lora=lora)
-    return _LOADED[options]
+    if options not in _SETUPS:
+        _SETUPS[options] = prepare(model, runtime, lora=lora, **others)
+    return _SETUPS[options]
+
+
+def kept_engine(setup: EngineSetup, notice: object = None) -> LoadedEngine:
+    """As `load_engine`; once for each setup that is kept."""
+    if setup not in _SETUPS.values():
+        return load_engine(setup)
+    if id(setup) not in _LOADED:
+        _LOADED[id(setup)] = load_engine(setup)
+    return _LOADED[id(setup)]
 
 
 class CalledCommandLine(CommandLine):
@@ -45,7 +56,8 @@ class CalledCommandLine(CommandLine):
         # What a run sets in its environment ends with the test.
         here = {"HOME": str(self.home), "XDG_CACHE_HOME": str(self.home / "cache")}
         monkeypatch.setattr(os, "environ", os.environ | here)
-        monkeypatch.setattr("mindbatch.llm.load_model", kept_model)
+        monkeypatch.setattr("mindbatch.llm.prepare", kept_setup)
+        monkeypatch.setattr("mindbatch.llm.load_engine", kept_engine)
 
     def run(
         self,

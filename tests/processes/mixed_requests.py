@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.loading.build import load_model
+from mindbatch.loading.build import load_engine
+from mindbatch.loading.setup import prepare
 from mindbatch.parallel.topology import DeviceMap
 from rank_group import answers, outputs_of
 
@@ -38,7 +39,7 @@ def requests(kinds: dict[str, dict[str, Any]], vocabulary: int) -> list[dict[str
 
 
 def of_one_process(model: dict[str, Any], asked: list[dict[str, Any]], **runtime: Any) -> dict[str, Any]:
-    loaded = load_model(ModelConfig(**model), RuntimeConfig(**runtime))
+    loaded = load_engine(prepare(ModelConfig(**model), RuntimeConfig(**runtime)))
     found: dict[str, Any] = json.loads(json.dumps(outputs_of(loaded.engine, asked)))
     return found
 

@@ -4,19 +4,18 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 from small_tokenizers import CHATML, byte_level, write_folder
 
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import StepOutput
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.llm import LLM
-from mindbatch.loading.build import LoadedModel
+from mindbatch.loading.build import LoadedEngine
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 
 VOCABULARY = 340
@@ -83,4 +82,4 @@ def make_llm(tokenizer: Tokenizer | None, seq_length: int = 200, batch_size: int
             return IncrementalDetokenizer(tokenizer, prompt, skip_special)
 
     engine = Engine(PrefixRunner(), settings, make, (END,))
-    return LLM.over(LoadedModel(engine, mock.sentinel.architecture, tokenizer, 0, kernels="shadow"))
+    return LLM.over(LoadedEngine(engine, tokenizer, 0, kernels="shadow"))

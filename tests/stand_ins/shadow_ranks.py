@@ -5,13 +5,13 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import Runner, StepOutput
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.launch.ranks import EndedRank
 from mindbatch.parallel.topology import Topology
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.announcing_runner import AnnouncingRunner
 from mindbatch.replicas.connection import connect

@@ -183,7 +183,7 @@ MINDSPORE_FREE = {
     "backends/mindformers/arguments.py",
     "backends/mindformers/division.py",
     "backends/mindformers/families.py",
-    "backends/mindformers/folder_model.py",
+    "backends/mindformers/provider.py",
     "backends/mindformers/quiet.py",
     "backends/simulation/forks.py",
     "backends/simulation/plugin.py",
@@ -358,7 +358,7 @@ LIGHT = [
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_report",
     "import mindbatch.tasks.plan.ranks_report",
     "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.recordings",
-    "import mindbatch.models.loader, mindbatch.models.adapter_bank, mindbatch.models.runnable",
+    "import mindbatch.models.loader, mindbatch.models.adapter_bank, mindbatch.models.model",
 ]
 HEAVY = (
     "mindspore",

@@ -286,17 +286,19 @@ def test_an_unknown_keyword_is_refused_with_the_near_name() -> None:
 
 def test_paths_and_amounts_may_be_given_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("mindbatch.llm.load_model", lambda *given: seen.extend(given) or Mock())
+    monkeypatch.setattr("mindbatch.llm.prepare", lambda *given, **named: seen.extend(given) or Mock())
+    monkeypatch.setattr("mindbatch.llm.load_engine", Mock())
     (tmp_path / "config.json").write_text("{}")
     LLM(tmp_path, tokenizer=tmp_path, cache_memory=1 << 20, model_type="llama", ignore_config_keys=["x"])
-    model, runtime, _, _ = seen
+    model, runtime = seen
     assert (model.tokenizer, model.type, model.ignore_config_keys) == (str(tmp_path), "llama", ["x"])
     assert runtime == RuntimeConfig(cache_memory="1048576")
 
 
 def test_paths_of_the_shipped_data_and_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("mindbatch.llm.load_model", lambda model, *rest: seen.append(model) or Mock())
+    monkeypatch.setattr("mindbatch.llm.prepare", lambda model, *rest, **named: seen.append(model) or Mock())
+    monkeypatch.setattr("mindbatch.llm.load_engine", Mock())
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("HOME", str(tmp_path.parent))
     LLM(f"~/{tmp_path.name}")

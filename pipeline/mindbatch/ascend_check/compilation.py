@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindbatch.ascend_check.sample_steps import sample_steps
-from mindbatch.ascend_check.weightless import import_networks, weightless_rank
+from mindbatch.ascend_check.weightless import import_networks, weightless
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.simulation.forks import as_rank
 from mindbatch.backends.simulation.launches import launched
@@ -72,7 +72,7 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
     settings = _settings(todo["settings"])
     kernels = choose_kernels("auto", "Ascend", dtype=todo["dtype"])
     part = topology.part_of(rank)
-    found = weightless_rank(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
+    found = weightless(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
     if found.weights is not None:
         yield asdict(found.weights)
     runner, few = ModelRunner(found.model, settings), found.model.few_graphs

@@ -176,7 +176,7 @@ def architecture(model_type: str) -> Architecture:
     return describe({"model_type": model_type, **CONFIGS[model_type]})
 
 
-def description(family: str) -> families.Description:
+def mindformers_spec(family: str) -> families.MindFormersSpec:
     """The sizes of the tiny model of a family."""
     return families.describe({"model_type": family, **MINDFORMERS_CONFIGS[family]})
 
@@ -195,7 +195,7 @@ def recorded() -> dict[str, FloatArray]:
 
 
 class RandomWeights:
-    """A model's tensors, made from their names alone: the same on every machine. See `ModelWeights`.
+    """A model's tensors, made from their names alone: the same on every machine. See `StoredWeights`.
 
     norms: the number around which weights of norms lie.
     """

@@ -11,8 +11,8 @@ from mindbatch.ascend_check.models import (
     FloatArray,
     RandomWeights,
     architecture,
-    description,
     family_of,
+    mindformers_spec,
     weights_of,
 )
 from mindbatch.decoding import DecodingParams
@@ -22,17 +22,17 @@ from mindbatch.engine.batch import wanted_tokens
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step import Span
-from mindbatch.models.native_model import load_native
-from mindbatch.models.registry import tensor_specs
-from mindbatch.models.runnable import RunnableModel
+from mindbatch.models import native
+from mindbatch.models.model import Model
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.tensor_spec import source_shapes
 
 SETTINGS = EngineSettings(batch_size=8, seq_length=64, block_size=16, num_blocks=8, max_batched_tokens=32)
@@ -84,16 +84,16 @@ def logits(name: str, kernels: Kernels) -> FloatArray:
     return np.concatenate([runner.run(step).logits(wanted_tokens(step).tolist()) for step in steps])
 
 
-def _native(model_type: str, kernels: Kernels) -> RunnableModel:
+def _native(model_type: str, kernels: Kernels) -> Model:
     arch = architecture(model_type)
-    return load_native(arch, weights_of(arch), kernels, GEOMETRY)
+    return native.load(ModelSpec.of(arch), weights_of(arch), kernels, GEOMETRY)
 
 
-def _mindformers(family: str, kernels: Kernels) -> RunnableModel:
+def _mindformers(family: str, kernels: Kernels) -> Model:
     from mindbatch.backends.mindformers.network import assemble, build_network
     from mindbatch.backends.mindformers.weights import load_weights
 
-    model, kernels = description(family), compiled(kernels)
-    network = build_network(model, kernels)
-    load_weights(network, model.arch, RandomWeights(family, source_shapes(tensor_specs(model.arch))), kernels)
-    return assemble(network, model.arch, kernels, GEOMETRY)
+    spec, kernels = mindformers_spec(family), compiled(kernels)
+    network, arch = build_network(spec, kernels), spec.architecture
+    load_weights(network, arch, RandomWeights(family, source_shapes(spec.parameters)), kernels)
+    return assemble(network, arch, kernels, GEOMETRY)

@@ -11,9 +11,9 @@ from mindbatch.decoding.row import Row
 from mindbatch.engine.batch import buckets_up_to
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 
 DECODE, PROMPT, CHUNK = "decode", "prefill", "prefill after cached tokens"
 

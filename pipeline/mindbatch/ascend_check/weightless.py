@@ -1,43 +1,43 @@
-"""One rank of a model without its weights, whoever runs the model: what the simulation of Ascend compiles."""
+"""One rank of a model without its weights, whoever computes it: what the simulation of Ascend compiles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.loading.prepared_adapters import open_adapters
+from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.native_model import fit_native, load_native
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
 from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.parallel.topology import ModelPart, Stage
+from mindbatch.parallel.topology import RankPart, Stage
 
 if TYPE_CHECKING:  # in the simulating process alone
     from mindbatch.backends.mindformers.weight_bytes import WeightBytes
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models.runnable import RunnableModel
+    from mindbatch.models.model import Model
 
 NATIVE, MINDFORMERS = "native", "mindformers"
 """Whose network: this project's, or MindFormers' of `use_legacy=False`."""
 
 
-@dataclass(frozen=True)
-class WeightlessRank:
+class Weightless(NamedTuple):
     """hidden_size: of what the head takes. weights: None where they are known without the network."""
 
-    model: RunnableModel
+    model: Model
     hidden_size: int
     weights: WeightBytes | None = None
 
 
-def weightless_rank(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
-) -> WeightlessRank:
+def weightless(
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart
+) -> Weightless:
     """The rank's network with its cache; of several ranks, `join_group` has been called.
 
     todo: a job of `compilation.compile_ranks`.
@@ -56,19 +56,14 @@ def import_networks(todo: Mapping[str, Any]) -> None:
         import_network(todo["config"]["model_type"])
 
 
-def _native(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
-) -> WeightlessRank:
+def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart) -> Weightless:
     """The job's layers of the rank's stage, and the job's adapters."""
     ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
     whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
-    arch = with_layers(whole, layers)
-    stage = Stage(range(len(layers)), part.stage, part.stages)
-    adapters = _adapters(todo, whole, layers)
-    model = load_native(
-        arch, NoWeights.of(arch), kernels, geometry, shard=part.shard, stage=stage, adapters=adapters
-    )
-    return WeightlessRank(model, arch.embedding_size or arch.hidden_size)
+    arch, stage = with_layers(whole, layers), Stage(range(len(layers)), part.stage, part.stages)
+    spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, whole, layers)
+    model = native.load(spec, NoWeights.of(arch), kernels, geometry, adapters=adapters)
+    return Weightless(model, arch.embedding_size or arch.hidden_size)
 
 
 def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
@@ -76,7 +71,7 @@ def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int
     lora = LoraConfig(**todo.get("lora", {}))
     if not lora.folders:
         return None
-    fitted = fit_native(whole, open_adapters(lora), lora.max_loaded)
+    fitted = native.fit_adapters(ModelSpec.of(whole), open_adapters(lora), lora.max_loaded)
     sample = tensor_specs(with_layers(whole, layers))
     return _of_layers(fitted, sources_of_layers(tensor_specs(whole), sample, layers))
 
@@ -91,17 +86,16 @@ def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdap
 
 
 def _mindformers(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: ModelPart
-) -> WeightlessRank:
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart
+) -> Weightless:
     from mindbatch.backends.mindformers import families
     from mindbatch.backends.mindformers.network import assemble, build_network
     from mindbatch.backends.mindformers.weight_bytes import weight_bytes
     from mindbatch.kernels.choice import compiled
 
-    described = families.describe(todo["config"], todo["source"], ignore=IgnoredKeys(todo["ignore"]))
-    of_graphs = compiled(kernels)
-    network = build_network(described, of_graphs, part.shard)
+    ignore = IgnoredKeys(todo["ignore"])
+    spec = families.describe(todo["config"], todo["source"], ignore=ignore, shard=part.shard)
+    of_graphs, arch = compiled(kernels), spec.architecture
+    network = build_network(spec, of_graphs)
     weights = weight_bytes(network, network.model.decoder.layers)
-    return WeightlessRank(
-        assemble(network, described.arch, of_graphs, geometry), described.arch.hidden_size, weights
-    )
+    return Weightless(assemble(network, arch, of_graphs, geometry), arch.hidden_size, weights)

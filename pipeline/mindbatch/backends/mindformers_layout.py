@@ -66,7 +66,7 @@ class ParameterLayout:
 
 
 @dataclass(frozen=True)
-class ModelLayout:
+class InferredLayout:
     """All parameters, stage by stage in MindSpore's order, and the content of the strategy files by name.
 
     borrowed: stages with parameters that they use and another one holds, such as a tied embedding.
@@ -79,7 +79,7 @@ class ModelLayout:
 
 def infer_layouts(
     jobs: Sequence[LayoutJob], limits: SimulationLimits, *, verbose: bool = False
-) -> Iterator[ModelLayout]:
+) -> Iterator[InferredLayout]:
     """The layout of each model, by `infer_predict_layout` in the simulation of Ascend.
 
     verbose: what MindSpore and MindFormers say is printed to standard error.
@@ -95,7 +95,7 @@ def infer_layouts(
         raise AssertionError("an answer for each leader and no more")
 
 
-def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> ModelLayout:
+def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayout:
     """What the leaders have found: shapes of the compiler, all else as the strategy files have it."""
     parameters: list[ParameterLayout] = []
     borrowed: list[tuple[int, str]] = []
@@ -112,4 +112,4 @@ def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> ModelLayout:
     lost = sorted({name for _, name in borrowed} - {parameter.name for parameter in parameters})
     if lost:
         raise BackendError(f"MindSpore's strategy files lack the parameter {lost[0]}")
-    return ModelLayout(tuple(parameters), files, tuple(borrowed))
+    return InferredLayout(tuple(parameters), files, tuple(borrowed))

@@ -14,7 +14,7 @@ PATIENCE = 64
 
 
 class TakenSlot(NamedTuple):
-    """A slot, from 1, and whether its adapter has still to be loaded into it."""
+    """A slot, 0 for the base, and whether its adapter has still to be loaded into it."""
 
     number: int
     must_load: bool
@@ -25,7 +25,8 @@ class AdapterSlots:
 
     An adapter stays in its slot while a request that runs holds it. Where no slot is empty, the adapter goes
     that nobody has held for longest. An adapter for which there was no slot is remembered: once `patience`
-    requests have taken others, those are given to nobody until it has had its turn.
+    requests have taken others, those are given to nobody until it has had its turn. A name of None is the
+    base's: it is always offered, and its slot is 0.
     """
 
     def __init__(self, num_slots: int, patience: int = PATIENCE) -> None:
@@ -42,15 +43,19 @@ class AdapterSlots:
         first = next(iter(self._refused), None)
         return first if first is not None and self._refused[first] >= self._patience else None
 
-    def offers(self, name: str) -> bool:
+    def offers(self, name: str | None) -> bool:
         """Whether a request may take the slot of this adapter now; what is refused is remembered."""
+        if name is None:
+            return True
         if self.overdue in (None, name) and (name in self._slots or self._empty or self._idle is not None):
             return True
         self._refused.setdefault(name, 0)
         return False
 
-    def take(self, name: str) -> TakenSlot:
+    def take(self, name: str | None) -> TakenSlot:
         """The slot of an adapter that was offered, held until it is released."""
+        if name is None:
+            return TakenSlot(0, False)
         self._refused.pop(name, None)
         for other in self._refused:
             self._refused[other] += 1
@@ -66,14 +71,17 @@ class AdapterSlots:
         """The step that was to load the adapter failed: who takes its slot next loads it again."""
         self._distrusted.add(name)
 
-    def release(self, name: str) -> None:
+    def release(self, name: str | None) -> None:
         """A request that holds the adapter has ended or was pre-empted."""
+        if name is None:
+            return
         self._holders[name] -= 1
         self._slots.move_to_end(name)
 
-    def withdraw(self, name: str) -> None:
+    def withdraw(self, name: str | None) -> None:
         """A request that waited for the adapter was dropped; others that wait for it ask again."""
-        self._refused.pop(name, None)
+        if name is not None:
+            self._refused.pop(name, None)
 
     @property
     def _idle(self) -> str | None:

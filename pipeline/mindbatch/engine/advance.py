@@ -14,8 +14,9 @@ from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, Strategy, guarded
 from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.runner import StepOutput
-from mindbatch.engine.scheduler import Scheduler, Step
+from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.step import Step
 from mindbatch.errors import MindBatchError, PromptError
 
 

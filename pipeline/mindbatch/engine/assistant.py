@@ -14,9 +14,9 @@ from mindbatch.engine.block_manager import BlockManager, Write
 from mindbatch.engine.prefix_cache import PrefixCache
 from mindbatch.engine.request import Request
 from mindbatch.engine.runner import Runner
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 
 _PLAIN = DecodingParams()
 

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from mindbatch.engine.scheduler import ScheduledTokens, Step
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.step import Batch, IntArray
 
 

@@ -21,10 +21,11 @@ from mindbatch.engine.prompt_context import PromptContext, context_of
 from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import Runner, StepOutput
-from mindbatch.engine.scheduler import Scheduler, Step
+from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import Counters, EngineStatistics
+from mindbatch.engine.step import Step
 from mindbatch.errors import MindBatchError, PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from mindbatch.engine.batch import flatten, wanted_tokens
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
+from mindbatch.engine.step import Step
+from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.step import ANY_STEP, IntArray, Logits, Span, StepShape
-from mindbatch.models.runnable import RunnableModel
+from mindbatch.models.model import Model
 
 if TYPE_CHECKING:  # MindSpore
     from mindbatch.models.compiled import OnCompile
@@ -43,7 +43,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: RunnableModel,
+        model: Model,
         settings: EngineSettings,
         on_compile: OnCompile = lambda rows: None,
         guard: Guard = lambda what: nullcontext(),
@@ -69,7 +69,7 @@ class ModelRunner:
         """Whether steps have the slots of adapters."""
         return self._model.adapters is not None
 
-    def run(self, step: Step) -> ModelOutput:
+    def run(self, step: Step) -> RunnerOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
         return self.complete(self.prepare(step))
 
@@ -77,9 +77,9 @@ class ModelRunner:
         """See `StageRunner.announce`; in a model of one rank there is nobody to tell."""
         return self.prepare(step, first_block)
 
-    def complete(self, inputs: StepInputs) -> ModelOutput:
+    def complete(self, inputs: StepInputs) -> RunnerOutput:
         """See `StageRunner.complete`."""
-        return ModelOutput(self.compute(inputs), self.project, inputs.adapters)
+        return RunnerOutput(self.compute(inputs), self.project, inputs.adapters)
 
     def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
         """The arrays of a step, which are the same for every rank of the model.

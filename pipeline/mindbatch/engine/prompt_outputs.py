@@ -11,8 +11,8 @@ import numpy as np
 
 from mindbatch.decoding.row import token_logprobs
 from mindbatch.engine.runner import StepOutput
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import SequenceGroup
+from mindbatch.engine.step import ScheduledTokens, Step
 
 ROWS_AT_ONCE = 64  # logits of a whole chunk would take chunk x vocabulary floats
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import StepInputs
 from mindbatch.kernels.step import Logits
 
@@ -53,3 +53,14 @@ class StageRunner(Runner, Protocol):
     def complete(self, inputs: StepInputs) -> StepOutput:
         """Computes this stage's part of a step that was announced."""
         ...
+
+
+class DryRunner:
+    """Computes nothing: of an engine that only accepts and refuses requests."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def run(self, step: Step) -> StepOutput:
+        """Never called: such an engine is not stepped."""
+        raise NotImplementedError

@@ -207,6 +207,11 @@ class SequenceGroup:
     started: float = field(default_factory=time.perf_counter)
 
     @property
+    def adapter_name(self) -> str | None:
+        """None for the base."""
+        return None if self.adapter is None else self.adapter.name
+
+    @property
     def records_prompt(self) -> bool:
         """Whether what steps compute of its prompt is kept: log-probabilities, or hidden states."""
         return self.request.params.prompt_logprobs is not None or self.strategy.needs_hidden

@@ -51,7 +51,7 @@ class StepValues(NamedTuple):
     tokens: IntArray | None = None
 
 
-class ModelOutput:
+class RunnerOutput:
     """See `StepOutput`; logits that did not come along are computed for the tokens that are asked for."""
 
     def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:

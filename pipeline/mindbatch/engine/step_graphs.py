@@ -19,7 +19,7 @@ from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
 from mindbatch.models.compiled import CompiledCell, OnCompile
-from mindbatch.models.runnable import RunnableModel
+from mindbatch.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class StepGraphs:
     logits are all wanted, one without for the others, and one of the head alone for each bucket of rows.
     """
 
-    def __init__(self, model: RunnableModel, settings: EngineSettings, on_compile: OnCompile) -> None:
+    def __init__(self, model: Model, settings: EngineSettings, on_compile: OnCompile) -> None:
         """`on_compile`: see `CompiledCell`."""
         self._model, self._on_compile = model, on_compile
         kernels = model.kernels

@@ -9,9 +9,9 @@ from dataclasses import replace
 from mindbatch.engine.engine import Engine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.engine.runner import StageRunner, StepOutput
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
+from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import StepInputs
 
 

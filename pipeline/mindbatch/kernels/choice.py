@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mindbatch.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, cache_type, kernel_dtype, weight_type
-from mindbatch.kernels.native_library import describe, find_library
+from mindbatch.kernels.native_library import find_library, library_text
 
 if TYPE_CHECKING:
     from mindbatch.kernels.mindspore_kernels import MindSporeKernels
@@ -66,10 +66,12 @@ def _kernels(
         return AscendKernels(float_type)
     library = None if name == "reference" else find_library()
     if name == "native" and library is None:
-        raise ConfigError(f"runtime.kernels=native: {describe()}; install a C++ compiler and reinstall")
+        raise ConfigError(f"runtime.kernels=native: {library_text()}; install a C++ compiler and reinstall")
     for kept, kind in (("weights", weights), ("a cache", cache)):
         if library is None and kind != FLOAT32:
-            raise ConfigError(f"{kept} in {kind.name}: needs the native kernels, and these are {describe()}")
+            raise ConfigError(
+                f"{kept} in {kind.name}: needs the native kernels, and these are {library_text()}"
+            )
     if library is None:
         from mindbatch.kernels.reference import ReferenceKernels
 

@@ -181,7 +181,7 @@ def _open(path: Path) -> ctypes.CDLL:
     return handle
 
 
-def describe() -> str:
+def library_text() -> str:
     """One line for people: which kernels there are and how they run."""
     try:
         library = find_library()

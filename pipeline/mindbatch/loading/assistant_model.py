@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError
-from mindbatch.loading.described import DescribedModel, open_assistant
+from mindbatch.loading.providers import OpenedFolder, open_assistant
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer
 
 Vocabulary = Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class AssistantFolder:
-    """A smaller model that has the vocabulary of the one it drafts for."""
-
-    model: DescribedModel
-
-    def settings(self, target: EngineSettings) -> EngineSettings:
-        """The limits of its own runner, given the model's."""
-        return dataclasses.replace(target, seq_length=min(target.seq_length, self.model.facts.max_positions))
+def assistant_settings(assistant: OpenedFolder, target: EngineSettings) -> EngineSettings:
+    """The limits of the assistant's own runner, given those of the model."""
+    return replace(target, seq_length=min(target.seq_length, assistant.spec.max_positions))
 
 
 def find_assistant(
-    model: ModelConfig, target: DescribedModel, tokenizer: Tokenizer | None, shard: TensorSlice = WHOLE
-) -> AssistantFolder | None:
-    """The folder that `model.assistant` names; None if it names none.
+    model: ModelConfig, target: OpenedFolder, tokenizer: Tokenizer | None, shard: TensorSlice = WHOLE
+) -> OpenedFolder | None:
+    """The model that `model.assistant` names, which has the model's vocabulary; None if it names none.
 
     tokenizer: the model's; without one only the sizes of the vocabularies are compared.
-    shard: see `open_model`.
+    shard: see `open_assistant`.
 
     Raises:
         CheckpointError: it does not hold a model that is understood, or is damaged.
@@ -44,9 +37,9 @@ def find_assistant(
         return None
     own = open_assistant(model, shard)
     for each in (target, own):
-        if each.facts.sees_ahead:
+        if each.spec.sees_ahead:
             raise ConfigError(
-                f"model.assistant={model.assistant}: {each.folder.path} is a {each.facts.model_type}, and a "
+                f"model.assistant={model.assistant}: {each.folder.path} is a {each.spec.model_type}, and a "
                 "model whose prompts are not causal neither has an assistant nor is one; remove it, or use "
                 "decoding.prompt_lookup_num_tokens"
             )
@@ -54,10 +47,10 @@ def find_assistant(
     vocabularies = [None if each is None else each.vocabulary() for each in (tokenizer, theirs)]
     refuse_unfit(
         *(target.folder.path, own.folder.path),
-        (target.facts.vocab_size, own.facts.vocab_size),
+        (target.spec.vocab_size, own.spec.vocab_size),
         (vocabularies[0], vocabularies[1]),
     )
-    return AssistantFolder(own)
+    return own
 
 
 def refuse_unfit(

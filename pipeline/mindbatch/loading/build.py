@@ -1,4 +1,4 @@
-"""Putting an engine together: a prepared model, its weights, kernels, cache."""
+"""Puts an engine together from its setup: weights, kernels, cache."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.processors import thread_notes, usable_cores
 from mindbatch.engine.adapter_slots import KnownAdapters
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
 from mindbatch.engine.engine import Engine, StepEngine
-from mindbatch.engine.runner import Runner, StageRunner
+from mindbatch.engine.runner import DryRunner, Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.choice import kernels_in_use
-from mindbatch.loading.described import DescribedModel
+from mindbatch.loading.assistant_model import assistant_settings
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
-from mindbatch.loading.prepare import PreparedModel, prepare_model
-from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.model_facts import ModelFacts
+from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.loading.setup import EngineSetup
+from mindbatch.models.merged_adapter import merged_weights
+from mindbatch.parallel.topology import RankPlace
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.screen_text import say
 
@@ -36,15 +36,14 @@ Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """An engine with what its users need to know of the model behind it.
+class LoadedEngine:
+    """An engine that is ready, with what its users need to know of it.
 
     kernels: see `kernels_in_use`.
     streams: whether streamers get the text here; of several copies of a script one shows it.
     """
 
     engine: StepEngine
-    facts: ModelFacts
     tokenizer: Tokenizer | None
     cache_bytes: int
     adapters: KnownAdapters = field(default_factory=KnownAdapters)
@@ -64,46 +63,33 @@ class Runners(NamedTuple):
         return sum(each.cache.nbytes for each in self if each is not None)
 
 
-def load_model(
-    model: ModelConfig,
-    runtime: RuntimeConfig,
-    notice: Notice = lambda text: None,
-    lora: LoraConfig | None = None,
-) -> LoadedModel:
-    """Reads a model folder and returns an engine that is ready; the options are valid in themselves.
+def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> LoadedEngine:
+    """Reads the weights of a model and returns an engine that is ready.
 
     notice: is told what takes time, now and whenever a graph is compiled later; "" is that it is over.
 
     Raises:
-        CheckpointError: the folder does not hold a model that is understood, or is damaged; or an adapter.
-        ConfigError: the options do not fit the model or this machine.
+        CheckpointError: a tensor is damaged.
+        ConfigError: the options do not fit this machine.
     """
-    prepared = prepare_model(model, runtime, lora=lora)
-    refuse_beyond_memory(_demand_of(prepared, model, runtime))
-    say(*thread_notes(runtime.num_threads), *prepared.adapters.warnings)
-    runners = load_runners(prepared, model, runtime, notice)
-    engine = engine_of(prepared, runners.model, runners.assistant)
-    known, kernels = prepared.adapters.known, kernels_in_use(runtime.kernels, runtime.device_target)
-    return LoadedModel(
-        engine, prepared.described.facts, prepared.tokenizer, runners.cache_bytes, known, kernels
-    )
+    runtime = setup.runtime
+    refuse_beyond_memory(_demand_of(setup))
+    say(*thread_notes(runtime.num_threads), *setup.adapters.warnings)
+    runners = load_runners(setup, notice)
+    engine = engine_of(setup, runners.model, runners.assistant)
+    known, kernels = setup.adapters.known, kernels_in_use(runtime.kernels, runtime.device_target)
+    return LoadedEngine(engine, setup.tokenizer, runners.cache_bytes, known, kernels)
 
 
-def _demand_of(prepared: PreparedModel, model: ModelConfig, runtime: RuntimeConfig) -> MemoryDemand:
+def _demand_of(setup: EngineSetup) -> MemoryDemand:
     """Of this process."""
-    facts, smaller, live = prepared.described.facts, prepared.assistant_facts, prepared.adapters.live
-    stages = [prepared.part.stage]
-    return MemoryDemand(model, runtime, prepared.cache_tokens, facts, smaller, stages, adapters=live)
+    return MemoryDemand.of(setup, [RankPlace(0, setup.spec.stage.index, 0)])
 
 
 def load_runners(
-    prepared: PreparedModel,
-    model: ModelConfig,
-    runtime: RuntimeConfig,
-    notice: Notice,
-    join: Callable[[Kernels], None] = lambda kernels: None,
+    setup: EngineSetup, notice: Notice, join: Callable[[Kernels], None] = lambda kernels: None
 ) -> Runners:
-    """Loads a model, or the rank of it that was prepared. notice: see `load_model`.
+    """Loads a model, or the rank of it that was set up. notice: see `load_engine`.
 
     join: enters the groups of the rank, once MindSpore is set up and before the first layer.
 
@@ -112,6 +98,7 @@ def load_runners(
         ConfigError: this machine has not what the options ask for.
         MindBatchError: memory has run out.
     """
+    model, runtime = setup.model, setup.runtime
     notice("loading kernels")
     # MindSpore, which all but the C++ kernels need, is imported only from here on: everything that can be
     # refused without it has been. An import of it that is broken off ends the process with "Fatal Python
@@ -140,51 +127,55 @@ def load_runners(
         notice(f"compiling graph for {tokens} token{'s' * (tokens > 1)}" if tokens else "")
 
     def run(
-        described: DescribedModel, settings: EngineSettings, adapters: FittedAdapters | None = None
+        opened: OpenedFolder, settings: EngineSettings, adapters: PreparedAdapters = NO_ADAPTERS
     ) -> ModelRunner:
-        geometry = CacheGeometry(prepared.num_blocks, settings.block_size)
-        with guard("loading"):
-            loaded_model = described.load(kernels, geometry, loaded, adapters)
+        geometry = CacheGeometry(setup.num_blocks, settings.block_size)
+        with guard("loading"), merged_weights(opened.folder, adapters.merged) as weights:
+            loaded_model = setup.provider.load(opened.spec, weights, kernels, geometry, loaded, adapters.live)
         return ModelRunner(loaded_model, settings, compiling, guard)
 
-    guard = partial(naming_exhaustion, _demand_of(prepared, model, runtime))
-    settings, drafter = prepared.settings, prepared.drafter
-    main = run(prepared.described, settings, prepared.adapters.live)
-    # An assistant drafts for whoever has the logits.
-    drafts = drafter if prepared.part.is_last else None
-    assistant = None if drafts is None else run(drafts.model, drafts.settings(settings))
+    guard = partial(naming_exhaustion, _demand_of(setup))
+    main, drafting = run(setup.opened, setup.settings, setup.adapters), None
+    if setup.assistant is not None and setup.spec.stage.is_last:  # it drafts for whoever has the logits
+        drafting = run(setup.assistant, assistant_settings(setup.assistant, setup.settings))
     notice("")
-    return Runners(main, assistant)
+    return Runners(main, drafting)
 
 
-def engine_of(prepared: PreparedModel, runner: Runner, drafting: Runner | None) -> Engine:
+def engine_of(setup: EngineSetup, runner: Runner, drafting: Runner | None) -> Engine:
     """The engine of a model over the runners of its steps and, if it has an assistant, of that one's."""
-    return _engine_maker(prepared)(runner, drafting)
+    return _engine_maker(setup)(runner, drafting)
+
+
+def dry_run_engine(setup: EngineSetup) -> Engine:
+    """An engine that accepts and refuses requests as the real one does, and computes nothing."""
+    runner = DryRunner(setup.spec.vocab_size)
+    return engine_of(setup, runner, None if setup.assistant is None else runner)
 
 
 def virtual_engines_of(
-    prepared: PreparedModel, runner: StageRunner, drafting: StageRunner | None
+    setup: EngineSetup, runner: StageRunner, drafting: StageRunner | None
 ) -> VirtualEngines:
     """As `engine_of`, with an engine for each pipeline stage and its own blocks of the cache."""
-    make, size = _engine_maker(prepared), prepared.settings.num_blocks
-    firsts = [stage * size for stage in range(prepared.part.stages)]
+    make, size = _engine_maker(setup), setup.settings.num_blocks
+    firsts = [stage * size for stage in range(setup.num_engines)]
     parts = [CachePart(runner, first) for first in firsts]
     drafters = [None if drafting is None else CachePart(drafting, first) for first in firsts]
     return VirtualEngines([make(*pair) for pair in zip(parts, drafters, strict=True)], parts)
 
 
-def _engine_maker(prepared: PreparedModel) -> Callable[[Runner, Runner | None], Engine]:
+def _engine_maker(setup: EngineSetup) -> Callable[[Runner, Runner | None], Engine]:
     """Makes engines of a model from its runner and its assistant's."""
-    settings, drafter, tokenizer = prepared.settings, prepared.drafter, prepared.tokenizer
+    settings, opened, tokenizer = setup.settings, setup.assistant, setup.tokenizer
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
-    known, slots = prepared.adapters.known, prepared.adapters.slots()
-    constraints = ConstraintFactory(tokenizer, prepared.described.facts.vocab_size)
+    known, slots = setup.adapters.known, setup.adapters.slots()
+    constraints = ConstraintFactory(tokenizer, setup.spec.vocab_size)
 
     def engine(runner: Runner, drafting: Runner | None) -> Engine:
         assistant = None
-        if drafter is not None and drafting is not None:
-            assistant = Assistant(drafting, drafter.settings(settings))
-        eos = prepared.eos_token_ids
+        if opened is not None and drafting is not None:
+            assistant = Assistant(drafting, assistant_settings(opened, settings))
+        eos = setup.eos_token_ids
         return Engine(runner, settings, make, eos, constraints.make, assistant, known, slots)
 
     return engine

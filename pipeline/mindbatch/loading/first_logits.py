@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
+from mindbatch.models import native
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.native_model import load_native
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.parallel.topology import RankPart
 
 NUM_PROMPTS = 4
 TOKENS = 8
@@ -34,7 +36,7 @@ def fixed_prompts(vocab_size: int, max_positions: int) -> list[list[int]]:
     return [ids[first : first + length] for first in range(0, len(ids), length)]
 
 
-def first_logits(arch: Architecture, weights: ModelWeights) -> FloatArray:
+def first_logits(arch: Architecture, weights: StoredWeights) -> FloatArray:
     """Loads the model on the CPU and gives the logits [tokens, vocabulary] after every token of the prompts.
 
     Raises:
@@ -44,7 +46,7 @@ def first_logits(arch: Architecture, weights: ModelWeights) -> FloatArray:
     return logits_of_rank(arch, weights)
 
 
-def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
+def logits_of_rank(arch: Architecture, weights: StoredWeights) -> FloatArray:
     """As first_logits; also of one rank in a model-parallel group of processes."""
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
@@ -61,7 +63,8 @@ def logits_of_rank(arch: Architecture, weights: ModelWeights) -> FloatArray:
         max_batched_tokens=NUM_PROMPTS * TOKENS,
     )
     geometry = CacheGeometry(settings.num_blocks, settings.block_size)
-    runner = ModelRunner(load_native(arch, weights, kernels, geometry), settings)
+    spec = ModelSpec.of(arch, RankPart(weights.shard))
+    runner = ModelRunner(native.load(spec, weights, kernels, geometry), settings)
     step = _step(prompts)
     return np.array(runner.run(step).logits(range(step.num_tokens)))
 

@@ -19,9 +19,10 @@ from mindbatch.kernels.memory import (
     kernel_dtype,
     weight_type,
 )
-from mindbatch.loading.prepare import token_bytes_of
+from mindbatch.loading.setup import EngineSetup, token_bytes_of
 from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.model_facts import ModelFacts
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.parallel.topology import RankPlace
 
 _MIB = 1 << 20
 _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
@@ -38,11 +39,19 @@ class MemoryDemand:
     model: ModelConfig
     runtime: RuntimeConfig
     cache_tokens: int
-    facts: ModelFacts
-    assistant: ModelFacts | None = None
+    spec: ModelSpec
+    assistant: ModelSpec | None = None
     stages: Sequence[int] = (0,)
     replicas: int = 1
     adapters: FittedAdapters | None = None
+
+    @classmethod
+    def of(cls, setup: EngineSetup, places: Sequence[RankPlace]) -> MemoryDemand:
+        """Of the ranks at these places, which are on one machine, each with the setup's part of memory."""
+        stages, replicas = [place.stage for place in places], len({place.replica for place in places})
+        assistant = None if setup.assistant is None else setup.assistant.spec
+        tokens, live = setup.cache_tokens, setup.adapters.live
+        return cls(setup.model, setup.runtime, tokens, setup.spec, assistant, stages, replicas, live)
 
     @property
     def processes(self) -> int:
@@ -51,10 +60,10 @@ class MemoryDemand:
     @property
     def numbers(self) -> int:
         """Of the weights; the assistant's are on the last stage."""
-        facts, assistant = self.facts, self.assistant
-        numbers = sum(facts.rank_parameters[stage] for stage in self.stages if facts.rank_parameters)
-        if assistant is not None and assistant.rank_parameters:
-            last = len(facts.rank_parameters) - 1
+        of_stage, assistant = self.spec.rank_parameters, self.assistant
+        numbers = sum(of_stage[stage] for stage in self.stages)
+        if assistant is not None:
+            last = len(of_stage) - 1
             numbers += list(self.stages).count(last) * assistant.rank_parameters[0]
         return numbers
 
@@ -89,11 +98,11 @@ class MemoryDemand:
     def experts(self) -> int:
         """Of the experts' rows in a step."""
         device = self.runtime.device_target
-        return self.processes * self.facts.expert_bytes(self.runtime.max_batched_tokens, device)
+        return self.processes * self.spec.expert_bytes(self.runtime.max_batched_tokens, device)
 
     @property
     def token_bytes(self) -> int:
-        return token_bytes_of(self.model, self.runtime, self.facts, self.assistant)
+        return token_bytes_of(self.model, self.runtime, self.spec, self.assistant)
 
     @property
     def caches(self) -> int:

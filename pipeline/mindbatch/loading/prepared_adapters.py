@@ -12,8 +12,9 @@ from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.loading.described import DescribedModel
+from mindbatch.loading.providers import OpenedFolder, Provider
 from mindbatch.models.adapter_weights import FittedAdapters
+from mindbatch.models.merged_adapter import MergedAdapter
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
@@ -23,17 +24,20 @@ class PreparedAdapters:
     """Adapters that were found in order, before MindSpore is loaded.
 
     known: what requests may name. live: those that are computed with beside the base, if there are any.
-    merged: the model with the one adapter that becomes part of its weights. warnings: lines for the user.
+    merged: the one that becomes part of the weights. warnings: lines for the user.
     """
 
     known: KnownAdapters = field(default_factory=KnownAdapters)
     live: FittedAdapters | None = None
-    merged: DescribedModel | None = None
+    merged: MergedAdapter | None = None
     warnings: tuple[str, ...] = ()
 
     def slots(self) -> AdapterSlots | None:
         """Those of a model that is loaded; all its engines share them."""
         return None if self.live is None else AdapterSlots(self.live.max_loaded)
+
+
+NO_ADAPTERS = PreparedAdapters()
 
 
 def open_adapters(lora: LoraConfig, base: Path | None = None) -> dict[str, LoraAdapter]:
@@ -83,31 +87,32 @@ def _stamp(path: Path) -> Stamp:
         return ()
 
 
-def prepare_adapters(lora: LoraConfig, described: DescribedModel) -> PreparedAdapters:
+def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider) -> PreparedAdapters:
     """Opens the adapters and checks them against the model; merged is the one of `lora.mode=merge`.
 
     Raises:
         CheckpointError: what is wrong with them, or does not fit the model, of all.
-        ConfigError: the model's provider runs no adapters, or does not merge them; or its weights have
-            one already.
+        ConfigError: the weights have one already.
     """
     if not lora.names:
-        return PreparedAdapters()
-    opened = open_adapters(lora, described.folder.path.resolve())
+        return NO_ADAPTERS
+    (folder, spec), adapters = opened, open_adapters(lora, opened.folder.path.resolve())
     warnings = tuple(
-        f"lora.adapters.{name}: {warning}" for name, each in opened.items() for warning in each.warnings
+        f"lora.adapters.{name}: {warning}" for name, each in adapters.items() for warning in each.warnings
     )
     if lora.is_merged:
-        [(name, adapter)] = opened.items()
+        [(name, adapter)] = adapters.items()
         with located(f"lora.adapters.{name}"):
-            merged = described.merge(adapter)
+            merged = provider.merge(spec, folder, adapter)
         return PreparedAdapters(KnownAdapters({name: None}, name), None, merged, warnings)
-    live = {name: LiveAdapter(name, opened[name].digest) if name in opened else None for name in lora.names}
-    fitted = described.fit_adapters(opened, lora.max_loaded) if opened else None
+    live = {
+        name: LiveAdapter(name, adapters[name].digest) if name in adapters else None for name in lora.names
+    }
+    fitted = provider.fit_adapters(spec, adapters, lora.max_loaded) if adapters else None
     if fitted is not None:
         digests = {
             f"lora.adapters.{name}={each.adapter.path}": each.merged_digest
             for name, each in fitted.adapters.items()
         }
-        refuse_merged_before(digests, described.folder.path)
+        refuse_merged_before(digests, folder.path)
     return PreparedAdapters(KnownAdapters(live, lora.default), fitted, None, warnings)

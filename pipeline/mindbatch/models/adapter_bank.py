@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.kernels.adapters import AdaptedParameter
 from mindbatch.kernels.interface import Kernels
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, Names
@@ -20,7 +20,7 @@ class AdapterBank:
         self,
         fitted: FittedAdapters,
         places: AdapterPlaces,
-        base: tuple[ModelWeights, Names],
+        base: tuple[StoredWeights, Names],
         kernels: Kernels,
     ) -> None:
         """places: of this rank. base: the model's folder, and from full names to its own."""

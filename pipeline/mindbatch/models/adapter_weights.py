@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
@@ -73,7 +73,7 @@ class FittedAdapters:
     slot_numbers: tuple[int, ...] = ()
 
 
-def fit_adapters(
+def fit_specs(
     specs: Sequence[TensorSpec],
     adapters: Mapping[str, LoraAdapter],
     max_loaded: int | None = None,
@@ -201,7 +201,7 @@ class AdapterPlaces:
             for rank, width in zip(ranks, shape.widths, strict=True)
         )
 
-    def row_scales(self, adapter: FittedAdapter, folder: ModelWeights, names: Names) -> RowScales:
+    def row_scales(self, adapter: FittedAdapter, folder: StoredWeights, names: Names) -> RowScales:
         """The factors of an adapter's modules with a magnitude. names: from full names to the folder's."""
         return {
             weight: row_scale(

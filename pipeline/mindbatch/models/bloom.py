@@ -80,7 +80,7 @@ def _either(reader: ConfigReader, name: str, other: str) -> str:
     return other
 
 
-class Model(Decoder):
+class Bloom(Decoder):
     """A normed token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
@@ -103,7 +103,7 @@ class Model(Decoder):
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=Model,
+    tree=Bloom,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=(),

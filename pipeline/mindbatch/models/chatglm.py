@@ -118,7 +118,7 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.mlp", *names, is_fused=True)
 
 
-class Model(Decoder):
+class ChatGlm(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
@@ -132,7 +132,7 @@ class Model(Decoder):
 
 MODEL = ModelType(
     describe,
-    Model,
+    ChatGlm,
     DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_pos_emb.inv_freq",),

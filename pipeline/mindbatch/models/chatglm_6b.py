@@ -101,7 +101,7 @@ def _token(reader: ConfigReader, key: str) -> int:
     return found
 
 
-class Model(Decoder):
+class ChatGlm6B(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
@@ -119,7 +119,7 @@ class Model(Decoder):
 MODEL: ModelType = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=Model,
+    tree=ChatGlm6B,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq",),

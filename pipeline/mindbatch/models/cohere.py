@@ -66,7 +66,7 @@ class Block(Module):
         return x_TH + (self.attention(normed_TH, tokens) + self.mlp(normed_TH, tokens))
 
 
-class Model(llama.Model):
+class Cohere(llama.Llama):
     """Llama's, of these blocks, with a norm without bias behind them."""
 
     block = Block
@@ -76,4 +76,4 @@ class Model(llama.Model):
         self.norm = PlainLayerNorm("model.norm", a.hidden_size, a.norm_epsilon)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Cohere, defaults=DEFAULTS)

@@ -169,7 +169,7 @@ class Block(experts.Block):
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-class Model(experts.Model):
+class DeepseekV3(experts.MixtureOfExperts):
     """Llama's ends around blocks with latent attention, of which some have experts."""
 
     block = Block
@@ -189,7 +189,7 @@ def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=Model,
+    tree=DeepseekV3,
     defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published size.
     unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.61.*"),

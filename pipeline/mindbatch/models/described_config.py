@@ -1,25 +1,45 @@
-"""What a model's config.json says of it before the folder is opened."""
+"""What a folder's config.json alone says of its model, its weights unopened."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.config_reader import NONE_IGNORED, IgnoredKeys
 from mindbatch.models.registry import describe
 
 
-def described_by_config(folder: Path, model_type: str, ignore: IgnoredKeys) -> Architecture | None:
+class DescribedConfig(NamedTuple):
+    """source: the path of config.json, for messages."""
+
+    content: Mapping[str, Any]
+    source: str
+    architecture: Architecture
+
+
+def described_config(
+    folder: Path, model_type: str = "auto", ignore: IgnoredKeys = NONE_IGNORED, *, to_be_run: bool = True
+) -> DescribedConfig:
+    """The architecture that config.json asks for. Arguments and errors: see `registry.describe`."""
+    content, source = read_config(folder), str(folder / CONFIG_NAME)
+    return DescribedConfig(
+        content, source, describe(content, model_type, source, to_be_run=to_be_run, ignore=ignore)
+    )
+
+
+def architecture_if_sound(folder: Path, model_type: str, ignore: IgnoredKeys) -> Architecture | None:
     """None for a config.json that is damaged or of no model that is run: who opens the folder says so."""
     try:
-        return describe(read_config(folder), model_type, str(folder / CONFIG_NAME), ignore=ignore)
+        return described_config(folder, model_type, ignore).architecture
     except (CheckpointError, ConfigError):
         return None
 
 
 def positions_of(folder: Path, model_type: str, ignore: IgnoredKeys) -> int | None:
-    """The most tokens of prompt and output together; None as for `described_by_config`."""
-    arch = described_by_config(folder, model_type, ignore)
+    """The most tokens of prompt and output together; None as for `architecture_if_sound`."""
+    arch = architecture_if_sound(folder, model_type, ignore)
     return None if arch is None else arch.max_positions

@@ -9,7 +9,7 @@ from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.described_config import described_by_config
+from mindbatch.models.described_config import architecture_if_sound
 from mindbatch.models.registry import tensor_specs
 from mindbatch.parallel.topology import DeviceMap
 
@@ -38,7 +38,7 @@ def division_faults(
 
     None for a config.json that is damaged or of no model that is run: who opens the folder says so.
     """
-    arch = described_by_config(folder, model_type, ignore)
+    arch = architecture_if_sound(folder, model_type, ignore)
     if arch is None:
         return ()
     try:

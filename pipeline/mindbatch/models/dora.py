@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.lora.low_rank import LowRank, row_factors
 from mindbatch.errors import CheckpointError
 from mindbatch.kernels.adapters import Floats
@@ -18,7 +18,7 @@ class RowScale(NamedTuple):
     offset: Floats | None
 
 
-def row_scale(whole: LowRank, folder: ModelWeights, name: str, *, is_turned: bool) -> RowScale:
+def row_scale(whole: LowRank, folder: StoredWeights, name: str, *, is_turned: bool) -> RowScale:
     """The factors of a module with a magnitude. name: of its weight in the folder.
 
     is_turned: the weight is stored [inputs, outputs].
@@ -35,7 +35,7 @@ def row_scale(whole: LowRank, folder: ModelWeights, name: str, *, is_turned: boo
     return RowScale(factor, folder.floats(bias) * (1 - factor) if bias in folder.names else None)
 
 
-def refuse_cut_rows(folder: ModelWeights, name: str) -> None:
+def refuse_cut_rows(folder: StoredWeights, name: str) -> None:
     """CheckpointError where the folder was cut for a rank: norms are of whole rows."""
     if folder.shard != WHOLE:
         raise CheckpointError(

@@ -169,7 +169,7 @@ class Block(llama.Block):
         return x_TH + feed_forward(self.mlp_norm(x_TH), tokens)
 
 
-class Model(llama.Model):
+class MixtureOfExperts(llama.Llama):
     """Llama's ends around its blocks, of which some have experts."""
 
     block = Block

@@ -106,7 +106,7 @@ class Attention(gpt_neox.Attention):
         return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-class Model(Decoder):
+class Falcon(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
@@ -131,7 +131,7 @@ def _norms(arch: Architecture) -> Sequence[str]:
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=Model,
+    tree=Falcon,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import HEAD, copies, declaration, embedding_source, unused_tensors
@@ -70,7 +70,7 @@ def left_out_faults(copied: Mapping[str, str], folder: ComparableTensors) -> Ite
             )
 
 
-def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: ModelWeights) -> None:
+def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: StoredWeights) -> None:
     """Raises CheckpointError unless the folder holds just the tensors that `specs` of the model need."""
     names = checkpoint_names(arch, folder.names)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}

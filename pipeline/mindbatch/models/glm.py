@@ -38,10 +38,10 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"model.layers.{layer}.mlp", ["gate_up_proj"], is_fused=True)
 
 
-class Model(llama.Model):
+class Glm(llama.Llama):
     """Llama's ends around its blocks."""
 
     block = Block
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Glm, defaults=DEFAULTS)

@@ -105,7 +105,7 @@ class Block(llama.Block):
         self.mlp = Mlp(a, f"{source}.mlp")
 
 
-class Model(Decoder):
+class Gpt2(Decoder):
     """Token and position embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
@@ -126,7 +126,7 @@ def _conv1d(source: str, widths: tuple[int, ...], inputs: int, unit: int = 1) ->
 
 MODEL = ModelType(
     describe,
-    Model,
+    Gpt2,
     DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),  # causal masks of old checkpoints

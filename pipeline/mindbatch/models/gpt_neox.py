@@ -132,7 +132,7 @@ class NormedSumBlock(Block):
         return self.mlp(normed_TH, tokens) + normed_TH * self.factor
 
 
-class Model(Decoder):
+class GptNeox(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
@@ -147,7 +147,7 @@ class Model(Decoder):
 
 MODEL = ModelType(
     describe,
-    Model,
+    GptNeox,
     DEFAULTS,
     prefix="gpt_neox.",
     unused_tensors=("*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq"),

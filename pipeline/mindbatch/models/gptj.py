@@ -69,7 +69,7 @@ class Block(gpt_neox.ParallelBlock):
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["fc_in"], "fc_out")
 
 
-class Model(Decoder):
+class GptJ(Decoder):
     """The token embedding, blocks, a last norm and a head with a bias."""
 
     def __init__(self, a: Architecture) -> None:
@@ -83,7 +83,7 @@ class Model(Decoder):
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=Model,
+    tree=GptJ,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),

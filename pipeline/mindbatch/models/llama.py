@@ -191,7 +191,7 @@ class FourNormBlock(Block):
         return x_TH + self.after_mlp(self.mlp(self.mlp_norm(x_TH), tokens))
 
 
-class Model(Decoder):
+class Llama(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     block: Callable[[Architecture, int], Module] = Block
@@ -224,4 +224,4 @@ def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
     return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-MODEL = ModelType(describe, Model, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))
+MODEL = ModelType(describe, Llama, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))

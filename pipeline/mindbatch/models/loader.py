@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
@@ -17,10 +17,8 @@ from mindbatch.kernels.arrays import Array, FloatArray, Held, aligned_zeros
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.rank import Weights
-from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors, checkpoint_names
-from mindbatch.models.registry import tensor_specs
-from mindbatch.models.stage_cut import stage_specs
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.tensor_spec import (
     Layout,
     Part,
@@ -29,7 +27,7 @@ from mindbatch.models.tensor_spec import (
     TensorSpec,
     shard_specs,
 )
-from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 NUMBERS_AT_ONCE = 1 << 18  # are packed while they are in the cache of a core, from memory that is used again
 PANEL = 32  # outputs of a packed panel: parts of whole ones are packed fastest
@@ -38,46 +36,39 @@ Progress = Callable[[int, int], None]
 
 
 def load_weights(
-    arch: Architecture,
-    folder: ModelWeights,
-    kernels: Kernels,
-    shard: TensorSlice,
-    progress: Progress | None = None,
-    stage: Stage | None = None,
+    spec: ModelSpec, folder: StoredWeights, kernels: Kernels, progress: Progress | None = None
 ) -> Weights:
-    """Reads this rank's parameters; stored in any float type, kept in the kernels' own.
+    """Reads the parameters of the spec's rank; stored in any float type, kept in the kernels' own.
 
     folder: the whole model, or what was cut for this very rank.
-    stage: the layers of this rank; None for all.
     progress: called with (tensors done, tensors in all).
 
     Raises:
         CheckpointError: every tensor that is missing, unexpected, mis-shaped or damaged, by name; or the
             tensors were cut for another rank.
     """
-    names = checkpoint_names(arch, folder.names)
-    specs = tensor_specs(arch)
-    held = specs if stage is None else stage_specs(specs, stage)
+    names = checkpoint_names(spec.architecture, folder.names)
+    specs, held, shard = spec.parameters, spec.stage_parameters, spec.shard
     if folder.stages > 1:
         specs = held
     if folder.shard != WHOLE:
         _refuse_other_rank(folder, shard)
         specs, held, shard = shard_specs(specs, shard), shard_specs(held, shard), WHOLE
-    check_tensors(arch, specs, folder)
+    check_tensors(spec.architecture, specs, folder)
     parameters: dict[str, Held] = {}
     outputs = {}
-    for done, spec in enumerate(held):
-        if spec.split:
-            parameters |= _load_stacks(spec, folder, names, kernels, shard)
+    for done, parameter in enumerate(held):
+        if parameter.split:
+            parameters |= _load_stacks(parameter, folder, names, kernels, shard)
         else:
-            parameters[spec.name] = _load(spec, folder, names, kernels, shard)
-        outputs[spec.name] = spec.local_outputs(shard)
+            parameters[parameter.name] = _load(parameter, folder, names, kernels, shard)
+        outputs[parameter.name] = parameter.local_outputs(shard)
         if progress is not None:
             progress(done + 1, len(held))
     return Weights(parameters, outputs)
 
 
-def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
+def _refuse_other_rank(folder: StoredWeights, shard: TensorSlice) -> None:
     if folder.shard != shard:
         raise CheckpointError(
             f"{folder.path}: was opened for rank {folder.shard.rank} of {folder.shard.size}; needed is rank "
@@ -86,7 +77,7 @@ def _refuse_other_rank(folder: ModelWeights, shard: TensorSlice) -> None:
 
 
 def _load(
-    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
+    spec: TensorSpec, folder: StoredWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
 ) -> Held:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     matrices = max(1, spec.matrices)
@@ -118,7 +109,7 @@ def _load(
 
 
 def _load_stacks(
-    spec: TensorSpec, folder: ModelWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
+    spec: TensorSpec, folder: StoredWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
 ) -> dict[str, Held]:
     """The two stacks of a tensor whose units are two matrices each, by name."""
     (part,) = spec.parts
@@ -148,7 +139,7 @@ def _padded(spec: TensorSpec, outputs: int, kernels: Kernels) -> int:
     return spec.matrices * kernels.stacked_outputs(outputs // spec.matrices)
 
 
-def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: str) -> Array:
+def _narrowed(rows: FloatArray, kernels: Kernels, folder: StoredWeights, name: str) -> Array:
     """The rows in the kernels' type; for float32 the very same memory.
 
     Raises:
@@ -159,7 +150,7 @@ def _narrowed(rows: FloatArray, kernels: Kernels, folder: ModelWeights, name: st
     return narrow.view(kernels.dtype)
 
 
-def _refuse_lost(lost: int, kind: NumberType, folder: ModelWeights, name: str) -> None:
+def _refuse_lost(lost: int, kind: NumberType, folder: StoredWeights, name: str) -> None:
     """CheckpointError when there are finite numbers that a type does not reach."""
     if lost:
         allowed = "bfloat16" if kind == FLOAT16 else "auto"
@@ -170,7 +161,7 @@ def _refuse_lost(lost: int, kind: NumberType, folder: ModelWeights, name: str) -
 
 
 def _rows(
-    part: Part, spec: TensorSpec, folder: ModelWeights, kernels: Kernels, name: str, shard: TensorSlice
+    part: Part, spec: TensorSpec, folder: StoredWeights, kernels: Kernels, name: str, shard: TensorSlice
 ) -> Iterator[Array]:
     """This rank's outputs of a part in order, some at a time: [n, inputs], or [n] of a vector.
 

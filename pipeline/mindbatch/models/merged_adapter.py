@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, ModelWeights
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseShard, BaseWeight
 from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
@@ -36,7 +36,7 @@ class MergedAdapter:
 
 
 @contextmanager
-def merged_weights(folder: ModelFolder, adapter: MergedAdapter | None) -> Iterator[ModelWeights]:
+def merged_weights(folder: ModelFolder, adapter: MergedAdapter | None) -> Iterator[StoredWeights]:
     """The folder's tensors with the adapter, within `with`; as they are where there is none."""
     if adapter is None:
         yield folder

@@ -117,7 +117,7 @@ class Block(experts.Block):
     names = NAMES
 
 
-class Model(experts.Model):
+class MiniMind(experts.MixtureOfExperts):
     """Llama's ends around these."""
 
     block = Block
@@ -147,4 +147,4 @@ def _yarn(head_dim: int, theta: float, max_positions: int) -> tuple[float, ...]:
     return tuple(map(float, frequencies * (1 - slowed + slowed / FACTOR)))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=MiniMind, defaults=DEFAULTS)

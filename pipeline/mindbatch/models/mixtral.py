@@ -38,10 +38,10 @@ class Block(experts.Block):
     names, below = NAMES, "block_sparse_moe"
 
 
-class Model(experts.Model):
+class Mixtral(experts.MixtureOfExperts):
     """Llama's ends around these."""
 
     block = Block
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Mixtral, defaults=DEFAULTS)

@@ -20,7 +20,7 @@ from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 @dataclass(frozen=True)
 class NoWeights:
-    """Stands for an opened folder (`ModelWeights`), of the whole model or of one rank."""
+    """Stands for an opened folder (`StoredWeights`), of the whole model or of one rank."""
 
     shapes: Mapping[str, tuple[int, ...]]
     shard: TensorSlice = WHOLE

@@ -102,7 +102,7 @@ class Block(llama.Block):
         return self.mlp(normed_TH, tokens) + normed_TH
 
 
-class Model(Decoder):
+class Opt(Decoder):
     """Token and position embedding, blocks, a last norm and the head, between two matrices in OPT-350m."""
 
     def __init__(self, a: Architecture) -> None:
@@ -137,7 +137,7 @@ def _layer(index: int) -> str:
 MODEL = replace(
     gpt2.MODEL,
     describe=describe,
-    tree=Model,
+    tree=Opt,
     defaults=DEFAULTS,
     prefix="model.",
     unused_tensors=(),

@@ -107,7 +107,7 @@ class LastBlock(Block):
         return x_TH + self.mlp(self.mlp_norm(x_TH), tokens)
 
 
-class Model(Decoder):
+class PanguAlpha(Decoder):
     """Token and position embedding, blocks and the head, which no norm precedes."""
 
     def __init__(self, a: Architecture) -> None:
@@ -128,7 +128,7 @@ class Model(Decoder):
 MODEL = replace(
     gpt2.MODEL,
     describe=describe,
-    tree=Model,
+    tree=PanguAlpha,
     defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),

@@ -50,10 +50,10 @@ class Block(experts.Block):
     names = NAMES
 
 
-class Model(experts.Model):
+class Qwen2Moe(experts.MixtureOfExperts):
     """Llama's ends around these."""
 
     block = Block
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Qwen2Moe, defaults=DEFAULTS)

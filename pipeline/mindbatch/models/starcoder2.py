@@ -49,7 +49,7 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
-class Model(llama.Model):
+class Starcoder2(llama.Llama):
     """Llama's with layer norms and a plain MLP."""
 
     block = Block
@@ -59,4 +59,4 @@ class Model(llama.Model):
         self.norm = LayerNorm("model.norm", a.hidden_size, a.norm_epsilon)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=Starcoder2, defaults=DEFAULTS)

@@ -213,7 +213,7 @@ class EncoderStack(Module):
         return self.norm(x_TH)
 
 
-class Model(EncoderDecoder):
+class T5(EncoderDecoder):
     """Encoder and decoder over one token embedding, each with biases of scores by distance."""
 
     def __init__(self, a: Architecture) -> None:
@@ -235,7 +235,7 @@ class Model(EncoderDecoder):
 
 MODEL = ModelType(
     describe,
-    Model,
+    T5,
     DEFAULTS,
     prefix="",
     # A table that the first release has and nothing reads.

@@ -121,7 +121,7 @@ class Block(llama.Block):
         self.mlp.down = RowLinear(down, bias=True)
 
 
-class Model(Decoder):
+class TeleChat(Decoder):
     """The token embedding, blocks, a last norm and the head."""
 
     def __init__(self, a: Architecture) -> None:
@@ -132,4 +132,4 @@ class Model(Decoder):
         self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=Model, defaults=DEFAULTS, prefix="transformer.")
+MODEL = replace(llama.MODEL, describe=describe, tree=TeleChat, defaults=DEFAULTS, prefix="transformer.")

@@ -48,7 +48,7 @@ DeviceMap = str | tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
-class ModelPart:
+class RankPart:
     """What a rank holds of a model: the shard of every layer of one of its stages."""
 
     shard: TensorSlice = WHOLE
@@ -62,7 +62,7 @@ class ModelPart:
         return self.stage == self.stages - 1
 
 
-WHOLE_MODEL = ModelPart()
+WHOLE_MODEL = RankPart()
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ class Topology:
         """The slice of every layer that a global rank holds."""
         return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
 
-    def part_of(self, rank: int) -> ModelPart:
+    def part_of(self, rank: int) -> RankPart:
         """What a global rank holds of the model."""
         stage = self.coordinates(rank).stage
-        return ModelPart(self.slice_of(rank), stage, self.pipeline_stage, self.device_map)
+        return RankPart(self.slice_of(rank), stage, self.pipeline_stage, self.device_map)
 
     def hand_over_groups(self, rank: int) -> list[tuple[str, list[int]]]:
         """The groups of a local rank and who meets there: with the stage before, then the one after."""

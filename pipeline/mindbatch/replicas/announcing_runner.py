@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mindbatch.engine.runner import StageRunner, StepOutput
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import StepInputs
 from mindbatch.replicas.front_link import FrontLink
 from mindbatch.replicas.messages import BEGUN

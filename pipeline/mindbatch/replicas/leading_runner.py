@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from mindbatch.engine.scheduler import Step
-from mindbatch.engine.step_arrays import FloatArray, ModelOutput, StepInputs, StepValues
+from mindbatch.engine.step import Step
+from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
 from mindbatch.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import Array, MessageConnection, MessageError
@@ -99,7 +99,7 @@ class LeadingRunner:
         self._followers = followers
         self._number = number
 
-    def run(self, step: Step) -> ModelOutput:
+    def run(self, step: Step) -> RunnerOutput:
         """See `Runner.run`. Errors: see `complete`."""
         return self.complete(self.announce(step))
 
@@ -109,7 +109,7 @@ class LeadingRunner:
         self._followers.announce(self._number, inputs)
         return inputs
 
-    def complete(self, inputs: StepInputs) -> ModelOutput:
+    def complete(self, inputs: StepInputs) -> RunnerOutput:
         """See `StageRunner.complete`.
 
         Raises:
@@ -120,7 +120,7 @@ class LeadingRunner:
         values = self._runner.compute(inputs)
         if values.logits is not None:
             self._followers.digest.add(values.logits.scores[: inputs.num_tokens])
-        return ModelOutput(values, self._project, inputs.adapters)
+        return RunnerOutput(values, self._project, inputs.adapters)
 
     def _project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits:
         self._followers.project(self._number, [hidden] if adapters is None else [hidden, adapters])

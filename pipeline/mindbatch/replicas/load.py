@@ -22,9 +22,10 @@ from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.ranks import Ranks
 from mindbatch.launch.started_as import launcher_watch
-from mindbatch.loading.build import LoadedModel, Notice
-from mindbatch.loading.memory_check import refuse_beyond_memory
-from mindbatch.loading.outline import ModelOutline, outline
+from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
+from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
@@ -44,46 +45,50 @@ _SECONDS_TO_LEAVE = 5.0
 
 
 def load_replicas(
-    config: ModelTaskConfig, notice: Notice = lambda text: None, logs: Path | None = None
-) -> LoadedModel:
+    config: ModelTaskConfig,
+    notice: Notice = lambda text: None,
+    logs: Path | None = None,
+    opened: OpenedFolder | None = None,
+) -> LoadedEngine:
     """Starts the rank processes of a configuration and returns an engine over them that is ready.
 
+    opened: the part of the first rank, where it was opened before.
     logs: the folder of the ranks' logs; None is a temporary one, which goes with the processes.
     Where a launcher runs a script as several copies, each starts its ranks, and the engine of another copy
     than the first has what that one's computes.
 
     Raises:
-        CheckpointError, ConfigError: as `load_model`; most of it before a process is started.
+        CheckpointError, ConfigError: as `prepare` and `load_engine`; most of it before a process is started.
         MindBatchError: a rank could not be started, or has ended.
     """
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
-    setup: JobSetup = config.job_setup or set_up_job(config)
-    refuse_apart(setup, model, runtime, config.launch.max_restarts)
-    outlined = outline(model, runtime, topology.part_of(0), config.lora)
-    if not setup.place.is_front:
-        return _following(config, setup, outlined, notice, logs)
-    here = _ranks_here(setup)
+    job: JobSetup = config.job_setup or set_up_job(config)
+    refuse_apart(job, model, runtime, config.launch.max_restarts)
+    setup = prepare(model, runtime, topology.part_of(0), config.lora, opened=opened)
+    if not job.place.is_front:
+        return _following(config, job, setup, notice, logs)
+    here = _ranks_here(job)
     local_size = len(here)
-    check_memory = partial(_refuse_beyond_memory, config, outlined)
+    check_memory = partial(_refuse_beyond_memory, topology, setup)
     if here:
         check_memory(here)
-    has_worlds = needs_world(setup, model, runtime)
+    has_worlds = needs_world(job, model, runtime)
     admission = RankAdmission(
         model,
         _for_one_of(local_size, runtime),
         parallel,
         config.lora,
         check_memory,
-        replicas_are_local=shares_memory(setup),
+        replicas_are_local=shares_memory(job),
         has_worlds=has_worlds,
     )
-    say(*thread_notes(runtime.num_threads, local_size), *outlined.adapters.warnings)
+    say(*thread_notes(runtime.num_threads, local_size), *setup.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
-    links, ranks = _started(config, setup, node_logs(config, admission, logs), notice, has_worlds)
+    links, ranks = _started(config, job, node_logs(config, admission, logs), notice, has_worlds)
     remote = RemoteEngine(
-        outlined.settings,
-        outlined.idle_engine(),
+        setup.settings,
+        dry_run_engine(setup),
         topology,
         links,
         ranks,
@@ -92,44 +97,43 @@ def load_replicas(
         config.launch.max_restarts,
         config.launch.hang_seconds,
     )
-    engine = _shared(remote, config, setup, ranks)
+    engine = _shared(remote, config, job, ranks)
     try:
         engine.wait_until_ready()
     except BaseException:
         engine.close()
         raise
-    cache_bytes = outlined.cache_bytes * topology.world_size
-    known = outlined.adapters.known
+    cache_bytes = setup.cache_bytes * topology.world_size
     kernels = ", ".join(sorted(remote.kernels))
-    return LoadedModel(engine, outlined.facts, outlined.tokenizer, cache_bytes, known, kernels)
+    return LoadedEngine(engine, setup.tokenizer, cache_bytes, setup.adapters.known, kernels)
 
 
 def set_up_job(config: ModelTaskConfig) -> JobSetup:
     """How the processes of a configuration are to be started; errors: see `set_up`."""
-    setup = set_up(config.launch, topology_of(config.parallel), os.environ)
-    return replace(setup, joins_mpi=joins_mpi(setup, config.model, config.runtime))
+    job = set_up(config.launch, topology_of(config.parallel), os.environ)
+    return replace(job, joins_mpi=joins_mpi(job, config.model, config.runtime))
 
 
 def _shared(
-    remote: RemoteEngine, config: ModelTaskConfig, setup: JobSetup, ranks: Ranks
+    remote: RemoteEngine, config: ModelTaskConfig, job: JobSetup, ranks: Ranks
 ) -> SharingEngine | RemoteEngine:
     """The engine, and where a script runs as several copies, one that tells them what it computes."""
     copies = _copies_of_script(ranks)
-    if not copies or setup.copy is None:
+    if not copies or job.copy is None:
         return remote
-    return SharingEngine(remote, copies, _described(config), launcher_watch(setup.copy))
+    return SharingEngine(remote, copies, _described(config), launcher_watch(job.copy))
 
 
 def _following(
-    config: ModelTaskConfig, setup: JobSetup, outlined: ModelOutline, notice: Notice, logs: Path | None
-) -> LoadedModel:
+    config: ModelTaskConfig, job: JobSetup, setup: EngineSetup, notice: Notice, logs: Path | None
+) -> LoadedEngine:
     """The model of another copy of a script than the first, once that has loaded it."""
     shared: SimpleQueue[Message | None] = SimpleQueue()
-    connection, key = connection_to_front(setup, notice)
+    connection, key = connection_to_front(job, notice)
 
     def serve() -> None:
         with suppress(MindBatchError):  # `shared` tells
-            serve_front(setup, node_logs(config, connection, logs), connection, key, shared)
+            serve_front(job, node_logs(config, connection, logs), connection, key, shared)
 
     def leave() -> None:
         with suppress(OSError):
@@ -139,15 +143,15 @@ def _following(
 
     serving = threading.Thread(target=serve, name="agent", daemon=True)
     serving.start()
-    settings = job_settings(outlined.settings, setup.place.layout.topology)
-    watch = launcher_watch(setup.copy) if setup.copy is not None else lambda: None
-    engine = FollowingEngine(settings, outlined.idle_engine(), shared, leave, watch)
+    settings = job_settings(setup.settings, job.place.layout.topology)
+    watch = launcher_watch(job.copy) if job.copy is not None else lambda: None
+    engine = FollowingEngine(settings, dry_run_engine(setup), shared, leave, watch)
     try:
         engine.wait_until_ready(notice, _described(config))
     except BaseException:
         engine.close()
         raise
-    return LoadedModel(engine, outlined.facts, outlined.tokenizer, 0, outlined.adapters.known, streams=False)
+    return LoadedEngine(engine, setup.tokenizer, 0, setup.adapters.known, streams=False)
 
 
 def _described(config: ModelTaskConfig) -> str:
@@ -161,37 +165,33 @@ def _copies_of_script(ranks: Ranks) -> Sequence[RemoteNode]:
     return [node for node in nodes if isinstance(node, RemoteNode) and node.follows]
 
 
-def _ranks_here(setup: JobSetup) -> range:
+def _ranks_here(job: JobSetup) -> range:
     """The ranks that share this host's memory and cores; in a Ray cluster nobody knows."""
-    if setup.launcher == "ray":
+    if job.launcher == "ray":
         return range(0)
-    is_whole_job = setup.place.is_on_one_host
-    return range(setup.place.layout.topology.world_size) if is_whole_job else setup.place.ranks
+    is_whole_job = job.place.is_on_one_host
+    return range(job.place.layout.topology.world_size) if is_whole_job else job.place.ranks
 
 
 def _started(
-    config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs, notice: Notice, has_worlds: bool
+    config: ModelTaskConfig, job: JobSetup, logs: NodeLogs, notice: Notice, has_worlds: bool
 ) -> tuple[RankLinks, Ranks]:
     """The ranks of a job, and the connections that they make."""
-    topology = setup.place.layout.topology
-    plan = partial(job_plan, setup, device_target=config.runtime.device_target, has_worlds=has_worlds)
-    if setup.launcher != "ray":
-        links = RankLinks(setup.place.meeting[0], setup.key, topology.world_size)
-        return links, start_ranks(setup, plan(links.address), logs, notice)
-    cluster = ray_ranks(config, setup, logs)
-    links = RankLinks(cluster.host, setup.key, topology.world_size)
-    return links, start_in_ray(setup, plan(links.address), logs, cluster)
+    topology = job.place.layout.topology
+    plan = partial(job_plan, job, device_target=config.runtime.device_target, has_worlds=has_worlds)
+    if job.launcher != "ray":
+        links = RankLinks(job.place.meeting[0], job.key, topology.world_size)
+        return links, start_ranks(job, plan(links.address), logs, notice)
+    cluster = ray_ranks(config, job, logs)
+    links = RankLinks(cluster.host, job.key, topology.world_size)
+    return links, start_in_ray(job, plan(links.address), logs, cluster)
 
 
 def _refuse_beyond_memory(
-    config: ModelTaskConfig,
-    outlined: ModelOutline,
-    ranks: Collection[int],
-    machine: MachineMemory | None = None,
+    topology: Topology, setup: EngineSetup, ranks: Collection[int], machine: MachineMemory | None = None
 ) -> None:
     """ConfigError when ranks take more memory than the machine has on which they are; None is this one."""
-    places = [topology_of(config.parallel).coordinates(rank) for rank in ranks]
-    refuse_beyond_memory(outlined.demand(config.model, config.runtime, places), machine)
+    refuse_beyond_memory(MemoryDemand.of(setup, [*map(topology.coordinates, ranks)]), machine)
 
 
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:

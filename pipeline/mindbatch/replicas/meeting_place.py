@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.errors import ConfigError
-from mindbatch.kernels.native_library import describe, find_library
+from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.preflight import JobSetup
 
 
@@ -69,4 +69,4 @@ def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig, ma
             "with ranks of a replica on several hosts: 0"
         )
     if find_library() is None:
-        raise ConfigError(f"parallel.model_parallel, pipeline_stage: the kernels are {describe()}")
+        raise ConfigError(f"parallel.model_parallel, pipeline_stage: the kernels are {library_text()}")

@@ -21,7 +21,7 @@ from mindbatch.replicas.versions import versions
 from mindbatch.screen_text import say
 
 if TYPE_CHECKING:  # most is imported when the front has answered
-    from mindbatch.replicas.rank_model import RankModel
+    from mindbatch.replicas.loaded_rank import LoadedRank
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 """By which machines of one name are told apart."""
@@ -73,7 +73,7 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
     from mindbatch.kernels.choice import kernels_in_use
     from mindbatch.replicas.admission import compared_folders
-    from mindbatch.replicas.rank_model import load_rank
+    from mindbatch.replicas.loaded_rank import load_rank
 
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
     parallel, lora = ParallelConfig(**job["parallel"]), LoraConfig(**job["lora"])
@@ -96,7 +96,7 @@ def _meeting_of(environment: RankEnvironment, replica: Topology) -> bytes:
     return hmac.digest(environment.key, which, "sha256")
 
 
-def _lead(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> NoReturn:
+def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
     """Serves the front with the engine of this replica, once the other ranks are there."""
     from mindbatch.replicas.announcing_runner import AnnouncingRunner
     from mindbatch.replicas.serving import serve
@@ -111,7 +111,7 @@ def _lead(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> N
     serve(link, loaded.engine(followers, lambda runner: AnnouncingRunner(runner, link)))
 
 
-def _follow(link: FrontLink, environment: RankEnvironment, loaded: RankModel) -> NoReturn:
+def _follow(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
     """Computes what the leader of this replica says; the front tells where that is."""
     link.begin(WAITING)
     peers = link.receive()

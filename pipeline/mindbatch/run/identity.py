@@ -19,8 +19,8 @@ from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.errors import CheckpointError
-from mindbatch.loading.described import DescribedModel, open_assistant, open_model
 from mindbatch.loading.prepared_adapters import open_adapters
+from mindbatch.loading.providers import OpenedFolder, open_assistant, open_model
 from mindbatch.parallel.topology import WHOLE, Topology
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.regular_file import open_regular
@@ -59,21 +59,25 @@ def file_digest(path: Path) -> str:
 
 
 def fingerprint_fields(
-    config: BatchConfig, digest_file: Callable[[Path], str] = file_digest
+    config: BatchConfig,
+    digest_file: Callable[[Path], str] = file_digest,
+    opened: OpenedFolder | None = None,
 ) -> dict[str, Any]:
     """Everything that decides a row's result, by dotted name; files stand for their digests.
 
     How fast it is computed is not in it: batch size, memory, threads, the number of processes.
 
     digest_file: `file_digest`, or one that remembers, for several runs of one model.
+    opened: the part of the first rank; None opens it.
 
     Raises:
         CheckpointError: the model's folder is not in order, or an adapter's.
         ConfigError: the file of the template, or that of the tools, cannot be read.
     """
     model = config.model
-    topology = _replica(config.parallel)
-    folder, weights = _opened(lambda rank: open_model(model, topology.part_of(rank)), topology)
+    topology = replica_of(config.parallel)
+    folder = (opened or open_model(model, topology.part_of(0))).folder
+    weights = _weights(folder, lambda rank: open_model(model, topology.part_of(rank)), topology)
     tokenizer = Path(model.tokenizer) if model.tokenizer else folder.path
     template = template_source(config.data)
     chat = chat_options(None, config.data.tools, config.data.chat_template_kwargs, prefix="data.")
@@ -160,19 +164,19 @@ def _special_tokens(model: ModelConfig) -> dict[str, str]:
     return {} if model.special_tokens == "plain" else {"model.special_tokens": model.special_tokens}
 
 
-def _replica(parallel: ParallelConfig) -> Topology:
+def replica_of(parallel: ParallelConfig) -> Topology:
     """The ranks of one replica."""
     return Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
 
 
-def _opened(
-    open_part: Callable[[int], DescribedModel], topology: Topology
-) -> tuple[ModelFolder, Sequence[Path]]:
-    """A model's folder with the files of its weights: of one that was cut for these ranks, those of all."""
-    parts = [open_part(0).folder]
-    if parts[0].shard != WHOLE or parts[0].stages > 1:
-        parts += [open_part(rank).folder for rank in range(1, topology.replica_size)]
-    return parts[0], [path for part in parts for path in part.weight_paths]
+def _weights(
+    folder: ModelFolder, open_part: Callable[[int], OpenedFolder], topology: Topology
+) -> Sequence[Path]:
+    """The files of the weights of a model: where its folder was cut for these ranks, those of all."""
+    is_cut = folder.shard != WHOLE or folder.stages > 1
+    others = range(1, topology.replica_size if is_cut else 1)
+    parts = [folder, *(open_part(rank).folder for rank in others)]
+    return [path for part in parts for path in part.weight_paths]
 
 
 def _assistant_digest(
@@ -182,7 +186,8 @@ def _assistant_digest(
     if model.assistant is None:
         return None
     slices = Topology(1, topology.model_parallel)  # its layers are never divided
-    folder, weights = _opened(lambda rank: open_assistant(model, slices.slice_of(rank)), slices)
+    folder = open_assistant(model, slices.slice_of(0)).folder
+    weights = _weights(folder, lambda rank: open_assistant(model, slices.slice_of(rank)), slices)
     return digest_of([*weights, *_existing(folder.path, _MODEL_FILES)], digest_file)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.loading.memory_check import MemoryDemand
-from mindbatch.loading.outline import ModelOutline
+from mindbatch.loading.setup import EngineSetup
 from mindbatch.parallel.topology import RankPlace, Topology
 from mindbatch.run.calibration import Calibration, steps_for
 from mindbatch.run.index import RowIndex
@@ -186,7 +186,7 @@ class Plan:
     """What `mindbatch plan` tells."""
 
     rows: RowTotals
-    model: ModelOutline
+    setup: EngineSetup
     ranks: RankMemory
     time: TimeEstimate | None
     notes: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class Plan:
     @property
     def num_batches(self) -> int:
         """That generate side by side: one for each stage of each replica."""
-        return self.model.engines * self.ranks.topology.data_parallel
+        return self.setup.num_engines * self.ranks.topology.data_parallel
 
     @property
     def of_each_batch(self) -> str:
@@ -203,7 +203,7 @@ class Plan:
 
     def fit(self, tokens: int) -> Fit:
         """How many sequences of that many tokens fit at once, of one batch."""
-        settings = self.model.settings
+        settings = self.setup.settings
         return Fit(tokens, settings.num_blocks // max(1, settings.blocks_for(tokens)))
 
     @property
@@ -218,7 +218,7 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan as values of JSON; bytes, tokens and seconds."""
-        rows, model, time = self.rows, self.model, self.time
+        rows, setup, time = self.rows, self.setup, self.time
         is_divided = self.ranks.topology.world_size > 1
         return {
             "rows": {
@@ -232,19 +232,19 @@ class Plan:
             "output_tokens_at_most": _lengths(rows.outputs),
             "sequence_tokens_at_most": _lengths(rows.sequences),
             "memory": {
-                "parameters": model.num_parameters,
-                "weights_bytes": model.weight_bytes,
-                "weights_stored_bytes": model.stored_bytes,
-                "cache_bytes": model.cache_bytes,
-                "cache_bytes_per_token": model.cache_bytes_per_token,
-                **({"expert_bytes": model.expert_bytes} if model.expert_bytes else {}),
-                "cache_tokens": model.cache_tokens,
+                "parameters": setup.num_parameters,
+                "weights_bytes": setup.weight_bytes,
+                "weights_stored_bytes": setup.stored_bytes,
+                "cache_bytes": setup.cache_bytes,
+                "cache_bytes_per_token": setup.cache_bytes_per_token,
+                **({"expert_bytes": setup.expert_bytes} if setup.expert_bytes else {}),
+                "cache_tokens": setup.cache_tokens,
                 **({"ranks": self.ranks.as_json()} if is_divided else {}),
             },
             "sequences_that_fit": {
                 "typical": asdict(self.typical),
                 "longest": asdict(self.longest),
-                "batch_size": model.settings.batch_size,
+                "batch_size": setup.settings.batch_size,
                 **({"batches": self.num_batches} if is_divided else {}),
             },
             "time": None if time is None else asdict(time),
@@ -269,10 +269,10 @@ def time_at(rate: float, rows: RowTotals) -> TimeEstimate:
 
 
 def time_after(
-    calibration: Calibration, rows: RowTotals, model: ModelOutline, startup_seconds: float
+    calibration: Calibration, rows: RowTotals, setup: EngineSetup, startup_seconds: float
 ) -> TimeEstimate:
     """The time if all rows are like those that were run."""
-    settings = model.settings
+    settings = setup.settings
     lengths = calibration.sequence_lengths(rows.outputs.count, rows.outputs.longest)
     generated = sum(lengths)
     width = calibration.computed_per_generated

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
+from mindbatch.loading.providers import OpenedFolder, open_model
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.run.identity import fingerprint_fields
+from mindbatch.run.identity import fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.tasks.loading_line import LoadingLine
 
@@ -21,16 +22,17 @@ def run(config: BatchConfig) -> int:
 def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
     """The run that a configuration asks for; its model is loaded when there is a row for it."""
     folder = Path(config.model.tokenizer or config.model.checkpoint_name_or_path or "")
+    opened = open_model(config.model, replica_of(config.parallel).part_of(0))
     return BatchJob(
         config,
-        fingerprint_fields(config),
-        load=lambda folder: _load(config, folder),
+        fingerprint_fields(config, opened=opened),
+        load=lambda folder: _load(config, folder, opened),
         tokenizer=lambda: Tokenizer.load(folder),
         command=typed_command(),
         retry=retry,
     )
 
 
-def _load(config: BatchConfig, folder: RunFolder) -> LLM:
+def _load(config: BatchConfig, folder: RunFolder, opened: OpenedFolder) -> LLM:
     with LoadingLine(shown=config.progress != "none") as line:
-        return LLM.from_config(config, line, logs=folder.logs)
+        return LLM.from_config(config, line, folder.logs, opened)

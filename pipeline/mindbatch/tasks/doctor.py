@@ -101,9 +101,9 @@ def _is_available(mindspore: ModuleType | None, device: str) -> bool:
 def _kernels() -> str:
     """Which attention kernels are used; imports them, so that `not built` is known and not guessed."""
     try:
-        from mindbatch.kernels.native_library import describe
+        from mindbatch.kernels.native_library import library_text
 
-        return describe()
+        return library_text()
     except (ImportError, OSError) as error:  # OSError: a library built for another machine
         return f"not available: {error}"
 

@@ -14,7 +14,7 @@ from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.division import check_division
-from mindbatch.models.registry import describe, nearest_supported
+from mindbatch.models.registry import nearest_supported
 
 NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
 MOST_DIFFERENCES = 3
@@ -59,19 +59,18 @@ def how_it_runs(path: Path) -> HowItRuns:
     """Reads config.json and the heads of the weights.
 
     Raises:
-        CheckpointError, ConfigError: it does not run; see `open_model`.
+        CheckpointError, ConfigError: it does not run; see `Provider.open_folder`.
     """
-    from mindbatch.loading.described import open_model  # NumPy, which pages of other files do not need
+    from mindbatch.loading.providers import open_model  # NumPy, which pages of other files do not need
 
-    facts = open_model(ModelConfig(checkpoint_name_or_path=str(path))).facts
-    arch = describe(read_config(path), source=str(path / CONFIG_NAME))
+    spec = open_model(ModelConfig(checkpoint_name_or_path=str(path))).spec
     return HowItRuns(
-        facts.model_type,
-        facts.num_parameters,
-        facts.max_positions,
-        facts.cached_numbers,
-        tuple(ranks for ranks in NUMBERS_OF_RANKS if _is_divisible(arch, ranks)),
-        tuple(facts.ascend_faults(RuntimeConfig().block_size)),
+        spec.model_type,
+        spec.num_parameters,
+        spec.max_positions,
+        spec.cached_numbers,
+        tuple(ranks for ranks in NUMBERS_OF_RANKS if _is_divisible(spec.architecture, ranks)),
+        tuple(spec.ascend_faults(RuntimeConfig().block_size)),
     )
 
 

@@ -10,7 +10,7 @@ from mindformers_configs import config
 
 
 def describe(given: Mapping[str, Any]) -> Architecture:
-    return families.describe(given).arch
+    return families.describe(given).architecture
 
 
 def test_layers_that_are_all_alike_have_one_that_stands_for_them() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mindbatch.backends.mindformers.adapter_specs import adapter_specs
-from mindbatch.backends.mindformers.families import FAMILIES, Description, describe
+from mindbatch.backends.mindformers.families import FAMILIES, MindFormersSpec, describe
 from mindbatch.errors import CheckpointError
 from mindbatch.models.registry import MODEL_TYPES, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
@@ -22,14 +22,14 @@ def fault(family: str, **changes: Any) -> str:
     return line.removeprefix("config.json: ")
 
 
-def shapes_of(model: Description) -> Mapping[str, tuple[int, ...]]:
-    return source_shapes(tensor_specs(model.arch))
+def shapes_of(model: MindFormersSpec) -> Mapping[str, tuple[int, ...]]:
+    return source_shapes(tensor_specs(model.architecture))
 
 
 def test_every_family_is_described() -> None:
     assert CONFIGS.keys() == FAMILIES.keys() <= {*MODEL_TYPES}
     for family in FAMILIES:
-        arch = describe(config(family)).arch
+        arch = describe(config(family)).architecture
         assert (arch.model_type, arch.vocab_size, arch.num_layers) == (family, 96, 2)
 
 
@@ -39,7 +39,7 @@ def test_its_class_is_given_what_distinguishes_them() -> None:
     model = describe(config("deepseek_v3"))
     assert model.arguments["kv_lora_rank"] == 32
     assert [model.arguments[key] for key in ("n_routed_experts", "n_shared_experts")] == [8, 1]
-    assert "model.layers.2.*" in unused_tensors(model.arch)
+    assert "model.layers.2.*" in unused_tensors(model.architecture)
 
 
 def test_telechat2_has_names_of_its_own_and_keys_beside_values() -> None:
@@ -58,7 +58,7 @@ def test_adapters_act_on_all_matrices_but_those_of_experts_and_compressed_vector
     left = {}
     for family in CONFIGS:
         model = describe(config(family))
-        acting, shapes = source_shapes(adapter_specs(model.arch)), shapes_of(model)
+        acting, shapes = source_shapes(adapter_specs(model)), shapes_of(model)
         assert acting.items() <= shapes.items(), family
         matrices = {name for name, shape in shapes.items() if len(shape) == 2} - acting.keys()
         left[family] = sorted(

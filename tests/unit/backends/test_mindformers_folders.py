@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from safetensors_writer import safetensors_bytes
 
-from mindbatch.backends.mindformers.folder_model import MindFormersModel, open_folder
+from mindbatch.backends.mindformers.provider import open_folder
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.loading.outline import outline
+from mindbatch.loading.setup import prepare
 from mindbatch.models.config_reader import NONE_IGNORED
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.parallel.topology import WHOLE_MODEL
 from mindformers_configs import config
 
 
@@ -32,8 +34,8 @@ def write(folder: Path, settings: dict[str, Any], **changed: Any) -> Path:
     return folder
 
 
-def opened(folder: Path, model_type: str = "auto") -> MindFormersModel:
-    return open_folder(folder, model_type, NONE_IGNORED)
+def opened(folder: Path, model_type: str = "auto") -> ModelSpec:
+    return open_folder(folder, model_type, NONE_IGNORED, WHOLE_MODEL)[1]
 
 
 def faults(folder: Path) -> list[str]:
@@ -42,24 +44,24 @@ def faults(folder: Path) -> list[str]:
     return [fault.removeprefix(f"{folder}/").removeprefix(f"{folder}: ") for fault in caught.value.faults]
 
 
-def test_facts_are_those_of_the_folder(tmp_path: Path) -> None:
-    facts = opened(write(tmp_path, config("qwen3"))).facts
-    assert (facts.model_type, facts.vocab_size, facts.max_positions) == ("qwen3", 96, 128)
-    assert facts.cache_bytes_per_token(4) == 2 * 2 * (16 + 16) * 4
+def test_sizes_are_those_of_the_folder(tmp_path: Path) -> None:
+    spec = opened(write(tmp_path, config("qwen3")))
+    assert (spec.model_type, spec.vocab_size, spec.max_positions) == ("qwen3", 96, 128)
+    assert spec.cache_bytes_per_token(4) == 2 * 2 * (16 + 16) * 4
     shapes = source_shapes(tensor_specs(describe(config("qwen3")))).values()
-    assert facts.num_parameters == sum(int(np.prod(shape)) for shape in shapes)
+    assert spec.num_parameters == sum(int(np.prod(shape)) for shape in shapes)
 
 
 def test_latent_attention_caches_one_vector_a_token_as_key_and_as_value(tmp_path: Path) -> None:
-    facts = opened(write(tmp_path, config("deepseek_v3"))).facts
-    assert facts.cached_numbers == 2 * ((32 + 8) + 48)
+    spec = opened(write(tmp_path, config("deepseek_v3")))
+    assert spec.cached_numbers == 2 * ((32 + 8) + 48)
 
 
 def test_plans_know_the_model_without_loading_it(tmp_path: Path) -> None:
     model = ModelConfig(
         checkpoint_name_or_path=str(write(tmp_path, config("qwen3_moe"))), provider="mindformers"
     )
-    found = outline(model, RuntimeConfig(cache_memory="1MiB"))
+    found = prepare(model, RuntimeConfig(cache_memory="1MiB"))
     assert found.weight_bytes == found.stored_bytes
 
 

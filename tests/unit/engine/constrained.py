@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 

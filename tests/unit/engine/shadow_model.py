@@ -12,8 +12,8 @@ from mindbatch.engine.batch import flatten
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.runner import StepOutput
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.kernels.step import Batch
 
 VOCABULARY = 12

@@ -8,8 +8,8 @@ from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, wanted_tokens
-from mindbatch.engine.scheduler import ScheduledTokens, Step
 from mindbatch.engine.sequence import Sequence, SequenceGroup, SequenceText
+from mindbatch.engine.step import ScheduledTokens, Step
 
 
 def scheduled(

@@ -20,12 +20,12 @@ from shadow_model import (
     settings,
 )
 
-from mindbatch.engine.adapter_slots import KnownAdapters, LiveAdapter
+from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter, TakenSlot
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.prefix_cache import block_digest, root_digest
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.engine.scheduler import Step
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.step import Step
 from mindbatch.errors import CacheBudgetError, PromptError
 
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "seed": 11}
@@ -127,10 +127,24 @@ def test_there_must_be_a_token_to_score(start: int) -> None:
         make_engine(settings()).add(request("b", HEAD[:5], prompt_logprobs=0, prompt_logprobs_start=start))
 
 
+class _NoSlotsNeeded(AdapterSlots):
+    """The shadow model computes any adapter in slot 0."""
+
+    def offers(self, name: str | None) -> bool:
+        return True
+
+    def take(self, name: str | None) -> TakenSlot:
+        return TakenSlot(0, False)
+
+    def release(self, name: str | None) -> None:
+        return
+
+
 def test_adapters_share_what_they_are_not_what_they_are_called() -> None:
     limits = settings()
     live = {name: LiveAdapter(name, digest) for name, digest in (("sft", "1"), ("copy", "1"), ("law", "2"))}
-    engine = Engine(ShadowRunner(limits), limits, Letters, adapters=KnownAdapters({**live, "base": None}))
+    known, slots = KnownAdapters({**live, "base": None}), _NoSlotsNeeded(0)
+    engine = Engine(ShadowRunner(limits), limits, Letters, adapters=known, slots=slots)
     cached(engine, "base", HEAD[:12])
     found = [
         run_all(engine, [replace(request(name + str(n), HEAD[:12], max_new_tokens=1), adapter=name)])

@@ -17,7 +17,7 @@ from mindbatch.decoding.choice import Constraint
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 from mindbatch.errors import ConfigError, PromptError
 
 STRATEGIES: list[dict[str, Any]] = [

@@ -13,8 +13,9 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
-from mindbatch.engine.scheduler import Scheduler, Step
+from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.step import Step
 from mindbatch.errors import CacheBudgetError
 
 

@@ -11,7 +11,7 @@ from shadow_model import Letters, ShadowOutput, ShadowRunner, logits_of, request
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 
 EOS = (7,)
 TINY = {"block_size": 2, "num_blocks": 28, "batch_size": 4, "max_batched_tokens": 12}

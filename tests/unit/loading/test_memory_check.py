@@ -13,13 +13,13 @@ from mindbatch.errors import ConfigError, MindBatchError
 from mindbatch.llm import LLM
 from mindbatch.loading import memory_check
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
+from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.model_facts import ModelFacts
-from mindbatch.models.native_model import NativeModel
+from sizes import Sizes, sizes
 
 # Two stages: a rank of the first has 1 GiB of weights in float32, one of the second 2; a token takes 1 MiB.
-FACTS = ModelFacts("gpt2", 100, 100, 3 << 28, 1 << 18, 16, rank_parameters=(1 << 28, 2 << 28))
-ASSISTANT = ModelFacts("gpt2", 100, 100, 1 << 27, 0, 16, rank_parameters=(1 << 27,))
+SPEC = sizes((1 << 28, 2 << 28), 1 << 18)
+ASSISTANT = sizes((1 << 27,), 0)
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +27,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_check, "memory_here", lambda: MachineMemory(8 * GIB, 5 * GIB))
 
 
-def fault(stages: list[int], cache_gib: int, assistant: ModelFacts | None = None, **options: Any) -> str:
+def fault(stages: list[int], cache_gib: int, assistant: Sizes | None = None, **options: Any) -> str:
     """Why so many GiB of cache for each process are refused; empty where they are not."""
     device, kernels = options.pop("device", "CPU"), options.pop("kernels", "reference")
     runtime = RuntimeConfig(cache_memory=f"{cache_gib}GiB", device_target=device, kernels=kernels)
     tokens = cache_gib << 10
     try:
-        refuse_beyond_memory(
-            MemoryDemand(ModelConfig(), runtime, tokens, FACTS, assistant, stages, **options)
-        )
+        refuse_beyond_memory(MemoryDemand(ModelConfig(), runtime, tokens, SPEC, assistant, stages, **options))
     except ConfigError as error:
         [line] = error.faults
         return line
@@ -62,7 +60,7 @@ def test_adapters_count() -> None:
 
 def test_rows_of_experts_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """What 512 tokens of a step take, in each process."""
-    monkeypatch.setattr(f"{__name__}.FACTS", replace(FACTS, expert_numbers=1 << 19))
+    monkeypatch.setattr(f"{__name__}.SPEC", replace(SPEC, expert_numbers=1 << 19))
     assert fault([0], 6) == ""
     assert fault([0], 7) == (
         "memory: the model needs 9.0 GiB, 1.0 GiB of weights in float32, 1.0 GiB of experts' rows in a step "
@@ -123,9 +121,9 @@ NUMBERS = 8_030_261_248
 
 def fault_of_8b(machine_gib: int, **options: Any) -> str:
     """Why a machine does not hold them with 1 GiB of cache; what it says that would do."""
-    facts = replace(FACTS, num_parameters=NUMBERS, rank_parameters=(NUMBERS,))
+    spec = sizes((NUMBERS,), 1 << 18)
     model, runtime = ModelConfig(**options), RuntimeConfig()
-    demand = MemoryDemand(model, runtime, 1 << 10, facts)
+    demand = MemoryDemand(model, runtime, 1 << 10, spec)
     return (demand.fault(MachineMemory(machine_gib * GIB, 0)) or "").partition("what would do: ")[2]
 
 
@@ -158,7 +156,7 @@ TAKEN = (
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
 def test_memory_that_runs_out_is_told_with_what_takes_less(error: Exception) -> None:
     adapters = FittedAdapters({}, 8, (1 << 27, 1 << 28))
-    demand = MemoryDemand(ModelConfig(), RuntimeConfig(), 1 << 10, FACTS, adapters=adapters)
+    demand = MemoryDemand(ModelConfig(), RuntimeConfig(), 1 << 10, SPEC, adapters=adapters)
     with pytest.raises(MindBatchError) as caught, naming_exhaustion(demand, "loading"):
         raise error
     assert caught.value.faults == (f"out of memory while loading: {TAKEN}",)
@@ -178,6 +176,6 @@ def test_a_run_says_where_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.raises(MindBatchError, match="^out of memory while computing a step: the model takes 1.0 GiB"),
     ):
         llm.generate("nine")
-    monkeypatch.setattr(NativeModel, "load", run_out)
+    monkeypatch.setattr(native, "load", run_out)
     with pytest.raises(MindBatchError, match="^out of memory while loading: the model takes 1.0 GiB"):
         LLM("shipped:examples/tiny_gpt2")

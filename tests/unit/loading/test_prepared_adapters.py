@@ -14,15 +14,16 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError
 from mindbatch.loading import prepared_adapters
-from mindbatch.loading.described import open_model
 from mindbatch.loading.prepared_adapters import PreparedAdapters, open_adapters, prepare_adapters
-from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart, TensorSlice
+from mindbatch.loading.providers import open_model
+from mindbatch.models import native
+from mindbatch.parallel.topology import WHOLE_MODEL, RankPart, TensorSlice
 from peft_folders import TINY, write_adapter
 
 
-def prepared(adapters: dict[str, Path], part: ModelPart = WHOLE_MODEL) -> PreparedAdapters:
+def prepared(adapters: dict[str, Path], part: RankPart = WHOLE_MODEL) -> PreparedAdapters:
     lora = LoraConfig({name: str(path) for name, path in adapters.items()})
-    return prepare_adapters(lora, open_model(ModelConfig(checkpoint_name_or_path=str(TINY)), part))
+    return prepare_adapters(lora, open_model(ModelConfig(checkpoint_name_or_path=str(TINY)), part), native)
 
 
 def renamed(folder: Path, old: str, new: str) -> Path:
@@ -84,14 +85,14 @@ def test_another_base_is_a_warning(tmp_path: Path) -> None:
     [
         (WHOLE_MODEL, [3 * (96 + 288 + 96 + 96 + 96 + 384 + 384 + 96)]),
         (
-            ModelPart(stages=2, device_map=(1, 2)),
+            RankPart(stages=2, device_map=(1, 2)),
             [stage * (96 + 288 + 96 + 96 + 96 + 384 + 384 + 96) for stage in (1, 2)],
         ),
-        (ModelPart(TensorSlice(1, 2)), [3 * (96 + 144 + 48 + 96 + 96 + 192 + 192 + 96)]),
+        (RankPart(TensorSlice(1, 2)), [3 * (96 + 144 + 48 + 96 + 96 + 192 + 192 + 96)]),
     ],
     ids=["whole", "stages", "ranks"],
 )
-def test_numbers_of_a_slot(tmp_path: Path, part: ModelPart, numbers: list[int]) -> None:
+def test_numbers_of_a_slot(tmp_path: Path, part: RankPart, numbers: list[int]) -> None:
     """A rank of each stage holds so many of the largest adapter, for each unit of its rank."""
     live = prepared({str(rank): write_adapter(tmp_path / str(rank), rank, 1) for rank in (2, 5)}, part).live
     assert live is not None

@@ -7,7 +7,7 @@ from adapter_folders import FULL_SHAPES, write_full_adapter
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.errors import CheckpointError
-from mindbatch.models.adapter_weights import fit_adapters
+from mindbatch.models.adapter_weights import fit_specs
 from mindbatch.models.tensor_spec import Part, TensorSpec
 
 NAMES = {"embed_tokens.weight": "embedding.weight", "lm_head.weight": "head.weight"}
@@ -16,7 +16,7 @@ NAMES = {"embed_tokens.weight": "embedding.weight", "lm_head.weight": "head.weig
 def test_forms_that_cannot_act_beside_the_model(tmp_path: Path) -> None:
     specs = [TensorSpec(NAMES.get(name, name), (Part(name, *shape),)) for name, shape in FULL_SHAPES.items()]
     with pytest.raises(CheckpointError) as caught:
-        fit_adapters(specs, {"one": open_adapter(write_full_adapter(tmp_path))})
+        fit_specs(specs, {"one": open_adapter(write_full_adapter(tmp_path))})
     told = str(caught.value)
     assert "module 'lm_head': an adapter of it is not supported beside the model; merge it" in told
     assert "q_proj': an adapter of it is not supported beside the model; merge it" in told

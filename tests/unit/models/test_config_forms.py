@@ -94,7 +94,7 @@ def test_only_a_head_that_was_trained_tied_is_scaled() -> None:
 def test_mindformers_families_read_both(case: str) -> None:
     without = {"num_nextn_predict_layers": 0}  # 5.24 writes 1 where nothing was said
 
-    def described(config: dict[str, Any]) -> families.Description | list[str]:
+    def described(config: dict[str, Any]) -> families.MindFormersSpec | list[str]:
         try:
             return families.describe(config | {"use_sliding_window": False, "layer_types": None} | without)
         except CheckpointError as error:

@@ -11,11 +11,11 @@ from mindbatch.errors import CheckpointError
 from mindbatch.kernels.shapes import Routing
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors
-from mindbatch.models.native_model import facts_of
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import NoWeights
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import RankPart, TensorSlice
 from small_configs import EXPERTS, LLAMA
 
 
@@ -188,11 +188,11 @@ def test_what_is_kept_of_latent_attention() -> None:
 def test_what_a_layer_keeps_of_each_row_is_counted(
     model_type: str, model_parallel: int, numbers: int
 ) -> None:
-    facts = facts_of(described(model_type), model_parallel)
-    assert facts.expert_bytes(512, "CPU") == 512 * 4 * numbers
-    assert facts.expert_bytes(512, "Ascend") == 0
+    spec = ModelSpec.of(described(model_type), RankPart(TensorSlice(0, model_parallel)))
+    assert spec.expert_bytes(512, "CPU") == 512 * 4 * numbers
+    assert spec.expert_bytes(512, "Ascend") == 0
 
 
 def test_the_network_beside_the_experts_counts_where_it_is_larger() -> None:
     arch = described("qwen2_moe", shared_expert_intermediate_size=200)
-    assert facts_of(arch).expert_numbers == 1 + 32 + 3 * 200
+    assert ModelSpec.of(arch).expert_numbers == 1 + 32 + 3 * 200

@@ -7,7 +7,8 @@ import pytest
 
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.errors import CheckpointError
-from mindbatch.loading.described import open_model
+from mindbatch.loading.providers import open_model
+from mindbatch.models import native
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.quantisation import read_layout
 from mindbatch.models.registry import describe
@@ -118,9 +119,9 @@ def test_only_running_and_planning_takes_them(tmp_path: Path, method: str) -> No
     ):
         describe(made.config, to_be_run=False)
     model = open_model(ModelConfig(checkpoint_name_or_path=str(made.write(tmp_path))))
-    assert model.facts.num_parameters == sum(array.size for array in made.floats.values())
+    assert model.spec.num_parameters == sum(array.size for array in made.floats.values())
     with pytest.raises(CheckpointError, match="are not merged with; use lora.mode=live"):
-        model.merge(None)  # type: ignore[arg-type]
+        native.merge(model.spec, model.folder, None)  # type: ignore[arg-type]
 
 
 def test_inspect_says_how_the_matrices_are_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

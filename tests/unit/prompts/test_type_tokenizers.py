@@ -11,7 +11,7 @@ from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folde
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from mindbatch.engine.detokenizer import IncrementalDetokenizer
+from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow

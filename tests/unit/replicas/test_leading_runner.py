@@ -9,7 +9,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from mindbatch.engine.scheduler import Step
+from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
 from mindbatch.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits

@@ -8,7 +8,7 @@ import pytest
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm import LLM
-from mindbatch.loading.build import LoadedModel
+from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.remote_engine import RemoteEngine
 from shadow_llm import make_llm
@@ -43,7 +43,7 @@ Start = Callable[..., tuple[RemoteEngine, ShadowRanks]]
 
 
 def llm_over(engine: RemoteEngine, tokenizer: Tokenizer) -> LLM:
-    return LLM.over(LoadedModel(engine, None, tokenizer, 0))  # type: ignore[arg-type]
+    return LLM.over(LoadedEngine(engine, tokenizer, 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 3])

@@ -9,7 +9,7 @@ import pytest
 from mindbatch.engine.request import RequestOutput
 from mindbatch.errors import MindBatchError, RankError
 from mindbatch.llm import LLM
-from mindbatch.loading.build import LoadedModel
+from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas import shared_engine
 from mindbatch.replicas.connection import Message, decoded, encoded
@@ -45,10 +45,10 @@ class Script:
         self.copy = Copy()
         self.computing = make_llm(tokenizer)._model.engine
         sharing = SharingEngine(self.computing, [self.copy])  # type: ignore[arg-type, list-item]
-        self.front = LLM.over(LoadedModel(sharing, None, tokenizer, 0))  # type: ignore[arg-type]
+        self.front = LLM.over(LoadedEngine(sharing, tokenizer, 0))  # type: ignore[arg-type]
         checks = make_llm(tokenizer)._model.engine
         self.following = FollowingEngine(sharing.settings, checks, self.copy.shared, self.leave)
-        model = LoadedModel(self.following, None, tokenizer, 0, streams=False)  # type: ignore[arg-type]
+        model = LoadedEngine(self.following, tokenizer, 0, streams=False)  # type: ignore[arg-type]
         self.other = LLM.over(model)
 
     def leave(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,20 +13,19 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.kernels.memory import FLOAT32
-from mindbatch.loading.outline import ModelOutline
-from mindbatch.models.model_facts import ModelFacts
+from mindbatch.loading.build import dry_run_engine
+from mindbatch.loading.memory_check import MemoryDemand
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.loading.setup import EngineSetup
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.index import RowIndex
 from mindbatch.run.plan import MOST_FAILURES, Plan, RankMemory, RowTotals, count_rows, time_after, time_at
 from mindbatch.run.row_check import RowCheck
+from sizes import sizes
 from stub_job import shared_tokenizer
 
-FACTS = ModelFacts(
-    "gpt2", vocab_size=340, max_positions=64, num_parameters=500, cached_numbers=2 * 2 * 32, head_dim=16
-)
 GREEDY = DecodingParams(max_new_tokens=10)
 
 
@@ -35,9 +35,10 @@ def index(tmp_path: Path) -> Iterator[RowIndex]:
         yield index
 
 
-def model(num_blocks: int = 20, seq_length: int = 64, tokenizer: Tokenizer | None = None) -> ModelOutline:
+def model(num_blocks: int = 20, seq_length: int = 64, tokenizer: Tokenizer | None = None) -> EngineSetup:
     settings = EngineSettings(batch_size=4, seq_length=seq_length, block_size=16, num_blocks=num_blocks)
-    return ModelOutline(FACTS, None, settings, tokenizer, 1000, 500, FLOAT32, 4, 4)
+    opened = OpenedFolder(Mock(nbytes=1000), sizes((500,), 1))
+    return EngineSetup(ModelConfig(), RuntimeConfig(), opened, None, tokenizer, (), settings)
 
 
 def fill(index: RowIndex, *rows: dict[str, Any] | RowFailure) -> None:
@@ -54,16 +55,16 @@ def ids(count: int, **overrides: Any) -> dict[str, Any]:
     return {"content": {"token_ids": [7] * count}, "overrides": overrides}
 
 
-def counted(index: RowIndex, outline: ModelOutline, params: DecodingParams = GREEDY) -> RowTotals:
-    return count_rows(index, RowCheck(outline.idle_engine(), outline.tokenizer, params))
+def counted(index: RowIndex, setup: EngineSetup, params: DecodingParams = GREEDY) -> RowTotals:
+    return count_rows(index, RowCheck(dry_run_engine(setup), setup.tokenizer, params))
 
 
 def test_an_input_that_is_longer_than_a_step_is_told(index: RowIndex) -> None:
     """An encoder computes it at once."""
     fill(index, ids(12), ids(13))
-    outline = model()
-    settings = replace(outline.settings, decoder_start_id=0, max_batched_tokens=12)
-    rows = counted(index, replace(outline, settings=settings))
+    setup = model()
+    settings = replace(setup.settings, decoder_start_id=0, max_batched_tokens=12)
+    rows = counted(index, replace(setup, settings=settings))
     assert (rows.usable, rows.unusable) == (1, 1)
     [failure] = rows.failures
     assert "the input has 13 tokens that see each other" in failure.reason
@@ -98,7 +99,7 @@ def test_rows_that_the_engine_would_refuse_are_named(index: RowIndex) -> None:
 
 
 def test_checked_rows_do_not_pile_up(index: RowIndex) -> None:
-    engine = model().idle_engine()
+    engine = dry_run_engine(model())
     fill(index, ids(5), ids(64), ids(6))
     count_rows(index, RowCheck(engine, None, GREEDY))
     assert not engine.has_work
@@ -126,10 +127,10 @@ def test_texts_and_chats_go_through_the_tokenizer(index: RowIndex) -> None:
     assert rows.prompts.total == len(tokenizer.encode("one, two")) + len(tokenizer.encode_chat(chat))
 
 
-def plan(index: RowIndex, outline: ModelOutline, rate: float | None = None) -> Plan:
-    rows = counted(index, outline)
-    ranks = RankMemory(Topology(), partial(outline.demand, ModelConfig(), RuntimeConfig()))
-    return Plan(rows, outline, ranks, None if rate is None else time_at(rate, rows))
+def plan(index: RowIndex, setup: EngineSetup, rate: float | None = None) -> Plan:
+    rows = counted(index, setup)
+    ranks = RankMemory(Topology(), partial(MemoryDemand.of, setup))
+    return Plan(rows, setup, ranks, None if rate is None else time_at(rate, rows))
 
 
 def test_sequences_that_fit_are_counted_in_whole_blocks(index: RowIndex) -> None:

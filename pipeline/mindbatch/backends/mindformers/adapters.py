@@ -39,7 +39,7 @@ class StepSlots(nn.Cell):
         return ops.assign(self.kept, ops.concat((slots, self.padding[slots.shape[0] :])))
 
 
-class ModelAdapters(NamedTuple):
+class StepAdapters(NamedTuple):
     """What adapters add, by the names of `adapter_specs`, and where a step's slots are kept."""
 
     parameters: Mapping[str, AdaptedParameter]

@@ -12,8 +12,10 @@ from mindbatch.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
+from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import MODEL_TYPES, declaration
 from mindbatch.models.registry import describe as describe_native
+from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
 _CODE = ("trust_remote_code", "register_path")
 PROVIDER = "model.provider=mindformers"
@@ -44,30 +46,51 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Description:
+class MindFormersSpec(ModelSpec):
     """A model as our own layers have it, and the arguments of MindFormers' configuration class.
 
-    Those say nothing of the types to compute in.
+    Those say nothing of the types to compute in. What MindFormers' operators take is left to them.
     """
 
-    arch: Architecture
     arguments: Mapping[str, Any]
 
     @property
     def max_positions(self) -> int:
         """Positions of the table of rotations, and no more than the model is said to have."""
-        most, scaling = self.arch.max_positions, self.arguments.get("rope_scaling")
+        most, scaling = super().max_positions, self.arguments.get("rope_scaling")
         if scaling is None:
             return most
         return min(most, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
 
+    @property
+    def rank_parameters(self) -> tuple[int, ...]:
+        """At least so many."""
+        return (self.num_parameters // self.shard.size,)
+
+    @property
+    def head_dim(self) -> int:
+        """0 for latent attention."""
+        return 0 if self.architecture.latent is not None else super().head_dim
+
+    @property
+    def is_gathered(self) -> bool:
+        return False
+
+    @property
+    def expert_numbers(self) -> int:
+        return 0
+
 
 def describe(
-    config: Mapping[str, Any], source: str = "config.json", *, ignore: IgnoredKeys = NONE_IGNORED
-) -> Description:
+    config: Mapping[str, Any],
+    source: str = "config.json",
+    *,
+    ignore: IgnoredKeys = NONE_IGNORED,
+    shard: TensorSlice = WHOLE,
+) -> MindFormersSpec:
     """The model that a Hugging Face configuration asks for.
 
-    ignore: keys that the user takes to be without effect.
+    ignore: keys that the user takes to be without effect. shard: the rank.
 
     Raises:
         CheckpointError: a family that MindFormers does not run, or every key that is wrong, not understood or
@@ -80,7 +103,8 @@ def describe(
     reader = ConfigReader(config, source, declared.defaults, ignore, declared.newer_names)
     arguments = family.arguments(reader, arch)
     raise_if_any(reader.faults)
-    return Description(arch, arguments)
+    stage = Stage(range(arch.num_layers))
+    return MindFormersSpec(arch, shard, stage, (stage,), arguments)
 
 
 def family_of(config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE_IGNORED) -> Family:

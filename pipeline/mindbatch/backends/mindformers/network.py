@@ -11,8 +11,8 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.backends.mindformers.adapters import ModelAdapters, StepSlots
-from mindbatch.backends.mindformers.families import FAMILIES, Description, Family
+from mindbatch.backends.mindformers.adapters import StepAdapters, StepSlots
+from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormersSpec
 from mindbatch.backends.mindformers.groups import enter_group
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
@@ -24,8 +24,7 @@ from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.models.adapter_bank import AdapterBank
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.runnable import RunnableModel
-from mindbatch.parallel.topology import WHOLE, TensorSlice
+from mindbatch.models.model import Model
 
 ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim as MindFormers 1.9 sets it, whatever the model has
 
@@ -98,7 +97,7 @@ class Head(nn.Cell):
         return self.head(hidden)
 
 
-def build_network(model: Description, kernels: MindSporeKernels, shard: TensorSlice = WHOLE) -> nn.Cell:
+def build_network(spec: MindFormersSpec, kernels: MindSporeKernels) -> nn.Cell:
     """MindFormers' own network, of one rank; `model` gives hidden states, `model.output_layer` their logits.
 
     kernels: of the device. With several ranks `mindspore.communication.init` must have been called before.
@@ -107,12 +106,12 @@ def build_network(model: Description, kernels: MindSporeKernels, shard: TensorSl
         ConfigError: MindFormers cannot run such a model on this device.
     """
     if kernels.device_target == "Ascend":
-        _refuse_for_ascend(model.arch)
-    configuration, kind = _classes(FAMILIES[model.arch.model_type])
-    enter_group(shard, kernels.device_target)
+        _refuse_for_ascend(spec.architecture)
+    configuration, kind = _classes(FAMILIES[spec.model_type])
+    enter_group(spec.shard, kernels.device_target)
     _forget_rotations()
     with quietly():
-        network = kind(configuration(**model.arguments, **_types(kernels)))
+        network = kind(configuration(**spec.arguments, **_types(kernels)))
     network.set_train(False)
     network.add_flags_custom_mcore(is_prefill=False)  # cos and sin by position, attention over the cache
     network.model.return_hidden_states = True
@@ -178,11 +177,11 @@ def assemble(
     kernels: MindSporeKernels,
     geometry: CacheGeometry,
     bank: AdapterBank | None = None,
-) -> RunnableModel:
+) -> Model:
     """The step of a network that `build_network` made, with a cache of its own, and adapters beside it."""
     shapes = attention_shapes(network, arch)
     cache = allocate(shapes, geometry, kernels)
-    adapters = None if bank is None else ModelAdapters(bank.parameters, StepSlots())
+    adapters = None if bank is None else StepAdapters(bank.parameters, StepSlots())
     slots = None if adapters is None else adapters.slots
     decoder: nn.Cell
     if kernels.device_target == "CPU":
@@ -192,7 +191,7 @@ def assemble(
         put_in_for_ascend(network)
         decoder = AscendDecoder(network.model, cache)
     whole = Network(decoder, Head(network.model.output_layer, slots))
-    return RunnableModel(
+    return Model(
         arch.vocab_size,
         lambda: whole,
         cache,

@@ -10,7 +10,7 @@ from mindspore import nn
 
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.interrupts import interruptible
 from mindbatch.kernels.arrays import Array
@@ -27,7 +27,7 @@ class StoredSlice:
     was_read: whether a loader has taken anything of it.
     """
 
-    def __init__(self, folder: ModelWeights, name: str, kernels: Kernels) -> None:
+    def __init__(self, folder: StoredWeights, name: str, kernels: Kernels) -> None:
         self._folder = folder
         self._name = name
         self._dtype = kernels.dtype
@@ -72,9 +72,9 @@ class HeadHalves:
 def load_weights(
     network: nn.Cell,
     arch: Architecture,
-    folder: ModelWeights,
+    folder: StoredWeights,
     kernels: Kernels,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Loads every tensor of the model; `progress` is called with (tensors done, tensors in all).
 
@@ -89,7 +89,8 @@ def load_weights(
     def tensors() -> Iterator[tuple[str, StoredSlice | HeadHalves]]:
         for done, (name, stored) in enumerate(slices.items()):
             yield from ((translate(part), read) for part, read in _parts(name, stored, arch))
-            progress(done + 1, len(slices))
+            if progress is not None:
+                progress(done + 1, len(slices))
 
     loaded = network.model.load_weights(tensors(), network.generate_mapping(), is_hf_weight=True)
     faults = [

@@ -40,7 +40,7 @@ class StoredShape(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-class ModelWeights(Protocol):
+class StoredWeights(Protocol):
     """Opened tensors by name, each verified against its digest, if it has one, before its values are given.
 
     shard: the rank for which every tensor was cut before it was stored; WHOLE for a full checkpoint.

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, shown
-from mindbatch.checkpoint.folders.model_folder import ModelWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 
 
 def match_tensors(
-    expected: Mapping[str, tuple[int, ...]], folder: ModelWeights, optional_unexpected: Iterable[str] = ()
+    expected: Mapping[str, tuple[int, ...]], folder: StoredWeights, optional_unexpected: Iterable[str] = ()
 ) -> list[str]:
     """Fault lines, none when all is well: about ten, shared by the kinds of fault, and counts of the rest.
 
@@ -35,7 +35,7 @@ def match_tensors(
     return [line for names, describe, noun in kinds for line in first_lines(names, describe, share, noun)]
 
 
-def _misfits(folder: ModelWeights, name: str, shape: tuple[int, ...]) -> list[str]:
+def _misfits(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> list[str]:
     info = folder.info(name)
     faults = []
     if info.shape != tuple(shape):
@@ -45,19 +45,19 @@ def _misfits(folder: ModelWeights, name: str, shape: tuple[int, ...]) -> list[st
     return faults
 
 
-def _unfit(folder: ModelWeights, name: str, shape: tuple[int, ...]) -> str:
+def _unfit(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> str:
     return f"{_place(folder, name)} {'; '.join(_misfits(folder, name, shape))}"
 
 
-def _missing(folder: ModelWeights, name: str, shape: tuple[int, ...]) -> str:
+def _missing(folder: StoredWeights, name: str, shape: tuple[int, ...]) -> str:
     return f"{folder.path}: tensor {shown(name)} is missing; needed with shape {[*shape]}"
 
 
-def _unexpected(folder: ModelWeights, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
+def _unexpected(folder: StoredWeights, name: str, wanted: Mapping[str, tuple[int, ...]]) -> str:
     shape = folder.info(name).shape
     near = did_you_mean(name, [candidate for candidate, needed in wanted.items() if needed == shape])
     return f"{_place(folder, name)} of shape {[*shape]} is not part of this model{near}"
 
 
-def _place(folder: ModelWeights, name: str) -> str:
+def _place(folder: StoredWeights, name: str) -> str:
     return f"{folder.path / folder.file_name(name)}: tensor {shown(name)}"

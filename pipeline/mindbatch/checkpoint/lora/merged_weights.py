@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.model_folder import ModelWeights, StoredShape
+from mindbatch.checkpoint.folders.model_folder import StoredShape, StoredWeights
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.merge import Merger
@@ -17,12 +17,12 @@ from mindbatch.parallel.topology import TensorSlice
 
 
 class MergedWeights(Closing):
-    """Stands for a model's folder (`ModelWeights`): the sums are those of `reshard lora.merge=`, bit for bit.
+    """Stands for a folder (`StoredWeights`): the sums are those of `reshard lora.merge=`, bit for bit.
 
     What is not asked for is not merged. Within `with` files stay open.
     """
 
-    def __init__(self, folder: ModelWeights, plan: LoraPlan, stored: Mapping[str, StoredShard]) -> None:
+    def __init__(self, folder: StoredWeights, plan: LoraPlan, stored: Mapping[str, StoredShard]) -> None:
         """plan: of the whole model. stored: what the folder's tensors hold of it, by their names."""
         self._folder = folder
         self._plan = plan
@@ -48,7 +48,7 @@ class MergedWeights(Closing):
         return self._folder.names
 
     def file_name(self, name: str) -> str:
-        """See `ModelWeights`."""
+        """See `StoredWeights`."""
         return self._folder.file_name(name)
 
     def info(self, name: str) -> StoredShape:

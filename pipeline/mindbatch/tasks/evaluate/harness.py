@@ -28,9 +28,9 @@ from mindbatch.standard_streams import discarded_output
 from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
-from mindbatch.tasks.evaluate.lent_model import LentModel
 from mindbatch.tasks.evaluate.own_files import CONFIG, RESULTS
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.shared_llm import SharedLLM
 
 if TYPE_CHECKING:  # an extra
     from mindbatch.lm_eval.tasks import HarnessTasks
@@ -68,7 +68,7 @@ def run_harness(config: EvaluateConfig) -> int:
     digest = cache(file_digest)
     for _, grouped in groupby(columns, key=lambda column: column.checkpoint):
         group = [*grouped]
-        with LentModel(config, group[0], home) as model:
+        with SharedLLM(config, group[0], home) as model:
             for column in group:
                 scores[column.name] = _scores_of(config, column, tasks, home, model, digest, date)
     results = {
@@ -138,7 +138,7 @@ def _scores_of(
     column: Column,
     tasks: HarnessTasks,
     home: Path,
-    model: LentModel,
+    model: SharedLLM,
     digest_file: Callable[[Path], str],
     date: str,
 ) -> Scores:

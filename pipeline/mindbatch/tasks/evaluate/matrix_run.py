@@ -21,7 +21,7 @@ from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
-from mindbatch.loading.described import open_model
+from mindbatch.loading.providers import open_model
 from mindbatch.moving_bar import MovingBar
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -31,7 +31,6 @@ from mindbatch.screen_text import say
 from mindbatch.storage import make_folder
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
 from mindbatch.tasks.evaluate.continuation import Continuations
-from mindbatch.tasks.evaluate.lent_model import LentModel
 from mindbatch.tasks.evaluate.questions import Question, needed
 from mindbatch.tasks.evaluate.requests import (
     answer_rows,
@@ -41,6 +40,7 @@ from mindbatch.tasks.evaluate.requests import (
     write_requests,
 )
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.shared_llm import SharedLLM
 
 GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
 KINDS = (GENERATION, CHOICES, LIKELIHOOD)
@@ -85,7 +85,7 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
     with MovingBar("evaluating", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         progress = _Progress(bar, total)
         for name, group in by_model:
-            with _SharedModel(config, group[0], home, progress) as model:
+            with _LLMOfRuns(config, group[0], home, progress) as model:
                 for column in group:
                     done.append(_run_column(config, column, requests[name], home, model, date))
     return done
@@ -120,7 +120,7 @@ def _run_column(
     column: Column,
     requests: list[_Requests],
     home: Path,
-    model: _SharedModel,
+    model: _LLMOfRuns,
     date: str,
 ) -> ColumnRuns:
     runs = ColumnRuns(column, requests[0].continuations)
@@ -132,8 +132,8 @@ def _run_column(
         if folder not in model.finished:  # else another column of this command shares it
             made = run_config(config, column, each.path, folder, is_scored=is_scored)
             make_folder(folder.parent)
-            fields = fingerprint_fields(made, model.digest_file)
-            BatchJob(made, fields, model.lend, lambda: None, command=typed_command(), date=date).run()
+            fields = fingerprint_fields(made, model.digest_file, model.opened)
+            BatchJob(made, fields, model.borrow, lambda: None, command=typed_command(), date=date).run()
             model.finished.add(folder)
         model.progress.end()
         runs.folders[each.kind] = RunFolder(folder)
@@ -157,7 +157,7 @@ def _requests(
         rows[CHOICES] = choice_rows(questions, continuations)
         rows[LIKELIHOOD] = answer_rows(questions, continuations)
         if config.task.text_column is not None:
-            window = (model.seq_length or open_model(model).facts.max_positions) - 1
+            window = (model.seq_length or open_model(model).spec.max_positions) - 1
             rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
     for kind in KINDS:
         if kind in needs:
@@ -195,7 +195,7 @@ class _Progress:
         self._bar.set(self._before, self._total, self._name)
 
 
-class _SharedModel(LentModel):
+class _LLMOfRuns(SharedLLM):
     """The model of several runs.
 
     digest_file: reads each file once for the fingerprints of all. finished: folders of runs that have ended.
@@ -207,7 +207,7 @@ class _SharedModel(LentModel):
         self.digest_file = cache(file_digest)
         self.finished: set[Path] = set()
 
-    def lend(self, folder: RunFolder) -> _Borrowed:
+    def borrow(self, folder: RunFolder) -> _Borrowed:
         """For one run."""
         return _Borrowed(self.llm, self.progress.add)
 

@@ -17,8 +17,9 @@ from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.leftovers import TemporaryFolder
+from mindbatch.loading.build import dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand
-from mindbatch.loading.outline import ModelOutline, outline
+from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import DeviceMap, Topology
 from mindbatch.replicas.load import topology_of
 from mindbatch.run.calibration import calibrate, sample_rows
@@ -39,15 +40,15 @@ SAMPLE_BATCHES = 4
 def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
     """The plan. Raises ConfigError: the data is not what the settings ask for, or calibrating failed."""
     topology = replace(topology_of(config.parallel), device_map=device_map)
-    model = outline(config.model, config.runtime, topology.part_of(0), config.lora)
+    setup = prepare(config.model, config.runtime, topology.part_of(0), config.lora)
     with TemporaryFolder() as folder:
-        return make_plan(config, model, topology, RunFolder(folder))
+        return make_plan(config, setup, topology, RunFolder(folder))
 
 
-def make_plan(config: PlanConfig, model: ModelOutline, topology: Topology, scratch: RunFolder) -> Plan:
+def make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scratch: RunFolder) -> Plan:
     """The plan of a run.
 
-    model: a rank of it. scratch: a folder that may be written to, and is removed by the caller.
+    setup: of a rank. scratch: a folder that may be written to, and is removed by the caller.
 
     Raises:
         ConfigError: the data is not what the settings ask for, or calibrating failed.
@@ -55,12 +56,12 @@ def make_plan(config: PlanConfig, model: ModelOutline, topology: Topology, scrat
     params = DecodingParams(**vars(config.decoding))
     with RowIndex(scratch.index) as index:
         _survey(config, params, index, scratch)
-        check = RowCheck(model.idle_engine(), model.tokenizer, params, config.data.date)
+        check = RowCheck(dry_run_engine(setup), setup.tokenizer, params, config.data.date)
         rows = count_rows(index, check)
-        time = _time(config, model, params, rows, index)
-    ranks = RankMemory(topology, partial(model.demand, config.model, config.runtime))
-    plan = Plan(rows, model, ranks, time)
-    of_prompts = None if model.tokenizer is None else model.tokenizer.take_note()
+        time = _time(config, setup, params, rows, index)
+    ranks = RankMemory(topology, partial(MemoryDemand.of, setup))
+    plan = Plan(rows, setup, ranks, time)
+    of_prompts = None if setup.tokenizer is None else setup.tokenizer.take_note()
     notes = (*_memory_notes(config, plan), *_run_notes(config), of_prompts)
     return replace(plan, notes=tuple(note for note in notes if note is not None))
 
@@ -75,7 +76,7 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
 
 
 def _time(
-    config: PlanConfig, model: ModelOutline, params: DecodingParams, rows: RowTotals, index: RowIndex
+    config: PlanConfig, setup: EngineSetup, params: DecodingParams, rows: RowTotals, index: RowIndex
 ) -> TimeEstimate | None:
     if not rows.usable:
         return None
@@ -86,20 +87,20 @@ def _time(
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
         startup = machine.process_age()
         found = calibrate(llm, sample, params, config.runtime.max_batched_tokens, date=config.data.date)
-        return time_after(found, rows, model, startup)
+        return time_after(found, rows, setup, startup)
     return None if config.rate is None else time_at(config.rate, rows)
 
 
 def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
     """What is worth changing about the memory."""
-    model = plan.model
+    setup = plan.setup
     if (machine := memory_here()) is not None and config.launch.launcher != "ray":  # which finds the machines
         num_ranks = config.launch.local_worker_num or plan.ranks.topology.world_size
         yield from _machine_notes(plan.ranks.demand(range(num_ranks)), machine)
-    batch_size, fit = model.settings.batch_size, plan.typical
+    batch_size, fit = setup.settings.batch_size, plan.typical
     if plan.rows.usable and fit.sequences < batch_size:
-        blocks = batch_size * model.settings.blocks_for(fit.tokens) * model.engines + 1
-        memory = _mebibytes(blocks * model.settings.block_size * model.cache_bytes_per_token)
+        blocks = batch_size * setup.settings.blocks_for(fit.tokens) * setup.num_engines + 1
+        memory = _mebibytes(blocks * setup.settings.block_size * setup.cache_bytes_per_token)
         yield (
             f"model.batch_size={batch_size} cannot be reached: the cache holds {fit.sequences} typical "
             f"sequences{plan.of_each_batch}; runtime.cache_memory={memory} holds as many"

@@ -56,24 +56,24 @@ def _bars(lengths: Lengths) -> Iterator[str]:
 
 
 def _memory(plan: Plan) -> list[str]:
-    model, topology = plan.model, plan.ranks.topology
+    setup, topology = plan.setup, plan.ranks.topology
     is_one = topology.world_size == 1
-    each, stored = ("", f" ({size(model.stored_bytes)} in the folder)") if is_one else (" on each rank", "")
+    each, stored = ("", f" ({size(setup.stored_bytes)} in the folder)") if is_one else (" on each rank", "")
     lines = [
-        f"weights    {size(model.weight_bytes)}: {model.num_parameters:,} parameters in "
-        f"{model.weight_type.name}{stored}",
-        f"cache      {size(model.cache_bytes)}{each}: {model.cache_tokens:,} tokens of "
-        f"{size(model.cache_bytes_per_token)}",
+        f"weights    {size(setup.weight_bytes)}: {setup.num_parameters:,} parameters in "
+        f"{setup.weight_type.name}{stored}",
+        f"cache      {size(setup.cache_bytes)}{each}: {setup.cache_tokens:,} tokens of "
+        f"{size(setup.cache_bytes_per_token)}",
     ]
-    if model.expert_bytes:
-        tokens = f"{model.settings.max_batched_tokens:,} tokens"
-        lines.append(f"experts    {size(model.expert_bytes)}{each}: what they take in a step of {tokens}")
-    if model.adapters.merged is not None:
-        lines.append(f"adapters   {model.adapters.known.default} becomes part of the weights")
-    if (live := model.adapters.live) is not None:
+    if setup.expert_bytes:
+        tokens = f"{setup.settings.max_batched_tokens:,} tokens"
+        lines.append(f"experts    {size(setup.expert_bytes)}{each}: what they take in a step of {tokens}")
+    if setup.adapters.merged is not None:
+        lines.append(f"adapters   {setup.adapters.known.default} becomes part of the weights")
+    if (live := setup.adapters.live) is not None:
         count = f"{live.max_loaded:,} of {len(live.adapters):,} in memory at a time"
         lines.append(
-            f"adapters   {size(model.adapter_bytes)}: {count}, each with as much as the largest takes"
+            f"adapters   {size(setup.adapter_bytes)}: {count}, each with as much as the largest takes"
         )
     if not is_one:
         lines += _ranks(plan.ranks)
@@ -83,7 +83,7 @@ def _memory(plan: Plan) -> list[str]:
         *lines,
         f"fits       {plan.typical.sequences:,} typical sequences ({plan.typical.tokens:,} tokens each) or "
         f"{plan.longest.sequences:,} of the longest ({plan.longest.tokens:,}){plan.of_each_batch}; "
-        f"model.batch_size={model.settings.batch_size}",
+        f"model.batch_size={setup.settings.batch_size}",
     ]
 
 

@@ -15,13 +15,13 @@ from mindbatch.config.memory import parse_bytes
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.kernels.memory import kernel_dtype
-from mindbatch.loading.prepare import engine_settings
+from mindbatch.loading.setup import engine_settings
 from mindbatch.parallel.topology import Topology
 from mindbatch.screen_text import say, show, show_json
+from mindbatch.tasks.plan.compilation_job import CompilationJob, compilation_job
 from mindbatch.tasks.plan.compilation_page import compilation_page
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
 from mindbatch.tasks.plan.compile_keys import RESERVE_BYTES, chosen_ranks
-from mindbatch.tasks.plan.compiled_model import CompiledStage, compiled_model
 from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
 from mindbatch.tasks.plan.ranks import plan_ranks, write_files
 from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
@@ -55,25 +55,24 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
     Raises:
         ConfigError, CheckpointError: the model cannot be described, cut so, or run so.
     """
-    model, parallel = compiled_model(config), config.parallel
+    job, parallel = compilation_job(config), config.parallel
     stages = parallel.pipeline_stage
     topology = Topology(parallel.data_parallel, parallel.model_parallel, stages, parallel.layer_counts)
-    settings = engine_settings(model.facts, config.model, config.runtime, engines=stages)
+    settings = engine_settings(job.spec, config.model, config.runtime)
     dtype = kernel_dtype(config.model.dtype, "Ascend")
     ranks = tuple(
-        _rank(rank, model.stages[topology.coordinates(rank).stage], topology, config, settings)
-        for rank in chosen_ranks(config.ranks, parallel)
+        _rank(rank, job, topology, config, settings) for rank in chosen_ranks(config.ranks, parallel)
     )
-    report = Report(model.facts.model_type, dtype.name, topology, model.num_layers, ranks)
-    job = {
-        **model.job,
+    report = Report(job.spec.model_type, dtype.name, topology, job.spec.architecture.num_layers, ranks)
+    told = {
+        **job.told,
         "dtype": config.model.dtype,
         "settings": asdict(_compiled_settings(settings)),
         "model_parallel": parallel.model_parallel,
         "pipeline_stage": stages,
         "ranks": [rank.rank for rank in ranks],
     }
-    return report, job
+    return report, told
 
 
 def _prepare_layout(config: PlanConfig) -> FindLayout:
@@ -93,16 +92,16 @@ def _prepare_layout(config: PlanConfig) -> FindLayout:
 
 
 def _rank(
-    rank: int, held: CompiledStage, topology: Topology, config: PlanConfig, settings: EngineSettings
+    rank: int, job: CompilationJob, topology: Topology, config: PlanConfig, settings: EngineSettings
 ) -> RankReport:
-    shard, itemsize = topology.slice_of(rank), kernel_dtype(config.model.dtype, "Ascend").itemsize
-    numbers = 0 if held.numbers is None else held.numbers(shard)
+    stage, itemsize = topology.coordinates(rank).stage, kernel_dtype(config.model.dtype, "Ascend").itemsize
+    held = job.spec.stages[stage]
     available = parse_bytes(config.runtime.device_memory) - RESERVE_BYTES
-    token_bytes = held.facts.cache_bytes_per_token(itemsize, "Ascend")
+    token_bytes = job.spec.cache_bytes_per_token(itemsize, "Ascend", held)
     whole = replace(settings, num_blocks=settings.num_blocks * topology.pipeline_stage)  # of all engines
-    adapters = held.adapter_numbers(shard) * itemsize
-    memory = DeviceMemory(available, numbers * itemsize, token_bytes, whole, adapters)
-    return RankReport(rank, held.stage, shard, held.layers, memory, held.counts)
+    weights, adapters = job.weights(stage) * itemsize, job.adapter_numbers(stage) * itemsize
+    memory = DeviceMemory(available, weights, token_bytes, whole, adapters)
+    return RankReport(rank, held, topology.slice_of(rank), job.layers[stage], memory, job.counts)
 
 
 def _compiled_settings(settings: EngineSettings) -> EngineSettings:

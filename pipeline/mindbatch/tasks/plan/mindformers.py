@@ -11,18 +11,18 @@ from typing import Any
 
 from mindbatch.backends.llama_options import llama_options
 from mindbatch.backends.mindformers_layout import (
+    InferredLayout,
     LayoutJob,
-    ModelLayout,
     ParameterLayout,
     infer_layouts,
 )
 from mindbatch.backends.simulation.process import SimulationLimits
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, read_config
+from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
 from mindbatch.errors import EXIT_DONE, ConfigError
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import describe
+from mindbatch.models.described_config import described_config
 from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.formatting import table
 from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
@@ -79,8 +79,7 @@ def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder:
 def _architecture(config: PlanConfig) -> Architecture:
     assert config.model.checkpoint_name_or_path is not None
     folder = existing_folder(config.model.checkpoint_name_or_path)
-    content = read_config(folder)
-    return describe(content, config.model.type, str(folder / CONFIG_NAME), ignore=ignored_keys(config.model))
+    return described_config(folder, config.model.type, ignored_keys(config.model)).architecture
 
 
 def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
@@ -104,7 +103,7 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
     )
 
 
-def _as_json(arch: Architecture, job: LayoutJob, layout: ModelLayout, paths: list[Path]) -> dict[str, Any]:
+def _as_json(arch: Architecture, job: LayoutJob, layout: InferredLayout, paths: list[Path]) -> dict[str, Any]:
     return {
         "kind": "layout",
         "model_type": arch.model_type,
@@ -128,7 +127,7 @@ def _parameter_json(parameter: ParameterLayout) -> dict[str, Any]:
     }
 
 
-def layout_page(model_type: str, job: LayoutJob, layout: ModelLayout, paths: Sequence[Path]) -> str:
+def layout_page(model_type: str, job: LayoutJob, layout: InferredLayout, paths: Sequence[Path]) -> str:
     """Every parameter with its cut, what each rank holds, and where the strategy files are."""
     blocks = [_head(model_type, job), _parameters(layout), _sums(job, layout), strategy_lines(paths)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -143,7 +142,7 @@ def _head(model_type: str, job: LayoutJob) -> list[str]:
     ]
 
 
-def _parameters(layout: ModelLayout) -> list[str]:
+def _parameters(layout: InferredLayout) -> list[str]:
     rows = [["stage", "parameter", "shape", "on a rank", "cut"]]
     rows += [
         [str(each.stage), printable(each.name), _shape(each.shape), _shape(each.local_shape), _cut(each)]
@@ -165,7 +164,7 @@ def _cut(parameter: ParameterLayout) -> str:
     return ", ".join(cuts) or "whole"
 
 
-def _sums(job: LayoutJob, layout: ModelLayout) -> list[str]:
+def _sums(job: LayoutJob, layout: InferredLayout) -> list[str]:
     lines: list[str] = []
     for stage in range(job.pipeline_stage):
         held = [each for each in layout.parameters if each.stage == stage]

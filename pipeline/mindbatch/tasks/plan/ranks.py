@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, existing_folder, file_names
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
@@ -30,10 +30,11 @@ from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.loading.providers import open_model
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
-from mindbatch.models.quantisation import open_whole
-from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.models.described_config import described_config
+from mindbatch.models.folder_tensors import checkpoint_names
+from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import DeviceMap, Stage
@@ -89,11 +90,13 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     """
     assert config.model.checkpoint_name_or_path is not None
     path, parallel = existing_folder(config.model.checkpoint_name_or_path), config.parallel
-    content, source, ignore = read_config(path), str(path / CONFIG_NAME), ignored_keys(config.model)
-    arch = describe(content, config.model.type, source, ignore=ignore)
-    weights = open_whole(path, content, source, ignore.names) if weights_in(file_names(path)) else None
-    if weights is not None:
-        arch = as_stored(arch, weights)
+    weights: ModelFolder | None = None
+    content: Mapping[str, Any]
+    if weights_in(file_names(path)):
+        weights, spec = open_model(config.model)
+        content, arch = weights.config, spec.architecture
+    else:
+        content, _, arch = described_config(path, config.model.type, ignored_keys(config.model))
     specs = tensor_specs(arch)
     sizes, device_map = (parallel.model_parallel, parallel.pipeline_stage), parallel.layer_counts
     check_sizes(specs, *sizes, device_map, keys="parallel.")
@@ -102,7 +105,6 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
         device_map = even_in_time(specs, parallel.pipeline_stage)
     placed = placements(specs, *sizes, device_map)
     if weights is not None:
-        check_tensors(arch, specs, weights)
         placed = _as_named(placed, checkpoint_names(arch, weights.names))
     dtypes, said = _dtypes(config.model.dtype, content, weights, placed)
     copies = with_replicas(placed, parallel.model_parallel, parallel.data_parallel)

@@ -62,5 +62,5 @@ def _transposed(opened: ReshardSource) -> set[str] | None:
     """The weights that are stored [inputs, outputs]; None where no model says it."""
     if opened.model is None:
         return None
-    found = {part.source for spec in opened.model.specs for part in spec.parts if part.transposed}
+    found = {part.source for spec in opened.model.parameters for part in spec.parts if part.transposed}
     return found | {name.removeprefix(opened.model.prefix) for name in found}

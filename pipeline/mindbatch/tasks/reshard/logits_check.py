@@ -153,5 +153,5 @@ def _faults(opened: ReshardSource) -> Iterator[str]:
 def _needed_memory(opened: ReshardSource) -> int:
     """Parameters in float32, and the largest tensor twice: as it is stored, and widened."""
     assert opened.model is not None
-    sizes = [4 * prod(shape) for shape in source_shapes(opened.model.specs).values()]
+    sizes = [4 * prod(shape) for shape in source_shapes(opened.model.parameters).values()]
     return sum(sizes) + 2 * max(sizes) + _MIN_ROOM

@@ -13,7 +13,7 @@ from mindbatch.errors import CheckpointError, MindBatchError
 from mindbatch.loading.first_logits import FloatArray, first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.whole_model import WholeModel
+from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +61,5 @@ def answer_with_logits(connection: Connection) -> None:
 
 
 def _logits(config: ReshardConfig, architecture: Architecture) -> FloatArray:
-    with WholeModel(config) as model:
+    with WholeCheckpoint(config) as model:
         return first_logits(architecture, model)

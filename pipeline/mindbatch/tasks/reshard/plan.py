@@ -144,7 +144,7 @@ def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
     """Where each tensor of the source is in the target."""
     model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
     if opened.model is not None:
-        return opened.model.placed(model_parallel, stages, is_bare=opened.is_bare, keys="target.")
+        return opened.placed(model_parallel, stages, "target.")
     if model_parallel * stages == 1:
         return whole_placements(opened.files.shapes)
     raise ConfigError(

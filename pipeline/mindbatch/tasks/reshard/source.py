@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file, read_config
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.checkpoint.folders.rank_copies import copy_faults, seem_copies
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import RANKS, SINGLE_FILE, Source, TensorSet, open_source
@@ -23,38 +22,14 @@ from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.errors import ConfigError
-from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.described_config import described_config
 from mindbatch.models.folder_tensors import as_stored
-from mindbatch.models.registry import declaration, describe, tensor_specs, unused_tensors
-from mindbatch.models.tensor_spec import TensorSpec, source_shapes
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.models.text_part import has_text_part
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
-
-
-@dataclass(frozen=True)
-class ModelTensors:
-    """The tensors of a model. prefix: bare base models are saved without it. unused: patterns of names."""
-
-    specs: Sequence[TensorSpec]
-    prefix: str
-    unused: tuple[str, ...]
-    architecture: Architecture
-
-    def placed(
-        self, model_parallel: int, stages: int, *, is_bare: bool, keys: str = ""
-    ) -> dict[str, Placement]:
-        """Where each tensor is over ranks; `is_bare`: the names are without the prefix."""
-        found = placements(self.specs, model_parallel, stages, keys=keys)
-        if not is_bare:
-            return found
-        short = {name.removeprefix(self.prefix): placement for name, placement in found.items()}
-        return {name: replace(placement, name=name) for name, placement in short.items()}
-
-    def is_unused(self, name: str) -> bool:
-        """Whether files may hold the tensor though nothing reads it."""
-        return any(fnmatchcase(name, pattern) for pattern in self.unused)
 
 
 @dataclass
@@ -67,11 +42,20 @@ class ReshardSource:
 
     source: Source
     folder: Path | None
-    model: ModelTensors | None
+    model: ModelSpec | None
     files: RankFiles
     is_bare: bool = False
     notes: list[str] = field(default_factory=list)
     naming: Naming | None = None
+
+    def placed(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
+        """Where each tensor of the model is over ranks, by its name in the files."""
+        assert self.model is not None
+        found = placements(self.model.parameters, model_parallel, stages, keys=keys)
+        if not self.is_bare:
+            return found
+        short = {name.removeprefix(self.model.prefix): placement for name, placement in found.items()}
+        return {name: replace(placement, name=name) for name, placement in short.items()}
 
     @cached_property
     def stored_names(self) -> dict[str, tuple[str, ...]]:
@@ -125,7 +109,7 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
         opened.files = _by_strategy(Path(config.source_strategy), opened)
     elif model is not None:
         model_parallel, stages = _ranks(config, source)
-        placed = model.placed(model_parallel, stages, is_bare=is_bare, keys="source: ")
+        placed = opened.placed(model_parallel, stages, "source: ")
         opened.files = named(naming, placed, model_parallel, len(source.ranks))
     elif source.kind == RANKS:
         raise ConfigError(
@@ -173,7 +157,7 @@ def _name_fully(opened: ReshardSource) -> None:
     """A base model's tensors get the names that they have in the whole model; the files keep theirs."""
     assert opened.model is not None
     prefix = opened.model.prefix
-    full = {name.removeprefix(prefix): name for name in source_shapes(opened.model.specs)}
+    full = {name.removeprefix(prefix): name for name in source_shapes(opened.model.parameters)}
     shapes = {full[name]: shape for name, shape in opened.files.shapes.items()}
     ranks = tuple(
         {name: stored.of_renamed(full) for name, stored in tensors.items()} for tensors in opened.files.ranks
@@ -189,20 +173,17 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
     return beside if has_file(beside, CONFIG_NAME) else None
 
 
-def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelTensors:
+def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelSpec:
     ignore = IgnoredKeys(tuple(ignored_keys), "ignore_config_keys")
-    source = str(folder / CONFIG_NAME)
-    config = read_config(folder)
+    config, source, architecture = described_config(folder, ignore=ignore, to_be_run=False)
     if has_text_part(config):
         raise ConfigError(
             f"{source}: a multimodal model, whose text part runs as it is and is not resharded; "
             "parallel.model_parallel cuts it as it is loaded"
         )
-    architecture = describe(config, source=source, to_be_run=False, ignore=ignore)
     for rank in stored.ranks:
         architecture = as_stored(architecture, rank)
-    prefix = declaration(architecture.model_type).prefix
-    return ModelTensors(tensor_specs(architecture), prefix, unused_tensors(architecture), architecture)
+    return ModelSpec.of(architecture)
 
 
 def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:

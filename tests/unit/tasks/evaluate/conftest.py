@@ -65,7 +65,7 @@ def configured(tmp_path: Path, rows: Path) -> Configured:
 def shadow() -> Iterator[mock.Mock]:
     """Models without a network for all that is loaded; the mock counts the loads."""
 
-    def fields(config: Any, digest_file: object) -> dict[str, Any]:
+    def fields(config: Any, *given: object) -> dict[str, Any]:
         return FIELDS | {f"decoding.{name}": value for name, value in vars(config.decoding).items()}
 
     def load(*given: Any, **named: Any) -> LLM:
@@ -77,5 +77,6 @@ def shadow() -> Iterator[mock.Mock]:
         mock.patch(f"{place}.LLM.from_config", side_effect=load) as loads,
         mock.patch(f"{place}.Tokenizer.load", return_value=tokenizer),
         mock.patch(f"{place}.fingerprint_fields", side_effect=fields),
+        mock.patch("mindbatch.tasks.evaluate.shared_llm.open_model"),
     ):
         yield loads

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.backends.mindformers_layout import LayoutJob, ModelLayout, ParameterLayout
+from mindbatch.backends.mindformers_layout import InferredLayout, LayoutJob, ParameterLayout
 from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
@@ -43,7 +43,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
     """The jobs that MindSpore would have been given."""
     found: list[LayoutJob] = []
 
-    def answer(orders: list[LayoutJob], limits: SimulationLimits, *, verbose: bool) -> list[ModelLayout]:
+    def answer(orders: list[LayoutJob], limits: SimulationLimits, *, verbose: bool) -> list[InferredLayout]:
         (job,) = orders
         found.append(job)
         layouts = (COLUMNS, WHOLE) if job.model_parallel == 2 else (WHOLE,)
@@ -56,7 +56,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
             for stage, rank in enumerate(job.leaders)
         }
         parameters = (ParameterLayout(0, (64, 32), COLUMNS), ParameterLayout(0, (64,), WHOLE))
-        return [ModelLayout(parameters, files, ((1, "tied"),) if job.pipeline_stage > 1 else ())]
+        return [InferredLayout(parameters, files, ((1, "tied"),) if job.pipeline_stage > 1 else ())]
 
     monkeypatch.setattr(mindformers, "infer_layouts", answer)
     return found

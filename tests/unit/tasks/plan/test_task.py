@@ -18,7 +18,8 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.errors import ConfigError
 from mindbatch.llm import LLM
-from mindbatch.loading.outline import outline
+from mindbatch.loading.memory_check import MemoryDemand
+from mindbatch.loading.setup import prepare
 from mindbatch.parallel.topology import Topology
 from mindbatch.run.batch_config import BatchOutputConfig
 from mindbatch.run.calibration import Calibration, StepTime
@@ -98,9 +99,9 @@ def test_a_page_of_bad_rows_alone(folder: Path, capsys: pytest.CaptureFixture[st
 def test_text_of_the_data_cannot_act_on_the_terminal(folder: Path) -> None:
     task = config(folder)
     rows = RowTotals(1, 1, [RowFailure("k", "a\x1b[2J.jsonl", 1, "prompt", "refused: \x1b[1m")])
-    model = outline(task.model, task.runtime)
-    ranks = RankMemory(Topology(), partial(model.demand, task.model, task.runtime))
-    page = plan_page(Plan(rows, model, ranks, None, ("\x1b[3m",)))
+    setup = prepare(task.model, task.runtime)
+    ranks = RankMemory(Topology(), partial(MemoryDemand.of, setup))
+    page = plan_page(Plan(rows, setup, ranks, None, ("\x1b[3m",)))
     assert "\x1b" not in page
     assert "a\\x1b[2J.jsonl:1: refused: \\x1b[1m" in page
 

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
-from mindbatch.tasks.reshard.whole_model import WholeModel
+from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
 from reshard_models import LLAMA, MODELS, write_model
 
 WAYS: list[dict[str, Any]] = [
@@ -31,7 +31,7 @@ def test_every_tensor_is_as_before(tmp_path: Path, model: str, way: dict[str, An
         setattr(config.target, name, value)
     assert run(config) == 0
     before = ModelFolder(source)
-    with WholeModel(ReshardConfig(source=config.target.dir)) as after:
+    with WholeCheckpoint(ReshardConfig(source=config.target.dir)) as after:
         assert {*after.names} == {*before.names}
         for name in before.names:
             assert after.info(name).shape == before.info(name).shape
@@ -49,7 +49,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with WholeModel(ReshardConfig(source=str(source))) as model:
+    with WholeCheckpoint(ReshardConfig(source=str(source))) as model:
         for name in model.names[:-1]:
             model.floats(name)
         with pytest.raises(CheckpointError, match=f"{path}: tensor '{model.names[-1]}' is damaged"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore import Parameter, nn
 
-from mindbatch.backends.mindformers.adapters import ModelAdapters
+from mindbatch.backends.mindformers.adapters import StepAdapters
 from mindbatch.backends.mindformers.stand_ins import (
     attention,
     grouped_matmul,
@@ -44,7 +44,7 @@ def put_in_for_cpu(
     shapes: Sequence[AttentionShape],
     caches: Caches,
     kernels: MindSporeKernels,
-    adapters: ModelAdapters | None = None,
+    adapters: StepAdapters | None = None,
     *,
     tied: bool,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.backends.mindformers.adapters import AdaptedLayer, ModelAdapters, linear_places
+from mindbatch.backends.mindformers.adapters import AdaptedLayer, StepAdapters, linear_places
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant, shared_parameter
 from mindbatch.models.adapter_weights import EMBEDDING
@@ -147,7 +147,7 @@ def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: MindSporeKe
             setattr(module, name, linear_of(child, kernels))
 
 
-def put_in_adapted(network: Any, adapters: ModelAdapters, kernels: MindSporeKernels, *, tied: bool) -> None:
+def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels, *, tied: bool) -> None:
     """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied model."""
     for name, (owner, attribute) in linear_places(network):
         if (adapted := adapters.of(name)) is not None:
@@ -158,7 +158,7 @@ def put_in_adapted(network: Any, adapters: ModelAdapters, kernels: MindSporeKern
         _put_in_embedding(network.model, _weight_of(embedding, kernels), kernels, adapted)
 
 
-def share_with_head(model: Any, kernels: MindSporeKernels, adapters: ModelAdapters | None) -> None:
+def share_with_head(model: Any, kernels: MindSporeKernels, adapters: StepAdapters | None) -> None:
     """Lets the embedding of a tied model read the head's packed matrix: nothing is held twice."""
     adapted = None if adapters is None else adapters.of(EMBEDDING)
     _put_in_embedding(model, model.output_layer.weight, kernels, adapted)

@@ -11,8 +11,8 @@ import pytest
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
 from mindbatch.errors import CheckpointError
-from mindbatch.loading.build import load_model
-from mindbatch.loading.prepare import model_eos_ids, prepare_model, token_bytes_of
+from mindbatch.loading.build import load_engine
+from mindbatch.loading.setup import model_eos_ids, prepare
 from mindbatch.parallel.topology import Topology
 
 SHIPPED = data_root() / "examples/tiny_gpt2"
@@ -31,16 +31,16 @@ def write_eos(folder: Path, name: str, ids: Any) -> None:
 def test_the_nearest_file_says_what_ends_a_sequence(folder: Path) -> None:
     write_eos(folder, "config.json", 5)
     write_eos(folder, "generation_config.json", [7, 9])
-    read = prepare_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+    read = prepare(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
     assert read.eos_token_ids == (7, 9)
     write_eos(folder, "generation_config.json", None)
-    read = prepare_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+    read = prepare(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
     assert read.eos_token_ids == (5,)
     write_eos(folder, "config.json", None)
-    read = prepare_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+    read = prepare(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
     assert read.tokenizer is not None
     assert read.eos_token_ids == read.tokenizer.eos_token_ids
-    assert model_eos_ids(read.described.folder, None) == ()
+    assert model_eos_ids(read.opened.folder, None) == ()
 
 
 @pytest.mark.parametrize("ids", ["2", True, [1, None], {}])
@@ -50,15 +50,15 @@ def test_what_is_no_token_id_is_refused_before_mindspore(
     monkeypatch.setitem(sys.modules, "mindspore", None)
     write_eos(folder, "generation_config.json", ids)
     with pytest.raises(CheckpointError, match=r"generation_config.json: eos_token_id=.*: must be a token id"):
-        load_model(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig())
+        load_engine(prepare(ModelConfig(checkpoint_name_or_path=str(folder)), RuntimeConfig()))
 
 
 def test_a_rank_that_follows_reads_no_tokenizer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     model = ModelConfig(checkpoint_name_or_path=str(folder), assistant=str(SHIPPED))
-    read = prepare_model(model, RuntimeConfig(), with_tokenizer=False)
+    read = prepare(model, RuntimeConfig(), with_tokenizer=False)
     assert read.tokenizer is None
-    assert read.drafter is not None
+    assert read.assistant is not None
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_steps_of_stages_have_few_tokens_of_prompts(
 ) -> None:
     model = ModelConfig(checkpoint_name_or_path=str(SHIPPED), **options)
     part = Topology(pipeline_stage=stages).part_of(0)
-    settings = prepare_model(model, RuntimeConfig(), part, with_tokenizer=False).settings
+    settings = prepare(model, RuntimeConfig(), part, with_tokenizer=False).settings
     assert settings.max_prompt_tokens == tokens
 
 
@@ -93,9 +93,8 @@ def test_steps_of_stages_have_few_tokens_of_prompts(
 )
 def test_the_cache_is_rounded_as_the_weights_are(options: dict[str, Any], bytes_of_a_number: int) -> None:
     model = ModelConfig(checkpoint_name_or_path=str(SHIPPED), **options)
-    facts = prepare_model(model, RuntimeConfig(), with_tokenizer=False).described.facts
-    numbers = facts.cache_bytes_per_token(1)
-    assert token_bytes_of(model, RuntimeConfig(), facts) == bytes_of_a_number * numbers
+    setup = prepare(model, RuntimeConfig(), with_tokenizer=False)
+    assert setup.cache_bytes_per_token == bytes_of_a_number * setup.spec.cache_bytes_per_token(1)
 
 
 @pytest.mark.parametrize(
@@ -104,4 +103,4 @@ def test_the_cache_is_rounded_as_the_weights_are(options: dict[str, Any], bytes_
 def test_a_step_has_no_more_sequences_than_tokens(asked: dict[str, Any], tokens: int, sequences: int) -> None:
     model = ModelConfig(checkpoint_name_or_path=str(SHIPPED), **asked)
     runtime = RuntimeConfig(max_batched_tokens=tokens)
-    assert prepare_model(model, runtime, with_tokenizer=False).settings.batch_size == sequences
+    assert prepare(model, runtime, with_tokenizer=False).settings.batch_size == sequences

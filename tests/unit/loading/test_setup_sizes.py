@@ -11,21 +11,22 @@ from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, Runti
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request
 from mindbatch.errors import CheckpointError, ConfigError, PromptError
-from mindbatch.loading.outline import ModelOutline, outline
+from mindbatch.loading.build import dry_run_engine
+from mindbatch.loading.setup import EngineSetup, prepare
 
 SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
 TOKENIZER = Path(__file__).parents[3] / "examples/tiny_gpt2"
 BYTES_PER_TOKEN = 2 * 2 * (16 + 16) * 4  # layers, heads, key and value of a head, float32
 
 
-def outline_of(folder: Path, cache_memory: str = "1MiB", **model: Any) -> ModelOutline:
+def setup_of(folder: Path, cache_memory: str = "1MiB", **model: Any) -> EngineSetup:
     config = ModelConfig(checkpoint_name_or_path=str(folder), **model)
-    return outline(config, RuntimeConfig(cache_memory=cache_memory))
+    return prepare(config, RuntimeConfig(cache_memory=cache_memory))
 
 
 def test_weights_and_cache_are_counted_without_being_made(tmp_path: Path) -> None:
     stored = write_random_gpt2(tmp_path, SHAPE)
-    found = outline_of(tmp_path)
+    found = setup_of(tmp_path)
     assert found.stored_bytes == stored
     assert found.weight_bytes == stored  # stored as float32; the head is the embedding
     assert found.cache_bytes_per_token == BYTES_PER_TOKEN
@@ -37,12 +38,12 @@ def test_weights_and_cache_are_counted_without_being_made(tmp_path: Path) -> Non
 
 def test_the_tokenizer_may_be_in_another_folder(tmp_path: Path) -> None:
     write_random_gpt2(tmp_path, SHAPE)
-    assert outline_of(tmp_path, tokenizer=str(TOKENIZER)).tokenizer is not None
+    assert setup_of(tmp_path, tokenizer=str(TOKENIZER)).tokenizer is not None
 
 
-def test_the_idle_engine_judges_by_the_limits_of_the_model(tmp_path: Path) -> None:
+def test_a_dry_run_engine_judges_by_the_limits_of_the_model(tmp_path: Path) -> None:
     write_random_gpt2(tmp_path, SHAPE)
-    engine = outline_of(tmp_path, seq_length=20).idle_engine()
+    engine = dry_run_engine(setup_of(tmp_path, seq_length=20))
     params = DecodingParams(max_new_tokens=4)
     engine.add(Request("0", (1, 96), params))
     with pytest.raises(PromptError, match="token id 97 is outside the vocabulary"):
@@ -53,24 +54,24 @@ def test_the_idle_engine_judges_by_the_limits_of_the_model(tmp_path: Path) -> No
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        outline_of(tmp_path)
+        setup_of(tmp_path)
 
 
 def test_options_beyond_the_model_are_refused(tmp_path: Path) -> None:
     write_random_gpt2(tmp_path, SHAPE)
     assert json.loads((tmp_path / "config.json").read_text())["n_positions"] == 64
     with pytest.raises(ConfigError, match=r"model\.seq_length=65"):
-        outline_of(tmp_path, seq_length=65)
+        setup_of(tmp_path, seq_length=65)
     with pytest.raises(ConfigError, match=r"runtime\.cache_memory"):
-        outline_of(tmp_path, cache_memory="10KB")
+        setup_of(tmp_path, cache_memory="10KB")
 
 
 def on_ascend(
     folder: Path, dtype: str = "auto", block_size: int = 16, cache_memory: str = "1MiB", batch_size: int = 8
-) -> ModelOutline:
+) -> EngineSetup:
     model = ModelConfig(checkpoint_name_or_path=str(folder), dtype=dtype, batch_size=batch_size)
     runtime = RuntimeConfig(device_target="Ascend", cache_memory=cache_memory, block_size=block_size)
-    return outline(model, runtime)
+    return prepare(model, runtime)
 
 
 def test_weights_and_cache_are_half_as_large_on_ascend(tmp_path: Path) -> None:

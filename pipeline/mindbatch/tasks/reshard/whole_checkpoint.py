@@ -19,8 +19,8 @@ from mindbatch.tasks.reshard.source import open_reshard_source
 _NOWHERE = "whole-model"
 
 
-class WholeModel(Closing):
-    """The tensors of a reshard's source, each put together when it is asked for, as ModelWeights.
+class WholeCheckpoint(Closing):
+    """The tensors of a reshard's source, each put together when it is asked for, as StoredWeights.
 
     Nothing is written: the plan to merge the checkpoint is made and proved anew, and what it would put into
     one file comes into memory, a tensor at a time, checked against the digests on its way.

@@ -1,4 +1,4 @@
-"""A model in memory, whoever made it: what its steps are, and the cache that they write."""
+"""Model: one rank of a model in memory, whoever computes it: its steps, and the cache that they write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # MindSpore
 
 
 @dataclass(frozen=True)
-class RunnableModel:
+class Model:
     """What steps are run with.
 
     steps: recorded, of a model of ours; of MindFormers' what makes its network.

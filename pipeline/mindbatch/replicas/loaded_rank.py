@@ -17,7 +17,7 @@ from mindbatch.loading.build import (
     load_runners,
     virtual_engines_of,
 )
-from mindbatch.loading.prepare import PreparedModel, prepare_model
+from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import MessageConnection
 from mindbatch.replicas.follower import Follower
@@ -28,12 +28,12 @@ if TYPE_CHECKING:  # MindSpore
 
 
 @dataclass(frozen=True)
-class RankModel:
+class LoadedRank:
     """What one rank has loaded. topology: of its replica alone. rank: local to it."""
 
     topology: Topology
     rank: int
-    prepared: PreparedModel
+    setup: EngineSetup
     runners: Runners
 
     @property
@@ -58,7 +58,7 @@ class RankModel:
         """
         main, assistant = self._leading(connections) if connections else self.runners
         make = virtual_engines_of if self.topology.pipeline_stage > 1 else engine_of
-        return make(self.prepared, around(main), assistant)
+        return make(self.setup, around(main), assistant)
 
     def _leading(
         self, connections: Mapping[int, MessageConnection]
@@ -83,10 +83,10 @@ def load_rank(
     lora: LoraConfig | None = None,
     *,
     has_world: bool = True,
-) -> RankModel:
+) -> LoadedRank:
     """Loads the part of a local rank; the processes of the whole replica must do so together.
 
-    topology: of the replica alone. notice, errors: see `build.load_model`.
+    topology: of the replica alone. notice, errors: see `build.load_engine`.
     meeting: a secret of these processes alone, where all are on one host; None where they are not.
     has_world: they form a MindSpore world; without one they meet in memory only, or through MPI.
     """
@@ -103,5 +103,5 @@ def load_rank(
             notice("loading weights 0%")
 
     leads = rank == topology.leader_of(0)
-    prepared = prepare_model(model, runtime, topology.part_of(rank), lora, with_tokenizer=leads)
-    return RankModel(topology, rank, prepared, load_runners(prepared, model, runtime, notice, join))
+    setup = prepare(model, runtime, topology.part_of(rank), lora, with_tokenizer=leads)
+    return LoadedRank(topology, rank, setup, load_runners(setup, notice, join))

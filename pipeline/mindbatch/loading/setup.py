@@ -1,8 +1,9 @@
-"""A model folder and options before MindSpore is loaded: what is read, the engine's sizes, refusals."""
+"""EngineSetup: all that an engine is made of but its weights, read and found in order before they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -12,12 +13,12 @@ from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, Runti
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.errors import CheckpointError, ConfigError
 from mindbatch.fault_lines import shown
-from mindbatch.kernels.memory import cache_type, weight_type
-from mindbatch.loading.assistant_model import AssistantFolder, find_assistant
-from mindbatch.loading.described import DescribedModel, open_model
-from mindbatch.loading.prepared_adapters import PreparedAdapters, prepare_adapters
-from mindbatch.models.model_facts import ModelFacts
-from mindbatch.parallel.topology import WHOLE_MODEL, ModelPart
+from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
+from mindbatch.loading.assistant_model import find_assistant
+from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
+from mindbatch.loading.providers import OpenedFolder, Provider, open_model, provider_of
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.parallel.topology import WHOLE_MODEL, RankPart
 from mindbatch.prompts.tokenizer import Tokenizer
 
 _STAGE_PROMPT_BYTES = 256
@@ -26,27 +27,79 @@ the weights takes more of the step. Measured in float32 (64 to 256 tokens) and b
 
 
 @dataclass(frozen=True)
-class PreparedModel:
-    """A model whose folder and options were found in order, before MindSpore is loaded.
+class EngineSetup:
+    """What one engine is made of, or the rank of one; nothing of it needs MindSpore, nor the weights.
 
-    drafter: its assistant, if it has one.
+    opened: the model. assistant: the model that drafts for it, if any.
     eos_token_ids: the ids that end a sequence.
-    settings: of one engine; there are as many as stages.
-    part: of the model, that this process holds.
+    settings: of one engine; there are as many as pipeline stages, which share the cache.
     """
 
-    described: DescribedModel
-    drafter: AssistantFolder | None
+    model: ModelConfig
+    runtime: RuntimeConfig
+    opened: OpenedFolder
+    assistant: OpenedFolder | None
     tokenizer: Tokenizer | None
     eos_token_ids: tuple[int, ...]
     settings: EngineSettings
-    part: ModelPart
-    adapters: PreparedAdapters = field(default_factory=PreparedAdapters)
+    adapters: PreparedAdapters = NO_ADAPTERS
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.opened.spec
+
+    @property
+    def provider(self) -> Provider:
+        return provider_of(self.model)
+
+    @property
+    def specs(self) -> Sequence[ModelSpec]:
+        """Of the model, and of its assistant."""
+        return [self.spec, *([] if self.assistant is None else [self.assistant.spec])]
+
+    @property
+    def num_engines(self) -> int:
+        return len(self.spec.stages)
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers of the weights, the assistant's included."""
+        return sum(spec.num_parameters for spec in self.specs)
+
+    @property
+    def weight_type(self) -> NumberType:
+        """Of nearly all weights in memory."""
+        return weight_type(self.model.dtype, self.model.quantization, self.runtime.device_target)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the weights in memory."""
+        return self.num_parameters * self.weight_type.itemsize
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the tensors in the folders."""
+        return self.opened.folder.nbytes + (0 if self.assistant is None else self.assistant.folder.nbytes)
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Of the memory for adapters: each slot holds the largest."""
+        live = self.adapters.live
+        if live is None:
+            return 0
+        largest = max(adapter.num_parameters for adapter in live.adapters.values())
+        itemsize = kernel_dtype(self.model.dtype, self.runtime.device_target).itemsize
+        return live.max_loaded * largest * itemsize
+
+    @property
+    def expert_bytes(self) -> int:
+        """That layers of experts take for the rows of the largest step."""
+        return self.spec.expert_bytes(self.settings.max_batched_tokens, self.runtime.device_target)
 
     @property
     def num_blocks(self) -> int:
         """Of the cache, which all engines share."""
-        return self.settings.num_blocks * self.part.stages
+        return self.settings.num_blocks * self.num_engines
 
     @property
     def cache_tokens(self) -> int:
@@ -54,49 +107,51 @@ class PreparedModel:
         return self.num_blocks * self.settings.block_size
 
     @property
-    def assistant_facts(self) -> ModelFacts | None:
-        """Of the assistant."""
-        return None if self.drafter is None else self.drafter.model.facts
+    def cache_bytes_per_token(self) -> int:
+        """Of one token's keys and values, the assistant's included."""
+        return token_bytes_of(self.model, self.runtime, *self.specs)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the whole cache; a block more than it holds is for padding."""
+        return (self.cache_tokens + self.settings.block_size) * self.cache_bytes_per_token
 
 
-def prepare_model(
+def prepare(
     model: ModelConfig,
     runtime: RuntimeConfig,
-    part: ModelPart = WHOLE_MODEL,
+    part: RankPart = WHOLE_MODEL,
     lora: LoraConfig | None = None,
     *,
+    opened: OpenedFolder | None = None,
     with_tokenizer: bool = True,
-) -> PreparedModel:
+) -> EngineSetup:
     """Reads the descriptions in a model folder, and the adapters; the options are valid in themselves.
 
-    part: see `open_model`. lora: None is without adapters.
+    part: see `Provider.open_folder`. lora: None is without adapters.
+    opened: the part, where it was opened before; None opens it.
     with_tokenizer: a rank whose leader chooses the tokens needs none, and loading one takes seconds.
 
     Raises:
         CheckpointError: the folder does not hold a model that is understood, or is damaged; or an adapter.
         ConfigError: the options do not fit the model.
     """
-    described = open_model(model, part)
-    home = Path(model.tokenizer or described.folder.path)
+    folder, spec = opened = opened or open_model(model, part)
+    home = Path(model.tokenizer or folder.path)
     tokenizer = Tokenizer.load(home, special_tokens=model.special_tokens) if with_tokenizer else None
-    drafter = find_assistant(model, described, tokenizer, part.shard)
-    smaller = None if drafter is None else drafter.model.facts
-    settings = engine_settings(described.facts, model, runtime, smaller, part.stages)
-    settings = replace(settings, decoder_start_id=model_start_id(described.folder, described.facts))
-    eos = model_eos_ids(described.folder, tokenizer)
-    adapters = PreparedAdapters() if lora is None else prepare_adapters(lora, described)
-    described = adapters.merged or described
-    return PreparedModel(described, drafter, tokenizer, eos, settings, part, adapters)
+    assistant = find_assistant(model, opened, tokenizer, part.shard)
+    smaller = None if assistant is None else assistant.spec
+    settings = engine_settings(spec, model, runtime, smaller)
+    settings = replace(settings, decoder_start_id=model_start_id(folder, spec))
+    eos = model_eos_ids(folder, tokenizer)
+    adapters = NO_ADAPTERS if lora is None else prepare_adapters(lora, opened, provider_of(model))
+    return EngineSetup(model, runtime, opened, assistant, tokenizer, eos, settings, adapters)
 
 
 def engine_settings(
-    facts: ModelFacts,
-    model: ModelConfig,
-    runtime: RuntimeConfig,
-    assistant: ModelFacts | None = None,
-    engines: int = 1,
+    spec: ModelSpec, model: ModelConfig, runtime: RuntimeConfig, assistant: ModelSpec | None = None
 ) -> EngineSettings:
-    """The limits of each of so many engines for a model; the options are valid in themselves.
+    """The limits of each of a model's engines, one for a stage; the options are valid in themselves.
 
     The cache budget is shared with the `assistant`, whose cache holds as many tokens, and by the engines.
 
@@ -105,18 +160,18 @@ def engine_settings(
             budget is too small, the kernels do not compute in the dtype, or the device's operators do not
             take the model's sizes.
     """
-    seq_length = model.seq_length or facts.max_positions
-    if seq_length > facts.max_positions:
+    engines, seq_length = len(spec.stages), model.seq_length or spec.max_positions
+    if seq_length > spec.max_positions:
         raise ConfigError(
-            f"model.seq_length={seq_length}: the model has {facts.max_positions} positions; allowed: 1 to "
-            f"{facts.max_positions}"
+            f"model.seq_length={seq_length}: the model has {spec.max_positions} positions; allowed: 1 to "
+            f"{spec.max_positions}"
         )
     if runtime.device_target == "Ascend":
-        _refuse_beyond_operators(runtime.block_size, facts, assistant)
-    most = _most_tokens(seq_length, model, runtime, facts, assistant)
-    token_bytes = token_bytes_of(model, runtime, facts, assistant)
+        _refuse_beyond_operators(runtime.block_size, spec, assistant)
+    most = _most_tokens(seq_length, model, runtime, spec, assistant)
+    token_bytes = token_bytes_of(model, runtime, spec, assistant)
     budget = parse_bytes(runtime.cache_memory)
-    in_chunks = model.use_past and facts.two_positions is None
+    in_chunks = model.use_past and spec.two_positions is None
     blocks = affordable_blocks(budget, token_bytes, runtime.block_size, engines)
     return EngineSettings(
         batch_size=min(model.batch_size, most),
@@ -126,15 +181,15 @@ def engine_settings(
         max_batched_tokens=most,
         use_past=model.use_past,
         prefix_caching=runtime.prefix_caching,
-        max_positions=facts.max_positions,
-        decoder_start_id=facts.decoder_start_id,
-        two_positions=facts.two_positions,
+        max_positions=spec.max_positions,
+        decoder_start_id=spec.decoder_start_id,
+        two_positions=spec.two_positions,
         max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if in_chunks else None,
     )
 
 
 def _most_tokens(
-    seq_length: int, model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None
+    seq_length: int, model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpec | None
 ) -> int:
     """Tokens of a step: max_batched_tokens, or fewer where attention's memory bounds them.
 
@@ -169,14 +224,14 @@ def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int
     return min(even_share, _STAGE_PROMPT_BYTES // weights.itemsize)
 
 
-def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelFacts | None) -> int:
+def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpec | None) -> int:
     """Bytes that a token takes in the caches of the models."""
     device = runtime.device_target
     itemsize = cache_type(model.cache_dtype, model.dtype, model.quantization, device).itemsize
     return sum(each.cache_bytes_per_token(itemsize, device) for each in models if each is not None)
 
 
-def _refuse_beyond_operators(block_size: int, *models: ModelFacts | None) -> None:
+def _refuse_beyond_operators(block_size: int, *models: ModelSpec | None) -> None:
     faults = [fault for each in models if each is not None for fault in each.ascend_faults(block_size)]
     if faults:
         raise ConfigError(dict.fromkeys(faults))
@@ -205,7 +260,7 @@ def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int
     return () if tokenizer is None else tokenizer.eos_token_ids
 
 
-def model_start_id(folder: ModelFolder, facts: ModelFacts) -> int | None:
+def model_start_id(folder: ModelFolder, spec: ModelSpec) -> int | None:
     """What an encoder-decoder's outputs begin with: generation_config.json's id, else the configuration's.
 
     None of other models.
@@ -214,11 +269,11 @@ def model_start_id(folder: ModelFolder, facts: ModelFacts) -> int | None:
         CheckpointError: a decoder_start_token_id that is not the id of a token.
     """
     found = (folder.generation_config or {}).get("decoder_start_token_id")
-    if facts.decoder_start_id is None or found is None:
-        return facts.decoder_start_id
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < facts.vocab_size:
+    if spec.decoder_start_id is None or found is None:
+        return spec.decoder_start_id
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < spec.vocab_size:
         raise CheckpointError(
             f"{folder.path / 'generation_config.json'}: decoder_start_token_id={shown(found)}: must be "
-            f"the id of a token, 0 to {facts.vocab_size - 1}"
+            f"the id of a token, 0 to {spec.vocab_size - 1}"
         )
     return found

@@ -1,0 +1,129 @@
+"""The provider `mindformers`: Hugging Face folders that MindFormers' own networks compute.
+
+A folder is checked as a whole before anything of MindFormers is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mindbatch.backends.mindformers.adapter_specs import adapter_specs
+from mindbatch.backends.mindformers.division import division_faults, stages_fault
+from mindbatch.backends.mindformers.families import (
+    NOT_ON_ASCEND,
+    PROVIDER,
+    MindFormersSpec,
+    describe,
+    family_of,
+)
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
+from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.errors import ConfigError
+from mindbatch.interrupts import interruptible
+from mindbatch.kernels.choice import compiled
+from mindbatch.models.adapter_names import prefix_renames
+from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_specs, rank_places
+from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.experts import ExpertNames
+from mindbatch.models.folder_tensors import left_out_faults
+from mindbatch.models.merged_adapter import MergedAdapter, merge_whole
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.registry import tied_tensors, unused_tensors
+from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.parallel.topology import RankPart
+
+if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
+    from mindbatch.models.model import Model
+
+
+def open_folder(
+    home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
+) -> tuple[ModelFolder, ModelSpec]:
+    """See `loading.providers.Provider.open_folder`."""
+    if part.stages > 1:
+        raise ConfigError(stages_fault(part.stages))
+    source, config = str(home / CONFIG_NAME), read_config(home)
+    family_of(config, source, ignore)  # before the weights: those of others may be of any form
+    if model_type not in ("auto", config["model_type"]):
+        raise ConfigError(
+            f"model.type={model_type}: {source} says model_type={config['model_type']!r}, which alone "
+            f"{PROVIDER} goes by; allowed: auto, {config['model_type']}"
+        )
+    spec = describe(config, source, ignore=ignore, shard=part.shard)
+    if faults := [*division_faults(spec.architecture, part.shard.size)]:
+        raise ConfigError(faults)
+    folder, arch = ModelFolder(home), spec.architecture
+    try:
+        shapes = source_shapes(spec.parameters)
+        raise_if_any([*match_tensors(shapes, folder, unused_tensors(arch)), *_dtype_faults(folder)])
+        raise_if_any([*left_out_faults(tied_tensors(arch), folder)])
+    except BaseException:
+        folder.close()
+        raise
+    return folder, spec
+
+
+def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
+    """The router's correction is float32 in every checkpoint; all else is of one type."""
+    first: dict[str, str] = {}
+    for name in folder.names:
+        if not name.endswith(ExpertNames.correction):
+            first.setdefault(folder.info(name).dtype, name)
+    if len(first) > 1:
+        found = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))
+        yield f"{folder.path}: tensors of several types: {found}; {PROVIDER} takes weights of one type"
+
+
+def fit_adapters(
+    spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+) -> FittedAdapters:
+    """See `loading.providers.Provider.fit_adapters`."""
+    shapes = source_shapes(spec.parameters)
+    renames = prefix_renames("model.", shapes)
+    fitted = fit_specs(adapter_specs(spec), adapters, max_loaded, renames, shapes)
+    largest = max(map(_places(spec, fitted).numbers, fitted.adapters.values()))
+    return replace(fitted, slot_numbers=(largest,))
+
+
+def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
+    """Where a rank computes with adapters."""
+    return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
+
+
+def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+    """See `loading.providers.Provider.merge`."""
+    return merge_whole(source_shapes(spec.parameters), tied_tensors(spec.architecture), folder, adapter)
+
+
+def load(
+    spec: ModelSpec,
+    weights: StoredWeights,
+    kernels: Kernels,
+    geometry: CacheGeometry,
+    progress: Callable[[int, int], None] | None = None,
+    adapters: FittedAdapters | None = None,
+) -> Model:
+    """See `loading.providers.Provider.load`."""
+    assert isinstance(spec, MindFormersSpec)
+    if adapters is not None and kernels.device_target == "Ascend":
+        raise ConfigError(NOT_ON_ASCEND)
+    with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+        kernels = compiled(kernels)
+        from mindbatch.backends.mindformers.network import assemble, build_network
+        from mindbatch.backends.mindformers.weights import load_weights
+        from mindbatch.models.adapter_bank import AdapterBank
+
+        network = build_network(spec, kernels)
+    load_weights(network, spec.architecture, weights, kernels, progress)
+    bank = None
+    if adapters is not None:
+        bank = AdapterBank(adapters, _places(spec, adapters), (weights, str), kernels)
+    return assemble(network, spec.architecture, kernels, geometry, bank)

@@ -1,0 +1,95 @@
+"""One step of the engine, how many tokens it may still have, and those that a request wants of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.settings import EngineSettings
+
+
+@dataclass(slots=True)
+class ScheduledTokens:
+    """Positions start .. stop - 1 of one sequence; the logits of the last `num_logits` are wanted.
+
+    adapter: the slot of the adapter that they are computed with; 0 is the base.
+    """
+
+    group: SequenceGroup
+    sequence: Sequence
+    start: int
+    stop: int
+    num_logits: int
+    adapter: int = 0
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        """How many of them, the first ones, are of an encoder's input, of which nothing is read off."""
+        return max(0, min(self.sequence.num_encoder_tokens, self.stop) - self.start)
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of the engine: its tokens, and the cache blocks to copy before it runs.
+
+    adapter_loads: slots, and the names of the adapters to load into them before it runs.
+    filled: the blocks that are full after the step, by the digest of what they then hold.
+    """
+
+    scheduled: list[ScheduledTokens] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    adapter_loads: list[tuple[int, str]] = field(default_factory=list)
+    filled: dict[bytes, int] = field(default_factory=dict)
+    num_tokens: int = 0
+
+
+class TokenBudget:
+    """Tokens that a step may still have.
+
+    Sequences that generate come first and may have all of them; prompts have what is left, and at most
+    `max_prompt_tokens` where stages of a pipeline would wait for longer chunks.
+    """
+
+    def __init__(self, settings: EngineSettings, step: Step) -> None:
+        self._step = step
+        self._most = self._most_with_prompts = settings.max_batched_tokens
+        self._prompts = settings.max_prompt_tokens
+
+    def begin_prompts(self) -> None:
+        """All tokens of sequences that generate are in the step."""
+        if self._prompts is not None:
+            self._most_with_prompts = min(self._most, self._step.num_tokens + self._prompts)
+
+    @property
+    def left(self) -> int:
+        """For sequences that generate."""
+        return self._most - self._step.num_tokens
+
+    @property
+    def left_for_prompts(self) -> int:
+        return self._most_with_prompts - self._step.num_tokens
+
+
+def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
+    """A group's tokens for this step, within a budget; its sequences go on together or not at all.
+
+    A sequence goes on from its last token, and its draft is verified in the same step.
+    """
+    sequences = group.sequences
+    is_alone = len(sequences) == 1
+    together = is_alone or group.is_decoding
+    if not is_alone and together and sum(1 + each.num_draft_tokens for each in sequences) > budget:
+        return []  # one alone is left out below
+    wanted = []
+    for sequence in sequences:
+        earlier = sequence.num_earlier_tokens
+        last = 1 + sequence.num_draft_tokens if together else 0
+        if earlier + last > budget:
+            last = 0
+        count = min(earlier, budget) + last
+        if count == 0 or count < sequence.num_indivisible_tokens:
+            continue
+        budget -= count
+        start = sequence.num_computed_tokens
+        wanted.append(ScheduledTokens(group, sequence, start, start + count, last, group.adapter_slot))
+    return wanted

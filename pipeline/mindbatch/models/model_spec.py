@@ -1,0 +1,184 @@
+"""ModelSpec: a model as it is declared, its parameters, division and sizes; no weights and no MindSpore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from mindbatch.kernels.ascend.limits import (
+    ALIBI_NUMBERS,
+    limit_faults,
+    most_gathered_tokens,
+    needs_gathering,
+)
+from mindbatch.kernels.memory import FLOAT32, padded_head
+from mindbatch.models.architecture import Architecture, TwoPositions
+from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
+from mindbatch.models.stage_cut import cut, stage_specs
+from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, DeviceMap, RankPart, Stage, TensorSlice
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model and the rank of it that is meant.
+
+    shard, stage: the rank's slice of every layer, and its layers.
+    stages: of the model; all of its ranks have caches of as many tokens as that with the most layers.
+    """
+
+    architecture: Architecture
+    shard: TensorSlice
+    stage: Stage
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def of(
+        cls, architecture: Architecture, part: RankPart = WHOLE_MODEL, device_map: DeviceMap = None
+    ) -> ModelSpec:
+        """The spec of a part. device_map: see `stage_cut.cut`.
+
+        The architecture must be divisible so; see `division.check_division`.
+        """
+        stages = tuple(cut(tensor_specs(architecture), part.stages, device_map))
+        return cls(architecture, part.shard, stages[part.stage], stages)
+
+    @property
+    def parameters(self) -> Sequence[TensorSpec]:
+        """Those of the whole model; `stage_parameters` are those of the rank's stage."""
+        return tensor_specs(self.architecture)
+
+    @property
+    def stage_parameters(self) -> Sequence[TensorSpec]:
+        return stage_specs(self.parameters, self.stage)
+
+    @property
+    def prefix(self) -> str:
+        """Of the names in the checkpoint; bare base models are saved without it."""
+        return declaration(self.model_type).prefix
+
+    def is_unused(self, name: str) -> bool:
+        """True of a tensor that files may hold though nothing reads it."""
+        return any(fnmatchcase(name, pattern) for pattern in unused_tensors(self.architecture))
+
+    @property
+    def model_type(self) -> str:
+        return self.architecture.model_type
+
+    @property
+    def vocab_size(self) -> int:
+        return self.architecture.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        """Most tokens of prompt and output."""
+        return self.architecture.max_positions
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Numbers of the weights of the whole model."""
+        return sum(spec.numbers(WHOLE) for spec in self.parameters)
+
+    @cached_property
+    def rank_parameters(self) -> tuple[int, ...]:
+        """Numbers of the weights of a rank of each stage."""
+        of_stages = (stage_specs(self.parameters, stage) for stage in self.stages)
+        return tuple(sum(spec.numbers(self.shard) for spec in held) for held in of_stages)
+
+    @property
+    def decoder_start_id(self) -> int | None:
+        """Of an encoder-decoder, whose prompts are its encoder's input; None of others."""
+        encoder = self.architecture.encoder
+        return None if encoder is None else encoder.start_id
+
+    @property
+    def two_positions(self) -> TwoPositions | None:
+        """Of a model whose prompts have a context, whose tokens see each other; None of others."""
+        return self.architecture.two_positions
+
+    @property
+    def sees_ahead(self) -> bool:
+        """True where tokens of a prompt see those behind them."""
+        return self.decoder_start_id is not None or self.two_positions is not None
+
+    @property
+    def cached_numbers(self) -> int:
+        """Numbers of one token's keys and values on the rank with the most layers, padding included."""
+        return max(len(stage.layers) for stage in self.stages) * self._layer_cache
+
+    @property
+    def _kv_heads(self) -> int:
+        """On a rank."""
+        return max(1, self.architecture.kv_heads // self.shard.size)
+
+    @property
+    def _layer_cache(self) -> int:
+        """Numbers of one token's keys and values in a layer, padding included."""
+        size = self.architecture.head_dim
+        return self._kv_heads * (size + padded_head(size))
+
+    def cache_bytes_per_token(self, itemsize: int, device: str = "CPU", stage: Stage | None = None) -> int:
+        """Bytes of one token's keys and values. stage: None is the one with the most layers."""
+        numbers = self.cached_numbers if stage is None else len(stage.layers) * self._layer_cache
+        if device != "Ascend" or not self._has_alibi_numbers:
+            return numbers * itemsize
+        return -(-numbers * self._ascend_head // self.head_dim) * itemsize
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers of an attention head that a device's limits hold for."""
+        return self.architecture.head_dim
+
+    @property
+    def _is_rounded(self) -> bool:
+        alibi = self.architecture.alibi
+        return alibi is not None and alibi.is_rounded
+
+    @property
+    def _has_alibi_numbers(self) -> bool:
+        """True where Ascend's heads have the numbers of ALiBi more."""
+        return self.architecture.alibi is not None and not self._is_rounded
+
+    @property
+    def _ascend_head(self) -> int:
+        return self.head_dim + (ALIBI_NUMBERS if self._has_alibi_numbers else 0)
+
+    @property
+    def is_gathered(self) -> bool:
+        """True where Ascend computes attention by plain operators: see `needs_gathering`."""
+        has_softcap = self.architecture.attention_cap > 0
+        return needs_gathering(
+            self.architecture.head_dim, is_rounded=self._is_rounded, has_softcap=has_softcap
+        )
+
+    def ascend_faults(self, block_size: int) -> Iterator[str]:
+        """Why Ascend's operators do not take the model, or blocks of so many tokens."""
+        return limit_faults(self._ascend_head, block_size, is_gathered=self.is_gathered)
+
+    def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:
+        """Of a step, where attention's memory bounds them."""
+        if device != "Ascend" or not self.is_gathered:
+            return None
+        return most_gathered_tokens(seq_length, 2 * self._kv_heads * self.architecture.head_dim)
+
+    @property
+    def expert_numbers(self) -> int:
+        """Numbers that the C++ layers of experts of a rank keep for each token of a step.
+
+        Its scores, and for each expert that it chooses the row, two inner vectors and their product.
+        """
+        experts = self.architecture.experts
+        if experts is None:
+            return 0
+
+        def kept(count: int, chosen: int, inner: int) -> int:
+            return count + chosen * (self.architecture.hidden_size + 3 * -(-inner // self.shard.size))
+
+        routed = kept(experts.routing.experts, experts.routing.chosen, experts.intermediate_size)
+        return max(routed, *(kept(1, 1, inner) for inner in experts.shared), 0)
+
+    def expert_bytes(self, num_tokens: int, device: str) -> int:
+        """Of what layers of experts keep of a step's rows on a CPU, all in the same memory."""
+        return num_tokens * self.expert_numbers * FLOAT32.itemsize if device == "CPU" else 0

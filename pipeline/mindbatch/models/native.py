@@ -1,0 +1,169 @@
+"""The provider `native`: models that this project's own layers compute, from a folder to memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindbatch.checkpoint.faults import raise_if_any
+from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, is_cut
+from mindbatch.checkpoint.folders.reshard_marker import noted_settings
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.foreign_formats import reshard_command
+from mindbatch.models.adapter_names import adapter_renames
+from mindbatch.models.adapter_weights import (
+    TIED_HEAD,
+    FittedAdapters,
+    embedding_of,
+    fit_specs,
+    rank_places,
+)
+from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.division import check_division
+from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
+from mindbatch.models.merged_adapter import MergedAdapter, merge_native
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.quantisation import open_whole
+from mindbatch.models.registry import declaration, describe, tensor_specs
+from mindbatch.models.stage_cut import even_in_time
+from mindbatch.models.tensor_spec import shard_specs, source_shapes
+from mindbatch.parallel.topology import WHOLE, RankPart, Stage
+
+if TYPE_CHECKING:
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
+    from mindbatch.models.model import Model
+
+_ONE_HOST = (
+    "the ranks of a model on a CPU meet in memory of one host, or through MPI, and compute with "
+    "runtime.kernels=native; allowed besides: replicas on several hosts (parallel.data_parallel), and Ascend"
+)
+
+
+def open_folder(
+    home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
+) -> tuple[ModelFolder, ModelSpec]:
+    """See `loading.providers.Provider.open_folder`."""
+    source, config, arch = str(home / CONFIG_NAME), None, None
+    with suppress(CheckpointError):  # ModelFolder says it, with what is wrong with the weights
+        config = read_config(home)
+    # Before the weights: those of a model that is not run may be of any form.
+    if config is not None and "model_type" in config:
+        arch = describe(config, model_type, source, ignore=ignore)
+        check_division(arch, part.shard.size, part.stages, part.device_map)
+    folder = _folder_of(home, part, config or {}, ignore)
+    if arch is None or folder.config != config:
+        arch = describe(folder.config, model_type, source, ignore=ignore)
+    arch = as_stored(arch, folder)
+    check_division(arch, part.shard.size, part.stages, part.device_map)
+    is_whole = folder.stages == 1 and part.device_map is None
+    device_map = even_in_time(tensor_specs(arch), part.stages) if is_whole else part.device_map
+    spec = ModelSpec.of(arch, part, device_map)
+    stored = spec.stage_parameters if folder.stages > 1 else spec.parameters
+    with _naming_reshard(folder):
+        check_tensors(arch, stored if folder.shard == WHOLE else shard_specs(stored, part.shard), folder)
+    return folder, spec
+
+
+@contextmanager
+def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
+    """Adds to a CheckpointError over rank folders of another tool what makes a model of them."""
+    try:
+        yield
+    except CheckpointError as error:
+        if folder.shard == WHOLE or "model_parallel" in noted_settings(folder.path):
+            raise
+        raise CheckpointError(
+            f"{folder.path}: rank folders that another tool has cut ({error.faults[0]}); make one model of "
+            f"them: `{reshard_command(folder.path)}`"
+        ) from error
+
+
+def _folder_of(home: Path, part: RankPart, config: Mapping[str, Any], ignore: IgnoredKeys) -> ModelFolder:
+    """A whole folder, or the rank's of those that were cut for such ranks."""
+    if not is_cut(home):
+        return open_whole(home, config, str(home / CONFIG_NAME), ignore.names)
+    if part.stages > 1 and part.device_map is not None:
+        value = part.device_map if isinstance(part.device_map, str) else [*part.device_map]
+        raise ConfigError(
+            f"parallel.device_map={value}: {home} was cut into even stages before; remove it, or give the "
+            "folder of the whole model"
+        )
+    return ModelFolder(home, part.shard, stage=part.stage, stages=part.stages)
+
+
+def fit_adapters(
+    spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
+) -> FittedAdapters:
+    """See `loading.providers.Provider.fit_adapters`. Adapters may have any names for the weights."""
+    arch, specs = spec.architecture, spec.parameters
+    renames = adapter_renames(arch, source_shapes(specs))
+    # PEFT adapts one user of a tensor that several have: that of T5's embedding is in neither stack.
+    only_mergeable = () if arch.encoder is None else (embedding_of(specs),)
+    fitted = fit_specs(specs, adapters, max_loaded, renames, mergeable=only_mergeable)
+    if arch.encoder is not None and arch.tied:
+        raise_if_any([*_offset_faults(fitted)])
+    return replace(fitted, slot_numbers=tuple(_slot_numbers(spec, fitted, stage) for stage in spec.stages))
+
+
+def _slot_numbers(spec: ModelSpec, fitted: FittedAdapters, stage: Stage) -> int:
+    places = rank_places(spec.parameters, fitted, spec.shard, stage)
+    return max(map(places.numbers, fitted.adapters.values()))
+
+
+def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
+    """T5 scales what its tied head takes in, ours what it gives: a bias would be scaled too."""
+    for name, each in fitted.adapters.items():
+        if TIED_HEAD in each.weights and each.weights[TIED_HEAD].has_bias:
+            yield f"lora.adapters.{name}: a bias of the head's adapter (lora_bias) is not supported beside T5"
+
+
+def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+    """See `loading.providers.Provider.merge`."""
+    return merge_native(spec.architecture, folder, adapter)
+
+
+def load(
+    spec: ModelSpec,
+    weights: StoredWeights,
+    kernels: Kernels,
+    geometry: CacheGeometry,
+    progress: Callable[[int, int], None] | None = None,
+    adapters: FittedAdapters | None = None,
+) -> Model:
+    """See `loading.providers.Provider.load`."""
+    from mindbatch.cache.paged import allocate
+    from mindbatch.kernels.interface import ProgramKernels
+    from mindbatch.layers.attention import attention_shape
+    from mindbatch.layers.rank import Rank
+    from mindbatch.layers.recordings import recordings_of
+    from mindbatch.models.adapter_bank import AdapterBank
+    from mindbatch.models.loader import load_weights
+    from mindbatch.models.model import Model
+
+    arch, shard, stage = spec.architecture, spec.shard, spec.stage
+    if isinstance(kernels, ProgramKernels):
+        if not kernels.can_run(shard, stage):
+            raise ConfigError(f"runtime.kernels={kernels.name}: {_ONE_HOST}")
+    elif arch.two_positions is not None:
+        # Tokens of a prompt see those behind them, which operators over whole sequences do not.
+        kernels = kernels.for_single_tokens()
+    parameters = load_weights(spec, weights, kernels, progress)
+    bank = None
+    if adapters is not None:
+        places = rank_places(spec.parameters, adapters, shard, stage)
+        bank = AdapterBank(adapters, places, (weights, checkpoint_names(arch, weights.names)), kernels)
+        parameters = replace(parameters, adapted=bank.parameters)
+    shapes = [attention_shape(arch, layer, shard) for layer in stage.layers]
+    cache = allocate(shapes, geometry, kernels)
+    tree = declaration(arch.model_type).tree(arch)
+    tree.bind("", Rank(parameters, kernels, cache.layers, stage, shard))
+    recordings = recordings_of(tree, adapted=bank is not None)
+    narrowest = min(shapes, key=lambda shape: shape.window or math.inf)
+    return Model(arch.vocab_size, recordings, cache, kernels, narrowest, adapters=bank)
