@@ -58,7 +58,7 @@ class GraphKernels(MindSporeKernels):
     ) -> AdapterStore:
         return NativeAdapters(shapes, adapters, slots, self.held)
 
-    def meet(self, topology: Topology, rank: int, secret: bytes) -> None:
+    def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:
         self.native.meet(topology, rank, secret)
 
     def cell(self, operation: str, **settings: Any) -> nn.Cell:

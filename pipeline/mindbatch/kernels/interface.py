@@ -148,13 +148,14 @@ class Kernels(ABC):
             ConfigError: this machine does not have it.
         """
 
-    def meet(self, topology: Topology, rank: int, secret: bytes) -> None:  # noqa: B027 - by default it cannot
-        """Lets a local rank meet the others, all on this host, otherwise than through MindSpore if it can.
+    def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:  # noqa: B027 - by default it cannot
+        """Lets a local rank meet the others otherwise than through MindSpore, if it can; before any model.
 
-        secret: known to these ranks and to nobody else. It is asked before any model is made.
+        secret: known to these ranks, all on this host, and to nobody else; None for ranks on several hosts,
+            which are a part of the world of MPI that mpirun has made.
 
         Raises:
-            MindBatchError: the other ranks have not come.
+            MindBatchError: the other ranks have not come, or MPI cannot be used here.
         """
 
     def for_single_tokens(self) -> Kernels:

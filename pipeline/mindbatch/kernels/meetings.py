@@ -1,36 +1,48 @@
-"""The meetings of a rank with others of its host, in memory that they share (csrc/meeting.cpp)."""
+"""The meetings of a rank with others: in memory of one host (csrc/meeting.cpp), or on several through MPI."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from mindbatch.errors import MindBatchError
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.parallel.shared_file import shared_file
-from mindbatch.parallel.topology import Stage, TensorSlice, Topology, hand_over_group
+from mindbatch.parallel.topology import Stage, TensorSlice, Topology
+
+if TYPE_CHECKING:
+    from mindbatch.kernels.mpi_meetings import MpiMeetings
 
 
 class Meetings:
     """Those that this process has entered, by their number in it.
 
     hand_overs: with the fellow of a neighbouring stage, by the stage that hands over.
+    functions: those that take part in them in place of the library's, by the names of these.
     """
 
     def __init__(self, library: NativeLibrary) -> None:
         self._library = library
         self._slices: tuple[TensorSlice, int] | None = None
         self.hand_overs: dict[int, int] = {}
+        self.functions: Mapping[str, Any] = {}
 
-    def enter(self, topology: Topology, rank: int, secret: bytes) -> None:
+    def enter(self, topology: Topology, rank: int, secret: bytes | None) -> None:
         """See `Kernels.meet`."""
+        if secret is not None:
+            join: Callable[[str, Sequence[int]], int] = partial(self._join, secret, rank)
+        else:
+            through_mpi = _mpi_meetings(rank)
+            self.functions, join = through_mpi.functions, through_mpi.join
         shard, place = topology.slice_of(rank), topology.coordinates(rank)
         if shard.size > 1:
-            self._slices = shard, self._join(secret, f"{place.stage}", shard)
+            first = rank - shard.rank
+            self._slices = shard, join(f"{place.stage}", range(first, first + shard.size))
         # With the stage before first, so that none waits for another in a circle.
-        for sender in (place.stage - 1, place.stage):
-            if 0 <= sender < topology.pipeline_stage - 1:
-                end = TensorSlice(place.stage - sender, 2)
-                group = hand_over_group(sender, place.tensor_rank)
-                self.hand_overs[sender] = self._join(secret, group, end)
+        for name, ranks in topology.hand_over_groups(rank):
+            self.hand_overs[topology.coordinates(ranks[0]).stage] = join(name, ranks)
 
     def has_slices(self, shard: TensorSlice) -> bool:
         """Whether all ranks of a slice meet so."""
@@ -48,9 +60,22 @@ class Meetings:
         within = shard.size == 1 or self.has_slices(shard)
         return within and all(sender in self.hand_overs for sender in neighbours)
 
-    def _join(self, secret: bytes, name: str, shard: TensorSlice) -> int:
+    def _join(self, secret: bytes, rank: int, name: str, ranks: Sequence[int]) -> int:
+        shard = TensorSlice(ranks.index(rank), len(ranks))
         file = shared_file(secret, name, shard, self._library.meeting_bytes(shard.size))
         try:
             return self._library.join_meeting(file, shard.rank, shard.size)
         finally:
             os.close(file)
+
+
+def _mpi_meetings(rank: int) -> MpiMeetings:
+    try:
+        from mindbatch.kernels.mpi_meetings import MpiMeetings
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # without mpi4py, or the library of MPI that it was built for
+        reason = str(error).splitlines()[0]
+        raise MindBatchError(f"ranks on several hosts meet through mpi4py, and here: {reason}") from error
+    return MpiMeetings(rank)

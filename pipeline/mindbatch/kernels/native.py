@@ -40,8 +40,8 @@ class NativeKernels(ProgramKernels):
         is_rounded = weights in (BFLOAT16, INT8)
         self.functions = NativeFunctions(self.meetings, self._weights.suffix, of_cache, is_rounded=is_rounded)
 
-    def meet(self, topology: Topology, rank: int, secret: bytes) -> None:
-        """See `Kernels.meet`: in memory that they share."""
+    def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:
+        """See `Kernels.meet`: in memory that they share, or through MPI."""
         self.meetings.enter(topology, rank, secret)
 
     def can_run(self, shard: TensorSlice, stage: Stage) -> bool:
@@ -50,7 +50,7 @@ class NativeKernels(ProgramKernels):
 
     def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> Program:
         """See `Kernels.program`."""
-        return Program(recording, self.library, outputs)
+        return Program(recording, self.library, outputs, self.meetings.functions)
 
     def lowered(self, recording: Recording) -> Recording:
         """See `Kernels.lowered`."""

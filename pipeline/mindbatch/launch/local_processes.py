@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from mindbatch.launch.log_folder import replica_table
-from mindbatch.launch.process_plan import ProcessSpec, inherited
+from mindbatch.launch.process_plan import ProcessSpec, inherited, place_in_mpi
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 
@@ -15,7 +15,7 @@ class LocalProcesses:
     """Starts and ends processes by name; see `Supervisor`.
 
     commands: by role, of `children.command`. logs: a folder that exists.
-    has_tables: whether the rank table of each replica is there, too.
+    has_tables: whether the rank table of each replica is there, too. joins_mpi: see `JobSetup`.
     """
 
     def __init__(
@@ -24,14 +24,16 @@ class LocalProcesses:
         logs: Path,
         *,
         has_tables: bool = False,
+        joins_mpi: bool = False,
         shown: bool = False,
     ) -> None:
         self._commands, self._logs, self._has_tables = commands, logs, has_tables
+        self._joins_mpi = joins_mpi
         self._supervisor = Supervisor(logs, shown=shown)
 
     def start(self, specs: Sequence[ProcessSpec]) -> None:
         """Starts processes; none of these names is there. Raises MindBatchError where one cannot be."""
-        environment = inherited(os.environ)
+        environment = inherited(os.environ) | (place_in_mpi(os.environ) if self._joins_mpi else {})
         for spec in specs:
             variables = {**environment, **spec.variables, **self._table_of(spec)}
             self._supervisor.start(spec.name, self._commands[spec.role], variables)

@@ -30,6 +30,7 @@ class JobSetup:
     copy: as which copy of the command a launcher has started this process.
     ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
     copies: where the copies find each other, if all are on this host.
+    joins_mpi: each rank takes its copy's place in the world of MPI that mpirun has made of the copies.
     """
 
     place: NodePlace
@@ -40,6 +41,7 @@ class JobSetup:
     copy: StartedAs | None = None
     ray_address: str | None = None
     copies: CopyMeeting | None = None
+    joins_mpi: bool = False
 
     @property
     def table_digest(self) -> str:

@@ -16,7 +16,8 @@ CLUSTER_VARIABLES = (
     *("RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE", "DEVICE_ID"),
 )
 """What a launcher has set in this process's environment is not for the ranks: their world is another."""
-_CLUSTER_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "MINDBATCH_")
+_MPI_PREFIXES = ("OMPI_", "PMIX_")
+_CLUSTER_PREFIXES = (*_MPI_PREFIXES, "PMI_", "MINDBATCH_")
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,9 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
         for name, text in environment.items()
         if name not in CLUSTER_VARIABLES and not name.startswith(_CLUSTER_PREFIXES)
     }
+
+
+def place_in_mpi(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which mpirun has given this process its place in a world of MPI."""
+    given = {name: text for name, text in environment.items() if name.startswith(_MPI_PREFIXES)}
+    return {"OMPI_MCA_opal_signal": ""} | given  # no backtrace of Open MPI's where a signal ends a rank

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from mindbatch.models.model import Model
 
 _ONE_HOST = (
-    "the ranks of a model on a CPU are of one host and compute with runtime.kernels=native; allowed "
-    "besides: replicas on several hosts (parallel.data_parallel), and Ascend"
+    "the ranks of a model on a CPU meet in memory of one host, or through MPI, and compute with "
+    "runtime.kernels=native; allowed besides: replicas on several hosts (parallel.data_parallel), and Ascend"
 )
 
 

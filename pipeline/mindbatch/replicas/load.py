@@ -30,7 +30,7 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
 from mindbatch.replicas.connection import Message
-from mindbatch.replicas.meeting_place import needs_world, refuse_apart, shares_memory
+from mindbatch.replicas.meeting_place import joins_mpi, needs_world, refuse_apart, shares_memory
 from mindbatch.replicas.node_agent import connection_to_front, serve_front
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
@@ -63,8 +63,8 @@ def load_replicas(
     """
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
-    job: JobSetup = config.job_setup or set_up(config.launch, topology, os.environ)
-    refuse_apart(job, model, runtime)
+    job: JobSetup = config.job_setup or set_up_job(config)
+    refuse_apart(job, model, runtime, config.launch.max_restarts)
     setup = prepare(model, runtime, topology.part_of(0), config.lora, opened=opened)
     if not job.place.is_front:
         return _following(config, job, setup, notice, logs)
@@ -106,6 +106,12 @@ def load_replicas(
     cache_bytes = setup.cache_bytes * topology.world_size
     kernels = ", ".join(sorted(remote.kernels))
     return LoadedEngine(engine, setup.tokenizer, cache_bytes, setup.adapters.known, kernels)
+
+
+def set_up_job(config: ModelTaskConfig) -> JobSetup:
+    """How the processes of a configuration are to be started; errors: see `set_up`."""
+    job = set_up(config.launch, topology_of(config.parallel), os.environ)
+    return replace(job, joins_mpi=joins_mpi(job, config.model, config.runtime))
 
 
 def _shared(

@@ -88,7 +88,7 @@ def load_rank(
 
     topology: of the replica alone. notice, errors: see `build.load_engine`.
     meeting: a secret of these processes alone, where all are on one host; None where they are not.
-    has_world: they form a MindSpore world; without one they meet in memory only.
+    has_world: they form a MindSpore world; without one they meet in memory only, or through MPI.
     """
 
     def join(kernels: Kernels) -> None:
@@ -97,7 +97,7 @@ def load_rank(
 
             initialise(runtime.device_target)
             join_group(topology, rank)
-        if meeting is not None:
+        if meeting is not None or (topology.world_size > 1 and not has_world):
             notice("waiting for the other ranks")
             kernels.meet(topology, rank, meeting)
             notice("loading weights 0%")

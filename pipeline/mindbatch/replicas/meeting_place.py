@@ -1,6 +1,8 @@
-"""Where the ranks of a replica meet: in memory that they share, or in a MindSpore world."""
+"""Where the ranks of a replica meet: in memory that they share, through MPI, or in a MindSpore world."""
 
 from __future__ import annotations
+
+from importlib.util import find_spec
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.errors import ConfigError
@@ -26,22 +28,45 @@ def needs_world(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> 
     return runtime.device_target != "CPU" or model.provider != "native"
 
 
-def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> None:
+def joins_mpi(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:
+    """Whether ranks of a replica on several hosts meet through MPI: mpirun has started a copy for each."""
+    if shares_memory(setup) or needs_world(setup, model, runtime):
+        return False
+    copy, place = setup.copy, setup.place
+    if copy is None or copy.launcher != "mpirun" or setup.launcher != "dynamic":
+        return False
+    return place.layout.local_size == 1 and place.node == copy.rank
+
+
+def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_restarts: int = 0) -> None:
     """Refuses ranks of a replica that would have nothing to meet in.
 
     Raises:
-        ConfigError: they are on several hosts, or there are no C++ kernels.
+        ConfigError: they are on several hosts and not in MPI, or there are no C++ kernels.
     """
     topology = setup.place.layout.topology
     if topology.replica_size == 1 or needs_world(setup, model, runtime):
         return
-    if not shares_memory(setup):
-        sizes = f"model_parallel={topology.model_parallel}, pipeline_stage={topology.pipeline_stage}"
+    sizes = f"parallel.model_parallel={topology.model_parallel}, pipeline_stage={topology.pipeline_stage}"
+    besides = (
+        "parallel.data_parallel of replicas that are whole on each host (launch.local_worker_num a multiple "
+        f"of {topology.replica_size}), model.quantization=int8 for a model that is smaller, and Ascend"
+    )
+    if not shares_memory(setup) and not setup.joins_mpi:
         raise ConfigError(
-            f"parallel.{sizes}: on a CPU the ranks of a replica meet in the memory of one host, and here "
-            "they may be on several; allowed: replicas that are whole on each host "
-            f"(launch.local_worker_num a multiple of {topology.replica_size}), model.quantization=int8 for a "
-            "model that is smaller, and Ascend"
+            f"{sizes}: on a CPU the ranks of a replica meet in the memory of one host, and here they may be "
+            "on several; allowed: mpirun of Open MPI, which starts a copy of the command for each rank, and "
+            f"mpi4py; {besides}"
+        )
+    if setup.joins_mpi and find_spec("mpi4py") is None:
+        raise ConfigError(
+            f"{sizes}: ranks on several hosts meet through mpi4py, which is not installed here; allowed: pip "
+            f"install -e '.[mpi]' -c constraints.txt in the checkout, beside Open MPI; {besides}"
+        )
+    if setup.joins_mpi and max_restarts:
+        raise ConfigError(
+            f"launch.max_restarts={max_restarts}: a process that has left MPI cannot join it again; allowed "
+            "with ranks of a replica on several hosts: 0"
         )
     if find_library() is None:
         raise ConfigError(f"parallel.model_parallel, pipeline_stage: the kernels are {library_text()}")

@@ -107,8 +107,8 @@ def local_processes(setup: JobSetup, logs: NodeLogs, commands: Commands) -> Loca
     """The processes of this node, none of which is started yet."""
     if setup.table is not None:
         write_replica_tables(setup.table, logs.folder, setup.place.layout.topology.replica_size)
-    has_tables = setup.table is not None
-    return LocalProcesses(commands, logs.folder, has_tables=has_tables, shown=logs.shown)
+    has = {"has_tables": setup.table is not None, "joins_mpi": setup.joins_mpi}
+    return LocalProcesses(commands, logs.folder, **has, shown=logs.shown)
 
 
 def _ranks_of_agents(setup: JobSetup, one_by_one: bool) -> list[range]:

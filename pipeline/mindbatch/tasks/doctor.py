@@ -57,6 +57,7 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
         },
         "devices": {name: _is_available(mindspore, name) for name in DEVICES} | {"fault": fault},
         "kernels": {"attention": _kernels(), "faster": _faster(), **machine.compilers()},
+        "several_hosts": {"mpi4py": _version("mpi4py"), "mpirun": machine.version_line("mpirun")},
         "threads": thread_settings(),
         "folders": {"configs_and_examples": str(data_root()), "cache": str(cache_folder())},
     }

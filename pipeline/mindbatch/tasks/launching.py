@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,10 +31,9 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
     assert isinstance(config, ModelTaskConfig)
     if not has_ranks(config.launch, config.parallel) and config.launch.launcher != "srun":
         return _tell([_ONE]) if config.launch.dry_run else _run_alone(config, run)
-    from mindbatch.launch.preflight import set_up  # not needed where there is one process
-    from mindbatch.replicas.load import topology_of
+    from mindbatch.replicas.load import set_up_job  # not needed where there is one process
 
-    setup = config.job_setup = set_up(config.launch, topology_of(config.parallel), os.environ)
+    setup = config.job_setup = set_up_job(config)
     if config.launch.dry_run:
         return _tell_of(config, setup)
     if setup.copy is not None and setup.copy.is_scheduler:  # of msrun; replicas have schedulers of their own
@@ -69,8 +67,10 @@ def _tell(lines: list[str]) -> int:
 
 def _serve(config: ModelTaskConfig, setup: JobSetup) -> int:
     from mindbatch.replicas.load import node_logs
+    from mindbatch.replicas.meeting_place import refuse_apart
     from mindbatch.replicas.node_agent import serve_node
 
+    refuse_apart(setup, config.model, config.runtime, config.launch.max_restarts)
     ranks, (host, port) = setup.place.ranks, setup.place.meeting
     where = "on this host" if setup.place.is_on_one_host else f"at {host}:{port}"
     say(f"node {setup.place.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 {where}")

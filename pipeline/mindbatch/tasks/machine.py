@@ -51,10 +51,11 @@ def process_age(status: Path = PROCESS_STATUS) -> float:
 
 def compilers() -> dict[str, str | None]:
     """C++ compiler -> the first line that it says about its version; None when it is not installed."""
-    return {name: _version_line(name) for name in COMPILERS}
+    return {name: version_line(name) for name in COMPILERS}
 
 
-def _version_line(name: str) -> str | None:
+def version_line(name: str) -> str | None:
+    """The first line that a program says about its version; None when it is not installed."""
     path = shutil.which(name)
     if path is None:
         return None

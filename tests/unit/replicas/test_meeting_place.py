@@ -1,5 +1,7 @@
 """Where the ranks of a replica meet, and who has nothing to meet in."""
 
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import meeting_place
-from mindbatch.replicas.meeting_place import needs_world, refuse_apart, shares_memory
+from mindbatch.replicas.meeting_place import joins_mpi, needs_world, refuse_apart, shares_memory
 
 # As the second node sees it, which does not ask whether the port is free.
 NODES = {"master_addr": "127.0.0.1", "master_port": 47_118, "node_rank": 1}
@@ -73,6 +75,47 @@ def test_ranks_of_a_replica_on_several_nodes_are_refused(local: int, is_whole: b
     if fault is not None:
         assert "(launch.local_worker_num a multiple of 2)" in fault
         refuse_apart(setup, ModelConfig(), RuntimeConfig(device_target="Ascend"))
+
+
+MPIRUN = {**KEY, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "PMIX_NAMESPACE": "a job"}
+
+
+def by_mpirun(copies: int, topology: Topology = FOUR, **launch: object) -> JobSetup:
+    """As the second of so many copies sees it, each on a host of its own."""
+    config = LaunchConfig(master_addr="127.0.0.1", **launch)  # type: ignore[arg-type]
+    return set_up(config, topology, {**MPIRUN, "OMPI_COMM_WORLD_SIZE": str(copies)})
+
+
+def joins(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
+    return joins_mpi(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
+
+
+def test_copies_of_mpirun_on_several_hosts_that_are_the_ranks_meet_through_mpi() -> None:
+    assert joins(by_mpirun(4))
+    assert joins(by_mpirun(2, Topology(1, 1, 2)))
+    assert not joins(by_mpirun(2)), "each copy has a whole replica"
+    assert not joins(by_mpirun(2, Topology(1, 4))), "no copy for each rank"
+    assert not joins(by_mpirun(4, node_rank=2)), "another place than in MPI"
+    assert not joins(by_mpirun(4, launcher="rank_table", rank_table=None))
+    assert not joins(by_mpirun(4), device_target="Ascend")
+    assert not joins(by_mpirun(4), provider="mindformers")
+    assert not joins(setup_of(local_worker_num=1, **NODES)), "nobody has made a world of MPI"
+
+
+@pytest.mark.parametrize("has_mpi4py", [True, False])
+def test_what_ranks_in_mpi_need(has_mpi4py: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ModuleSpec("mpi4py", None) if has_mpi4py else None
+    monkeypatch.setattr(meeting_place, "find_spec", lambda name: found)
+    setup = replace(by_mpirun(4), joins_mpi=True)
+    fault = refused(setup)
+    assert (fault is None) is has_mpi4py
+    if fault is not None:
+        assert "meet through mpi4py, which is not installed here; allowed: pip install -e '.[mpi]'" in fault
+        assert "parallel.data_parallel" in fault
+        assert "model.quantization=int8" in fault
+        return
+    with pytest.raises(ConfigError, match="max_restarts=1: a process that has left MPI cannot join it again"):
+        refuse_apart(setup, ModelConfig(), RuntimeConfig(), max_restarts=1)
 
 
 def test_ranks_without_the_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,16 @@ class Program:
     """Runs what was recorded; one thread at a time."""
 
     def __init__(
-        self, recording: Recording, library: NativeLibrary, outputs: Sequence[OutputMemory] | None = None
+        self,
+        recording: Recording,
+        library: NativeLibrary,
+        outputs: Sequence[OutputMemory] | None = None,
+        functions: Mapping[str, Any] | None = None,
     ) -> None:
-        """outputs: memory of what it gives, where it shares that with other programs."""
+        """outputs: memory of what it gives, where it shares that with other programs.
+
+        functions: ctypes' `EntryPoint`s of csrc/program.h in place of the library's of these names.
+        """
         recording = fused(recording)
         self._functions = [call.operation for call in recording.calls]
         self._run = library.run_program
@@ -42,7 +50,7 @@ class Program:
         self._address = self._memory.ctypes.data
         operands = [self._table.operands(call) for call in recording.calls]
         self._lists = (
-            np.array([library.address_of(name) for name in self._functions], np.uintp),
+            np.array([library.address_of(name, functions) for name in self._functions], np.uintp),
             np.cumsum([0, *map(len, operands)], dtype=np.int32),
             np.array([number for each in operands for number in each], np.int32),
         )
