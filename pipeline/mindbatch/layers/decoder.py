@@ -8,7 +8,6 @@ from mindbatch.kernels.operations.collectives import receive_hidden, send_hidden
 from mindbatch.kernels.operations.dense import capped
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.module import Module
-from mindbatch.layers.norm import RmsNorm
 from mindbatch.layers.rank import Rank
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models.architecture import Architecture
@@ -21,7 +20,7 @@ class Decoder(Module):
     """
 
     embedding: TokenEmbedding
-    norm: RmsNorm
+    norm: Module
     head: Head
     layers: list[Any]
 

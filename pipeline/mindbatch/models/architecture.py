@@ -101,8 +101,9 @@ class Architecture:
     activation and rotary: empty where the project has no layers for the model.
     rotary: None means learned positions, max_positions of them, or alibi.
     layer_rotaries: of each layer, where they differ; empty where all have `rotary`.
-    windows: sliding window of each layer in tokens, 0 for full attention.
-    attention_scales: factor on the query-key products of each layer.
+    model_type: `registry.describe` sets it. kv_heads: as many as heads, unless given.
+    windows: sliding window of each layer in tokens, 0 for full attention, as everywhere unless given.
+    attention_scales: factor on the query-key products of each layer; 1 / sqrt(head_dim) unless given.
     attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
     has_sinks: each head has a logit of its own in the softmax, see `AttentionShape`.
     tied: the head is the token embedding.
@@ -117,17 +118,17 @@ class Architecture:
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
 
-    model_type: str
     vocab_size: int
     hidden_size: int
     num_layers: int
     heads: int
-    kv_heads: int
     head_dim: int
     intermediate_size: int
     max_positions: int
     norm_epsilon: float
     tied: bool
+    model_type: str = ""
+    kv_heads: int = 0
     activation: str = ""
     rotary: Rotary | None = None
     windows: tuple[int, ...] = ()
@@ -156,6 +157,16 @@ class Architecture:
     norm_offset: float = 0.0
     embedding_size: int = 0
     next_token_layers: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        usual = {
+            "kv_heads": self.heads,
+            "windows": (0,) * self.num_layers,
+            "attention_scales": (self.head_dim**-0.5,) * self.num_layers,
+        }
+        for name, value in usual.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)  # it is frozen
 
     @property
     def num_positions(self) -> int:

@@ -48,12 +48,10 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.needs("slow_but_exact", [False])  # adds up the parts of a product, and leaves out their biases
     reader.ignore((*ONLY_TRAINED, "slow_but_exact"))
     return Architecture(
-        model_type="bloom",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=4 * hidden,
         max_positions=reader.positive("seq_length", POSITIONS),
@@ -61,8 +59,6 @@ def describe(reader: ConfigReader) -> Architecture:
         activation="gelu_tanh",
         tied=reader.flag("tie_word_embeddings"),
         alibi=Alibi(alibi_slopes(heads)),
-        windows=(0,) * layers,
-        attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=True,
         output_bias=True,
         mlp_bias=True,

@@ -64,7 +64,6 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")
     bias, head_dim = reader.flag("add_bias_linear"), reader.positive("kv_channels")
     return Architecture(
-        model_type="chatglm",
         vocab_size=reader.positive("padded_vocab_size"),
         hidden_size=reader.positive("hidden_size"),
         num_layers=layers,
@@ -80,8 +79,6 @@ def describe(reader: ConfigReader) -> Architecture:
         qkv_bias=reader.flag("add_qkv_bias") or bias,
         output_bias=bias,
         mlp_bias=bias,
-        attention_scales=(head_dim**-0.5,) * layers,
-        windows=(0,) * layers,
     )
 
 

@@ -53,12 +53,10 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("pre_seq_len", [None])
     reader.needs("prefix_projection", [False])
     return Architecture(
-        model_type="chatglm_6b",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("inner_hidden_size"),
         max_positions=reader.positive("max_sequence_length"),
@@ -67,8 +65,6 @@ def describe(reader: ConfigReader) -> Architecture:
         tied=reader.flag("tie_word_embeddings"),
         rotary=_rotary(head_dim),
         # Layer n divides its scores by n and multiplies them again: float16 does not overflow so.
-        attention_scales=(head_dim**-0.5,) * layers,
-        windows=(0,) * layers,
         qkv_bias=True,
         output_bias=True,
         mlp_bias=True,

@@ -33,7 +33,7 @@ def describe(reader: ConfigReader) -> Architecture:
     return describe_family(reader)
 
 
-def describe_family(reader: ConfigReader, windows: tuple[int, ...] | None = None) -> Architecture:
+def describe_family(reader: ConfigReader, windows: tuple[int, ...] = ()) -> Architecture:
     """What `cohere` and `cohere2` have in common."""
     reader.needs("rotary_pct", [1.0])
     bias = reader.flag("attention_bias")
@@ -66,14 +66,9 @@ class Block(Module):
         return x_TH + (self.attention(normed_TH, tokens) + self.mlp(normed_TH, tokens))
 
 
-class Cohere(llama.Llama):
-    """Llama's, of these blocks, with a norm without bias behind them."""
-
-    block = Block
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.norm = PlainLayerNorm("model.norm", a.hidden_size, a.norm_epsilon)
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Cohere, defaults=DEFAULTS)
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block, PlainLayerNorm),
+    defaults=DEFAULTS,
+)

@@ -169,12 +169,6 @@ class Block(experts.Block):
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-class DeepseekV3(experts.MixtureOfExperts):
-    """Llama's ends around blocks with latent attention, of which some have experts."""
-
-    block = Block
-
-
 def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
     """The plain parts of all heads, then those that are rotated; in the checkpoint they take turns."""
     latent = arch.latent
@@ -189,7 +183,7 @@ def _queries(source: str, arch: Architecture, inputs: int) -> tuple[Part, ...]:
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=DeepseekV3,
+    tree=llama.with_blocks(Block),
     defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published size.
     unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.61.*"),

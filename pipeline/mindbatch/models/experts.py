@@ -167,9 +167,3 @@ class Block(llama.Block):
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)
         feed_forward = self.experts if self.is_sparse else self.mlp
         return x_TH + feed_forward(self.mlp_norm(x_TH), tokens)
-
-
-class MixtureOfExperts(llama.Llama):
-    """Llama's ends around its blocks, of which some have experts."""
-
-    block = Block

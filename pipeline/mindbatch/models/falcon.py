@@ -45,7 +45,6 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("apply_residual_connection_post_layernorm", [False])
     reader.needs("n_embed", [hidden])
     return Architecture(
-        model_type="falcon",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
@@ -59,8 +58,6 @@ def describe(reader: ConfigReader) -> Architecture:
         tied=reader.flag("tie_word_embeddings"),
         rotary=None if has_alibi else rotary,
         alibi=Alibi(alibi_slopes(heads), head_dim**-0.5, is_rounded=True) if has_alibi else None,
-        windows=(0,) * layers,
-        attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=bias,

@@ -67,10 +67,4 @@ class Block(llama.FourNormBlock):
         self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")
 
 
-class Gemma2(llama.Llama):
-    """Llama's ends around blocks with four norms."""
-
-    block = Block
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Gemma2, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

@@ -38,10 +38,4 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"model.layers.{layer}.mlp", ["gate_up_proj"], is_fused=True)
 
 
-class Glm(llama.Llama):
-    """Llama's ends around its blocks."""
-
-    block = Block
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Glm, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

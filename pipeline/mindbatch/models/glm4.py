@@ -18,10 +18,4 @@ class Block(llama.FourNormBlock, glm.Block):
         self.after_mlp = llama.norm(a, f"{source}.post_mlp_layernorm")
 
 
-class Glm4(llama.Llama):
-    """Llama's ends around glm's blocks, which norm what attention and MLP add, too."""
-
-    block = Block
-
-
-MODEL = replace(glm.MODEL, tree=Glm4)
+MODEL = replace(glm.MODEL, tree=llama.with_blocks(Block))

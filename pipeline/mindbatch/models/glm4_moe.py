@@ -49,7 +49,7 @@ def describe(reader: ConfigReader) -> Architecture:
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=experts.MixtureOfExperts,
+    tree=llama.with_blocks(experts.Block),
     defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published sizes.
     unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.46.*", "model.layers.92.*"),

@@ -52,19 +52,16 @@ def describe(reader: ConfigReader) -> Architecture:
     scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
     by_layer = reader.flag("scale_attn_by_inverse_layer_idx")
     return Architecture(
-        model_type="gpt2",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("n_inner", 4 * hidden),
         max_positions=reader.positive("n_positions"),
         norm_epsilon=reader.number("layer_norm_epsilon"),
         activation=reader.choice("activation_function", ACTIVATIONS),
         tied=reader.flag("tie_word_embeddings"),
-        windows=(0,) * layers,
         attention_scales=tuple(scale / (layer + 1 if by_layer else 1) for layer in range(layers)),
         qkv_bias=True,
         output_bias=True,

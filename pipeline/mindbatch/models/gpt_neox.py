@@ -49,12 +49,10 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("tie_word_embeddings", [False])
     bias = reader.flag("attention_bias")
     return Architecture(
-        model_type="gpt_neox",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("intermediate_size"),
         max_positions=reader.positive("max_position_embeddings"),
@@ -62,8 +60,6 @@ def describe(reader: ConfigReader) -> Architecture:
         activation=reader.choice("hidden_act", ACTIVATIONS | {"gelu_fast": "gelu_tanh"}),
         tied=False,
         rotary=Rotary(tuple(map(float, plain_frequencies(base, width)))),
-        windows=(0,) * layers,
-        attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=True,

@@ -98,16 +98,10 @@ class Block(llama.Block):
         self.mlp = SparseMlp(a, f"model.layers.{layer}.mlp")
 
 
-class GptOss(llama.Llama):
-    """Llama's ends around these."""
-
-    block = Block
-
-
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=GptOss,
+    tree=llama.with_blocks(Block),
     defaults=DEFAULTS,
     newer_names={"num_local_experts": "num_experts"},
 )

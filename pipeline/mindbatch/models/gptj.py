@@ -38,12 +38,10 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("scale_attn_weights", [True])
     reader.ignore(SUMMARY_KEYS)
     return Architecture(
-        model_type="gptj",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("n_inner", 4 * hidden),
         max_positions=reader.positive("n_positions"),
@@ -51,8 +49,6 @@ def describe(reader: ConfigReader) -> Architecture:
         activation=reader.choice("activation_function", ACTIVATIONS),
         tied=reader.flag("tie_word_embeddings"),
         rotary=Rotary(tuple(map(float, plain_frequencies(10000.0, width))), is_interleaved=True),
-        windows=(0,) * layers,
-        attention_scales=(head_dim**-0.5,) * layers,
         mlp_bias=True,
         is_parallel=True,
         shares_norm=True,

@@ -42,10 +42,4 @@ class Block(llama.Block):
         return x_TH + self.mlp(self.mlp_norm(x_TH), tokens) * self.factor
 
 
-class Granite(llama.Llama):
-    """Llama's, of other blocks."""
-
-    block = Block
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Granite, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

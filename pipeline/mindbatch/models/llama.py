@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mindbatch.kernels.operations.dense import activation
@@ -57,7 +58,7 @@ def describe_family(
     reader: ConfigReader,
     *,
     default_intermediate: int | None = None,
-    windows: tuple[int, ...] | None = None,
+    windows: tuple[int, ...] = (),
     qkv_bias: bool = False,
     output_bias: bool = False,
     mlp_bias: bool = False,
@@ -80,7 +81,6 @@ def describe_family(
         reader.fault("head_dim", "must be even for rotary positions")
     max_positions = reader.positive("max_position_embeddings")
     return Architecture(
-        model_type="llama",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
@@ -93,8 +93,7 @@ def describe_family(
         activation=reader.choice(activation_key, ACTIVATIONS),
         tied=reader.flag("tie_word_embeddings"),
         rotary=rotary(reader, head_dim, max_positions),
-        windows=windows or (0,) * layers,
-        attention_scales=(head_dim**-0.5,) * layers,
+        windows=windows,
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         mlp_bias=mlp_bias,
@@ -192,19 +191,30 @@ class FourNormBlock(Block):
 
 
 class Llama(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
+    """The token embedding, blocks, a last norm and the head; relatives have blocks and norms of their own."""
 
-    block: Callable[[Architecture, int], Module] = Block
-
-    def __init__(self, a: Architecture) -> None:
+    def __init__(
+        self,
+        a: Architecture,
+        block: Callable[[Architecture, int], Module] = Block,
+        norm: Callable[[str, int, float], Module] | None = None,
+    ) -> None:
         super().__init__(a)
         self.embedding = TokenEmbedding("model.embed_tokens", a.vocab_size, a.hidden_size)
-        self.norm = norm(a, "model.norm")
+        make_norm = norm or partial(RmsNorm, offset=a.norm_offset)
+        self.norm: Module = make_norm("model.norm", a.hidden_size, a.norm_epsilon)
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [self.block(a, layer) for layer in range(a.num_layers)]
+        self.layers = [block(a, layer) for layer in range(a.num_layers)]
 
     def embed(self, tokens: Tokens) -> Any:
         return self.embedding(tokens) * self.arch.embedding_factor
+
+
+def with_blocks(
+    block: Callable[[Architecture, int], Module], norm: Callable[[str, int, float], Module] | None = None
+) -> Callable[[Architecture], Llama]:
+    """The tree of a relative: Llama's ends around other blocks, with another last norm where one is given."""
+    return partial(Llama, block=block, norm=norm)
 
 
 def norm(a: Architecture, source: str, width: int | None = None) -> RmsNorm:

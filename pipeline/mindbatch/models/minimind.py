@@ -117,12 +117,6 @@ class Block(experts.Block):
     names = NAMES
 
 
-class MiniMind(experts.MixtureOfExperts):
-    """Llama's ends around these."""
-
-    block = Block
-
-
 def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
     """MiniMind's own: a scaling that its switch does not ask for has no effect there, so it is refused."""
     if not reader.flag("inference_rope_scaling"):
@@ -147,4 +141,4 @@ def _yarn(head_dim: int, theta: float, max_positions: int) -> tuple[float, ...]:
     return tuple(map(float, frequencies * (1 - slowed + slowed / FACTOR)))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=MiniMind, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

@@ -38,10 +38,4 @@ class Block(experts.Block):
     names, below = NAMES, "block_sparse_moe"
 
 
-class Mixtral(experts.MixtureOfExperts):
-    """Llama's ends around these."""
-
-    block = Block
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Mixtral, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

@@ -48,10 +48,4 @@ class Block(Module):
         return x_TH + self.after_mlp(self.mlp(x_TH, tokens))
 
 
-class Olmo2(llama.Llama):
-    """Llama's ends around other blocks."""
-
-    block = Block
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Olmo2, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

@@ -51,20 +51,16 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.ignore(["_remove_final_layer_norm"])  # there is none
     bias = reader.flag("enable_bias")
     return Architecture(
-        model_type="opt",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("ffn_dim"),
         max_positions=reader.positive("max_position_embeddings"),
         norm_epsilon=EPSILON,
         activation=reader.choice("activation_function", ACTIVATIONS),
         tied=reader.flag("tie_word_embeddings"),
-        windows=(0,) * layers,
-        attention_scales=(head_dim**-0.5,) * layers,
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=bias,

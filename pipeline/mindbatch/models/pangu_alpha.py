@@ -46,19 +46,16 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.ignore(gpt2.SUMMARY_KEYS)
     scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
     return Architecture(
-        model_type="pangu_alpha",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("intermediate_size", 4 * hidden),
         max_positions=reader.positive("max_position_embeddings"),
         norm_epsilon=reader.number("layer_norm_epsilon"),
         activation=reader.choice("activation_function", ACTIVATIONS),
         tied=reader.flag("tie_word_embeddings"),
-        windows=(0,) * layers,
         attention_scales=(scale,) * layers,
         qkv_bias=True,
         output_bias=True,

@@ -101,10 +101,4 @@ class Block(glm.Block):
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-class Phi3(llama.Llama):
-    """Llama's ends around blocks with fused matrices."""
-
-    block = Block
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Phi3, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

@@ -50,10 +50,4 @@ class Block(experts.Block):
     names = NAMES
 
 
-class Qwen2Moe(experts.MixtureOfExperts):
-    """Llama's ends around these."""
-
-    block = Block
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Qwen2Moe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

@@ -54,7 +54,7 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=experts.MixtureOfExperts,
+    tree=llama.with_blocks(experts.Block),
     defaults=DEFAULTS,
     newer_names={"num_experts": "num_local_experts"},
 )

@@ -49,14 +49,4 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
-class Starcoder2(llama.Llama):
-    """Llama's with layer norms and a plain MLP."""
-
-    block = Block
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.norm = LayerNorm("model.norm", a.hidden_size, a.norm_epsilon)
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=Starcoder2, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, LayerNorm), defaults=DEFAULTS)

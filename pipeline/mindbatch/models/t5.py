@@ -64,19 +64,16 @@ def describe(reader: ConfigReader) -> Architecture:
         "scale_decoder_outputs" if reader.has("scale_decoder_outputs") else "tie_word_embeddings"
     )
     return Architecture(
-        model_type="t5",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=decoder_layers,
         heads=heads,
-        kv_heads=heads,
         head_dim=head_dim,
         intermediate_size=reader.positive("d_ff"),
         max_positions=POSITIONS,
         norm_epsilon=reader.number("layer_norm_epsilon"),
         activation=_activation(reader),
         tied=tied,
-        windows=(0,) * decoder_layers,
         attention_scales=(1.0,) * decoder_layers,
         logits_factor=hidden**-0.5 if tied else 1.0,
         encoder=_encoder(reader, layers),

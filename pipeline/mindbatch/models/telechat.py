@@ -60,7 +60,6 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.fault("num_key_value_heads", f"must divide n_head={heads}")
     frequencies = plain_frequencies(reader.number("rope_theta"), max(2, head_dim))
     return Architecture(
-        model_type="telechat",
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
         num_layers=layers,
@@ -73,8 +72,6 @@ def describe(reader: ConfigReader) -> Architecture:
         activation="silu",
         tied=reader.flag("tie_word_embeddings"),
         rotary=Rotary(tuple(map(float, frequencies))),
-        windows=(0,) * layers,
-        attention_scales=(head_dim**-0.5,) * layers,
         output_bias=True,
     )
 
