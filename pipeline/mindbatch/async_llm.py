@@ -34,11 +34,11 @@ class AsyncLLM:
     `async with`, or when it is first needed; the arguments are those of LLM.
     """
 
-    def __init__(self, path: str | Path, **options: Any) -> None:
+    def __init__(self, path: str | Path | None = None, **options: Any) -> None:
         self._begin(partial(LLM, path, **options))
 
     @classmethod
-    async def load(cls, path: str | Path, **options: Any) -> AsyncLLM:
+    async def load(cls, path: str | Path | None = None, **options: Any) -> AsyncLLM:
         """An AsyncLLM whose model is loaded; raises what LLM raises."""
         return await cls(path, **options).__aenter__()
 

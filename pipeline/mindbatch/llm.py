@@ -61,7 +61,7 @@ class LLM(Closing):
     """
 
     @with_keywords
-    def __init__(self, path: str | Path, **options: Any) -> None:
+    def __init__(self, path: str | Path | None = None, **options: Any) -> None:
         self._take(_loaded(options_of(path, options)))
 
     @classmethod
@@ -196,6 +196,12 @@ class LLM(Closing):
                 items = stack.enter_context(counted).following(run)
             results = [*run.refused, *_fed(shown, run.requests, items)]
         return in_order(results, on_error)
+
+    def chat(
+        self, messages: PromptInput | Sequence[PromptInput], params: Params = None, **options: Any
+    ) -> list[RequestOutput]:
+        """Continues one conversation, a list of messages, or each of several; see `generate`."""
+        return self.generate(messages, params, **options)
 
     def stream(
         self,

@@ -13,8 +13,11 @@ import numpy as np
 from mindbatch.config.lora_schema import LoraConfig, settle_lora_paths
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig, option_faults, settle_model_paths
+from mindbatch.config.other_names import INSTEAD, own_keywords
 from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.parameter import own_names
+from mindbatch.decoding.params import OTHER_NAMES
 from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.errors import ConfigError
 from mindbatch.fault_lines import did_you_mean
@@ -37,6 +40,8 @@ _RUNTIME_KEYWORDS = schema_keys(RuntimeConfig).keys
 _PARALLEL_KEYWORDS = schema_keys(ParallelConfig).keys
 _LORA_KEYWORDS = {f"lora_{name}": key for name, key in schema_keys(LoraConfig).keys.items()}
 _KEYWORDS = _MODEL_KEYWORDS | _RUNTIME_KEYWORDS | _PARALLEL_KEYWORDS | _LORA_KEYWORDS
+_SECTIONS = {"model": _MODEL_KEYWORDS, "runtime": _RUNTIME_KEYWORDS, "parallel": _PARALLEL_KEYWORDS}
+_BY_KEY = {f"{section}.{key.name}": name for section, own in _SECTIONS.items() for name, key in own.items()}
 
 
 def with_keywords(init: Callable[..., None]) -> Callable[..., None]:
@@ -65,22 +70,30 @@ def _allowed(key: Key) -> str:
     return ", ".join(map(str, key.choices)) if key.choices else key.expected
 
 
-def options_of(path: str | Path, given: Mapping[str, Any]) -> ModelTaskConfig:
+def options_of(path: str | Path | None, given: Mapping[str, Any]) -> ModelTaskConfig:
     """What LLM's arguments say of the model, its runtime and its processes, with the paths settled.
 
+    Names of vLLM's that mean the same are taken (`config.other_names`), `model` for the path among them.
+
     Raises:
-        TypeError: a keyword that there is not.
+        TypeError: a keyword that there is not, one that is given under two names, or no path.
         ConfigError: values that are not allowed, or paths that lead nowhere.
     """
+    given = own_keywords(given, _BY_KEY)
+    named = given.pop("model", None)
+    if (path is None) == (named is None):
+        raise TypeError("LLM.__init__() takes the model's folder once: LLM(PATH) or LLM(model=PATH)")
     for name in given:
         if name not in _KEYWORDS:
+            if name in INSTEAD:
+                raise TypeError(f"LLM.__init__(): {name}: {INSTEAD[name]}")
             near = did_you_mean(name, _KEYWORDS)
             raise TypeError(f"LLM.__init__() got an unexpected keyword argument {name!r}{near}")
 
     def values(keywords: Mapping[str, Key]) -> dict[str, Any]:
         return {key.name: _as_written(key, given[name]) for name, key in keywords.items() if name in given}
 
-    model = ModelConfig(checkpoint_name_or_path=str(path), **values(_MODEL_KEYWORDS))
+    model = ModelConfig(checkpoint_name_or_path=str(path or named), **values(_MODEL_KEYWORDS))
     runtime = RuntimeConfig(**values(_RUNTIME_KEYWORDS))
     parallel = ParallelConfig(**values(_PARALLEL_KEYWORDS))
     lora = LoraConfig(**values(_LORA_KEYWORDS))
@@ -128,6 +141,7 @@ def params_for_each(count: int, params: Params, keywords: Mapping[str, Any]) -> 
     Raises:
         ConfigError: they are something else, not as many as the prompts, or hold unknown names.
     """
+    keywords = own_names(keywords, OTHER_NAMES)
     faults = _unknown("", keywords)
     known = {name: value for name, value in keywords.items() if name in _NAMES}
     if isinstance(params, (list, tuple)):
@@ -169,7 +183,7 @@ def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         faults.append(f"{place}: found {kind}; must be a DecodingParams or a dict, for all or each")
-    elif unknown := _unknown(f"{place}: ", given):
+    elif unknown := _unknown(f"{place}: ", given := own_names(given, OTHER_NAMES)):
         faults += unknown
     elif {**given, **keywords}.get("seed") == RANDOM:
         faults.append(

@@ -127,9 +127,9 @@ def test_parameters_by_name_and_as_dicts(shadow_llm: LLM) -> None:
         assert [result.outputs[0].token_ids for result in results] == expected
     assert len(list(shadow_llm.stream("a", max_new_tokens=5))) == 5
     with pytest.raises(ConfigError) as caught:
-        shadow_llm.generate("a", {"tempature": 1}, max_tokens=5)
+        shadow_llm.generate("a", {"tempature": 1}, max_token=5)
     assert caught.value.faults == (
-        "max_tokens: unknown decoding parameter; did you mean max_new_tokens?",
+        "max_token: unknown decoding parameter; did you mean max_new_tokens?",
         "params: tempature: unknown decoding parameter; did you mean temperature?",
     )
 
@@ -282,6 +282,23 @@ def test_an_unknown_keyword_is_refused_with_the_near_name() -> None:
         TypeError, match=r"unexpected keyword argument 'batchsize'; did you mean batch_size\?"
     ):
         LLM("shipped:examples/tiny_gpt2", batchsize=8)
+
+
+def test_names_of_other_tools_are_taken(shadow_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    [found] = shadow_llm.generate("a", {"do_sample": True, "max_tokens": 2}, n=3)
+    assert [len(output.token_ids) for output in found.outputs] == [2] * 3
+    with pytest.raises(ConfigError, match=r"decoding.n: num_return_sequences is given too"):
+        shadow_llm.generate("a", n=2, num_return_sequences=2)
+    seen: list[Any] = []
+    monkeypatch.setattr("mindbatch.llm.prepare", lambda *given, **named: seen.extend(given) or Mock())
+    monkeypatch.setattr("mindbatch.llm.load_engine", Mock())
+    LLM(model="shipped:examples/tiny_gpt2", max_num_seqs=3, max_num_batched_tokens=40, max_model_len=20)
+    assert (seen[0].batch_size, seen[0].seq_length, seen[1].max_batched_tokens) == (3, 20, 40)
+    for given in ({}, {"path": "a", "model": "b"}):
+        with pytest.raises(TypeError, match=r"LLM\(PATH\) or LLM\(model=PATH\)"):
+            LLM(**given)
+    with pytest.raises(TypeError, match="gpu_memory_utilization: runtime.cache_memory says"):
+        LLM("a", gpu_memory_utilization=0.9)
 
 
 def test_paths_and_amounts_may_be_given_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
+from mindbatch.config.other_names import own_key
 from mindbatch.fault_lines import did_you_mean, nearest
 
 LARGEST_COUNT = 2**31 - 1
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-
-_MODEL = "model.checkpoint_name_or_path"
-OTHER_NAMES = {
-    **dict.fromkeys(("model.path", "model.name", "model.folder", "model.dir", "model.name_or_path"), _MODEL),
-    **dict.fromkeys(("model_path", "model_name", "model_name_or_path", "checkpoint", "ckpt"), _MODEL),
-}
-"""What users call a key whose own name is not like it."""
 
 
 def option(
@@ -190,8 +184,8 @@ class SchemaKeys:
     def nearest(self, name: str) -> str | None:
         """The full key, or section, most likely meant by the unknown `name`, its group missing or wrong."""
         section, _, leaf = name.rpartition(".")
-        if name in OTHER_NAMES:
-            return next((key for key in self.keys if key == OTHER_NAMES[name]), None)
+        if meant := own_key(name, self.keys):
+            return meant
         same_leaf = [key for key in self.keys if key.rpartition(".")[2] == leaf]
         if same_leaf:
             return same_leaf[0]

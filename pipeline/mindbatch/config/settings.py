@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.other_names import INSTEAD
 from mindbatch.config.path_faults import input_file_fault, settled
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
@@ -136,6 +137,8 @@ class SettingReader:
             return "Hydra's own settings are fixed here"
         if any(map(is_hydra_key, key.split("."))):
             return HYDRA_NAME
+        if instead := INSTEAD.get(key.rpartition(".")[2]):
+            return f"unknown key; {instead}"
         near = self._schema.nearest(key)
         return f"unknown key; did you mean {near}?" if near else "unknown key"
 

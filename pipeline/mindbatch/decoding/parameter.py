@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
 from mindbatch import fault_lines
 from mindbatch.decoding.grammar import MOST_SHOWN
 from mindbatch.decoding.value_kinds import Kind
+from mindbatch.errors import ConfigError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,36 @@ def parameter(default: Any, kind: Kind, meaning: str, **more: Any) -> Any:
 def parameters_of(declared: type) -> dict[str, Parameter]:
     """By name, what is said of each field of the dataclass `declared`."""
     return {field.name: field.metadata["parameter"] for field in dataclasses.fields(declared)}
+
+
+def other_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:
+    """By OpenAI's name of a parameter, its own where that is another."""
+    pairs = ((other, name) for name, declared in parameters.items() for other in declared.openai)
+    return {other: name for other, name in pairs if other not in parameters}
+
+
+def with_other_names(declared: type[T]) -> type[T]:
+    """The dataclass of parameters, made with OpenAI's names, too."""
+    names, init = other_names(parameters_of(declared)), declared.__init__
+
+    @wraps(init)
+    def with_names(self: T, **given: Any) -> None:
+        init(self, **own_names(given, names))
+
+    setattr(declared, "__init__", with_names)  # noqa: B010 - which the type checker would refuse
+    return declared
+
+
+def own_names(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The parameters by their own names. names: `other_names`.
+
+    Raises:
+        ConfigError: one is given under two names.
+    """
+    twice = [f"{other}: {own} is given too" for other, own in names.items() if {other, own} <= given.keys()]
+    if twice:
+        raise ConfigError(f"decoding.{fault}, and means the same; remove one" for fault in twice)
+    return {names.get(name, name): value for name, value in given.items()}
 
 
 def shown(name: str, value: Any) -> str:

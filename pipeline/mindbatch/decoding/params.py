@@ -20,7 +20,7 @@ from mindbatch.decoding.combinations import (
     combination_faults,
 )
 from mindbatch.decoding.model_defaults import model_defaults
-from mindbatch.decoding.parameter import Asks, parameter, parameters_of, shown
+from mindbatch.decoding.parameter import Asks, other_names, parameter, parameters_of, shown, with_other_names
 from mindbatch.errors import ConfigError
 
 AllowedTokens = Callable[[str, Sequence[int]], Iterable[int]]
@@ -41,6 +41,7 @@ def _filter(default: float, values: kind.Kind, meaning: str, **more: Any) -> Any
     return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, **more)
 
 
+@with_other_names
 @dataclass(frozen=True, kw_only=True)
 class DecodingParams:
     """Decoding parameters under their Hugging Face names; `parameter` says what is declared of each.
@@ -398,5 +399,7 @@ class DecodingParams:
 
 PARAMETERS = parameters_of(DecodingParams)
 """What is declared of each parameter, by name, in the order of help."""
+OTHER_NAMES = other_names(PARAMETERS)
+"""OpenAI's names of parameters, with our own; they are keywords, too."""
 FILTERS = tuple(name for name, declared in PARAMETERS.items() if declared.is_filter)
 """What narrows the tokens that sampling chooses among."""
