@@ -52,11 +52,11 @@ class Transform:
         return self.source.dtype(name)
 
     def files(self, names: Iterable[str]) -> RankFiles:
-        """What the files of the source hold of these tensors."""
+        """Describes what the source's files hold of these tensors."""
         return as_placed({name: self.placements[name] for name in names}, len(self.source.ranks))
 
     def wanted(self, names: Iterable[str]) -> RankFiles:
-        """What those of the target will hold. CheckpointError when the strategy does not fit them."""
+        """Describes what the target's files will hold. CheckpointError if the strategy does not match."""
         shapes = {name: self.placements[name].shape for name in names}
         with located(self.source.path):
             placed = strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
@@ -111,7 +111,7 @@ def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placemen
 def plan_transform(
     transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: MergePlan | None = None
 ) -> ReshardPlan:
-    """What makes target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
+    """Plans target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
 
     Raises:
         CheckpointError: a strategy that does not fit, or tensors that a file of that kind cannot hold.
@@ -158,7 +158,7 @@ def plan_transform(
 def layouts_of(
     plans: Iterable[TensorPlan], files: Sequence[str], dtypes: Mapping[str, str], kind: str
 ) -> dict[str, FileLayout]:
-    """What is where in the file of each target rank, in order of the plans."""
+    """Lays out the file of each target rank, in order of the plans."""
     entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
     for plan in plans:
         entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))

@@ -85,7 +85,7 @@ def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
 
 
 def _settings(transform: Transform, found: FoundModules, scaling: float | None) -> LoraSettings:
-    """Of adapter_config.json beside the checkpoint, or of what was given and the matrices themselves."""
+    """Reads adapter_config.json beside the checkpoint, or uses the given scaling and the matrices' rank."""
     path = transform.source.path
     folder = path if path.is_dir() else path.parent
     rank = first_rank(found, {name: placed.shape for name, placed in transform.placements.items()})

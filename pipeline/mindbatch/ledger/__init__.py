@@ -1,1 +1,1 @@
-"""What a run has finished, kept so that neither a kill, a power cut nor a full disk loses a row."""
+"""Finished rows of a run, kept so that neither a kill, a power cut nor a full disk loses one."""

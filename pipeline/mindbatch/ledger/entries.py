@@ -42,7 +42,7 @@ def decode(line: bytes) -> Entry | None:
 
 
 def is_sound(entry: Entry) -> bool:
-    """Whether the body is one that a run writes: a line that somebody forged may be sealed, too."""
+    """True if the body is one that a run writes: a forged line may be sealed, too."""
     body = entry.body
     if entry.kind == "error":
         return isinstance(body.get("stage"), str) and isinstance(body.get("reason"), str)

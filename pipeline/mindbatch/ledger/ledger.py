@@ -102,7 +102,7 @@ class Ledger(Closing):
             self.notes += reading.notes()
 
     def part_computed_with(self, part: int) -> ComputedWith | None:
-        """What the rows of a part were computed with, by its number; None where that is not known."""
+        """Looks up what the rows of a part were computed with, by its number; None if unknown."""
         reading = (self._read or {}).get(PartName.from_number(part))
         return self.computed_with if reading is None else reading.computed_with
 

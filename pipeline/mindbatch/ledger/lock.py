@@ -74,7 +74,7 @@ class RunLock:
 
 
 def is_running(folder: RunFolder) -> bool:
-    """Whether a run holds the folder's lock now; False where that cannot be asked."""
+    """True if a run holds the folder's lock now; False if that cannot be checked."""
     try:
         file = open_regular(folder.lock)
     except OSError:

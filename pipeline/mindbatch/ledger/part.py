@@ -50,7 +50,7 @@ def list_parts(parts: Path) -> list[PartName]:
 
 
 def part_name(text: str) -> PartName | None:
-    """What the name of a file says; None when it is no part's."""
+    """Parses the name of a file; None if it is no part's."""
     found = _NAME.fullmatch(text)
     return PartName(int(found[2]), int(found[1])) if found else None
 
@@ -67,9 +67,9 @@ def make_part(
 
 @dataclass(slots=True)
 class PartReading:
-    """What reading a part has found: good lines end at byte `end`, of `size`; `damaged` are line numbers.
+    """Result of reading a part: good lines end at byte `end`, of `size`; `damaged` are line numbers.
 
-    computed_with: what all its rows were; None of one that was begun before that was written down.
+    computed_with: what all its rows were; None if it was begun before that was recorded.
     """
 
     path: Path
@@ -85,7 +85,7 @@ class PartReading:
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line is as it was written; the rest is not read otherwise."""
+        """True if the first line is as it was written; the rest is not read otherwise."""
         return self.end > 0
 
     def notes(self) -> list[str]:

@@ -38,7 +38,7 @@ class PartWriter:
 
     @property
     def offset(self) -> int:
-        """Where the next entry begins, those waiting included."""
+        """Byte where the next entry begins, those waiting included."""
         return self._tail.size + self._tail.num_bytes
 
     @property

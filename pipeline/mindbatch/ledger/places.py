@@ -1,4 +1,4 @@
-"""Where an entry is, and reading it there."""
+"""Location of an entry, and reading it there."""
 
 from __future__ import annotations
 

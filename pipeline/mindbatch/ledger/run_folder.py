@@ -22,7 +22,7 @@ RESULT_NAMES = {
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where everything of a run is. Nothing is looked up or made before it is asked for."""
+    """Paths of a run's files. Nothing is looked up or made before it is asked for."""
 
     path: Path
 
@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def manifest(self) -> Path:
-        """What the finished run was made from, and its counts."""
+        """Manifest file: what the finished run was made from, and its counts."""
         return self.path / "manifest.json"
 
     @property
@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def standard_input(self) -> Path:
-        """What was read from standard input, kept so that the run can be resumed."""
+        """Copy of standard input, kept so that the run can be resumed."""
         return self.path / "input.spool"
 
     def results(self, format: str) -> Path:
@@ -87,12 +87,12 @@ class RunFolder:
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether a run was begun here."""
+        """True if a run was begun here."""
         return self.run_file.is_file()
 
     @property
     def is_without_rows(self) -> bool:
-        """Whether no row was ever finished here, as when the model turned out to be damaged."""
+        """True if no row was ever finished here, as when the model turned out to be damaged."""
         return not any(name.path(self.parts).stat().st_size for name in self._parts())
 
     def make(self, storage: Storage) -> None:
@@ -146,7 +146,7 @@ class RunFolder:
         return [] if self.parts.is_symlink() else list_parts(self.parts)
 
     def _names_before_the_record(self) -> set[str]:
-        """What a run that was killed before it wrote its record may have left."""
+        """Lists names that a run killed before it wrote its record may have left."""
         hidden = {entry.name for entry in self.path.glob(".*")}
         return hidden | {path.name for path in (self.lock, self.parts, self.standard_input, self.config_file)}
 

@@ -25,11 +25,11 @@ _PLAIN_TEXT = re.compile(r'"[^"\\\s]+"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What a run is about.
+    """Record of a run: its command, settings and data.
 
     created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
-    by dotted name. dataset: the digests of its files, by name. date: what chat templates are told, as
-    YYYY-MM-DD; None of runs that were begun before it was written down. seed_was_drawn: and not given.
+    by dotted name. dataset: the digests of its files, by name. date: given to chat templates, as YYYY-MM-DD;
+    None for runs begun before it was recorded. seed_was_drawn: and not given.
     """
 
     created: str

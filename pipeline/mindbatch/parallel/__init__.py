@@ -1,1 +1,1 @@
-"""Where a process stands among others, and how they meet."""
+"""Place of a process among others, and their rendezvous."""

@@ -19,7 +19,7 @@ MOST_HANDSHAKES = 128
 
 
 def is_authenticated(stream: socket.socket, key: bytes, *, listens: bool) -> bool:
-    """Whether both ends of a stream have proved the key; a peer that cannot gets nothing but a challenge.
+    """True if both ends of a stream have proved the key; a peer that cannot gets nothing but a challenge.
 
     listens: the peer has connected to this process. The stream blocks, without time limits, afterwards.
     """

@@ -10,7 +10,7 @@ from mindbatch.parallel.topology import TensorSlice
 
 
 class Identity(nn.Cell):
-    """What a collective is in a group of one."""
+    """A collective in a group of one."""
 
     def construct(self, x: Tensor) -> Tensor:
         return x
@@ -29,7 +29,7 @@ class AllGatherLast(nn.Cell):
 
 
 class FirstColumns(nn.Cell):
-    """What a gather gives, without the padding behind `total` columns."""
+    """Output of a gather, without the padding behind `total` columns."""
 
     def __init__(self, gather: nn.Cell, total: int) -> None:
         super().__init__()

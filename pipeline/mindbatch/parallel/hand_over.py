@@ -1,4 +1,4 @@
-"""How a pipeline stage hands hidden states to the next one: a sum over both ranks, one of which adds zeros.
+"""Hand-over of hidden states to the next pipeline stage: a sum over both ranks, one of which adds zeros.
 
 On a CPU MindSpore has no Send and Receive, and sums in any group; x + 0 is x. The same graph runs on Ascend.
 """
@@ -14,7 +14,7 @@ from mindbatch.parallel.topology import Topology, hand_over_group
 
 
 class SendHidden(nn.Cell):
-    """What the last layer of a stage leaves, to the next stage; the output is what that stage receives."""
+    """Hand-over of a stage's last hidden states; the output is what the next stage receives."""
 
     def __init__(self, stage: int, tensor_rank: int) -> None:
         super().__init__(auto_prefix=False)

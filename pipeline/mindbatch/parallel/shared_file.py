@@ -34,7 +34,7 @@ def shared_file(secret: bytes, name: str, shard: TensorSlice, nbytes: int) -> in
 
 
 def address_of(secret: bytes, name: str) -> str:
-    """Where the first rank listens; Linux's abstract names vanish with their sockets."""
+    """Derives the first rank's listening address; Linux's abstract names vanish with their sockets."""
     return f"\0mindbatch-{hashlib.sha256(secret + name.encode()).hexdigest()[:32]}"
 
 

@@ -1,4 +1,4 @@
-"""Where a process stands among dp x pp x mp others, and which layers and which part of them are its own."""
+"""Place of a process among dp x pp x mp others, and the layers, and shards of them, that are its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHOLE = TensorSlice()
 
 
 class RankPlace(NamedTuple):
-    """Where a rank stands: its replica, the stage there, and its place among the tensor-parallel ranks."""
+    """A rank's replica, its stage there, and its rank among the tensor-parallel ones."""
 
     replica: int
     stage: int
@@ -49,7 +49,7 @@ DeviceMap = str | tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class RankPart:
-    """What a rank holds of a model: the shard of every layer of one of its stages."""
+    """A rank's part of a model: the shard of every layer of one of its stages."""
 
     shard: TensorSlice = WHOLE
     stage: int = 0
@@ -58,7 +58,7 @@ class RankPart:
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank has the head, and so the logits."""
+        """True if this rank has the head, and so the logits."""
         return self.stage == self.stages - 1
 
 
@@ -89,7 +89,7 @@ class Topology:
         return self.data_parallel * self.replica_size
 
     def coordinates(self, rank: int) -> RankPlace:
-        """Where a global rank stands."""
+        """Splits a global rank into replica, stage and tensor-parallel rank."""
         replica, local = divmod(rank, self.replica_size)
         return RankPlace(replica, *divmod(local, self.model_parallel))
 
@@ -106,7 +106,7 @@ class Topology:
         return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
 
     def part_of(self, rank: int) -> RankPart:
-        """What a global rank holds of the model."""
+        """Selects the part of the model that a global rank holds."""
         stage = self.coordinates(rank).stage
         return RankPart(self.slice_of(rank), stage, self.pipeline_stage, self.device_map)
 

@@ -56,7 +56,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Whether the folder has an entry of that name; also a broken link, which is refused and not ignored."""
+    """True if the folder has an entry of that name; also a broken link, which is refused and not ignored."""
     return os.path.lexists(folder / name)
 
 

@@ -31,7 +31,7 @@ _WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
 
 
 class StoredShape(Protocol):
-    """How a tensor is stored."""
+    """Dtype and shape of a stored tensor."""
 
     @property
     def dtype(self) -> str: ...
@@ -147,11 +147,11 @@ class ModelFolder(Closing):
         return self._tensors.info(name)
 
     def are_equal(self, one: str, other: str) -> bool:
-        """Whether both are stored with the same shape and numbers."""
+        """True if both are stored with the same shape and numbers."""
         return self._tensors.are_equal(one, other)
 
     def has(self, name: str) -> bool:
-        """Whether a file holds a tensor of this name."""
+        """True if a file holds a tensor of this name."""
         return name in self._tensors.tensors
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
@@ -184,7 +184,7 @@ class ModelFolder(Closing):
 
 
 def is_cut(home: Path) -> bool:
-    """Whether a folder holds rank folders and no whole model."""
+    """True if a folder has rank folders and no full model."""
     return weights_in(file_names(home)) is None and bool(rank_folders(home))
 
 

@@ -12,7 +12,7 @@ _BEGINNING_BYTES = 4096
 
 
 def seem_copies(ranks: Sequence[TensorSet]) -> bool:
-    """Whether all ranks have the same tensors, as far as their beginnings tell: those of slices differ."""
+    """True if several ranks have the same tensors, judged by their first bytes: those of shards differ."""
     first, *others = ranks
     return bool(others) and all(
         _entries(other) == _entries(first)

@@ -21,7 +21,7 @@ _MAX_MARKER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class Marker:
-    """Which reshard made a folder, with what settings; and all of its files with their sizes, where known."""
+    """Identity and settings of the reshard that made a folder; all its files, with sizes where known."""
 
     identity: str
     settings: Mapping[str, Any]

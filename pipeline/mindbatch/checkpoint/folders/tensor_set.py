@@ -63,7 +63,6 @@ class TensorSet:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the tensors, by name."""
         return {name: tensor.shape for name, tensor in self.tensors.items()}
 
     def identity(self) -> Any:
@@ -86,7 +85,7 @@ class TensorSet:
             raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
 
     def are_equal(self, one: str, other: str) -> bool:
-        """Whether both are there with the same shape and numbers, in whichever types these are stored."""
+        """True if both tensors exist with the same shape and numbers, whatever their dtypes."""
         if not {one, other} <= self.tensors.keys():
             return False
         first, second = self.file(one), self.file(other)
@@ -160,7 +159,7 @@ class TensorSet:
 
 @dataclass(frozen=True)
 class Source(Closing):
-    """What was opened, of kind huggingface, unified, file or ranks: a TensorSet for all, or one a rank."""
+    """An opened checkpoint, of kind huggingface, unified, file or ranks: one TensorSet, or one per rank."""
 
     path: Path
     kind: str
@@ -282,7 +281,7 @@ def _with_digests(
 
 
 def _crc_faults(file: StoredFile) -> list[str]:
-    """Whether the CRC-32 that a .ckpt carries is that of its bytes."""
+    """Checks the CRC-32 that a .ckpt carries against its bytes."""
     if file.crc is None:
         return []
     end, expected = file.crc

@@ -55,7 +55,7 @@ def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
 
 
 def _is_plain_shard(file: object, suffix: str) -> bool:
-    """Whether it names a file of the same folder and nothing else, on any system."""
+    """True if it names a file of the same folder and nothing else, on any system."""
     if not isinstance(file, str) or not file.isprintable() or not file.endswith(suffix):
         return False
     return len(file) <= _MAX_FILE_NAME and PurePosixPath(file).name == file == PureWindowsPath(file).name
@@ -121,7 +121,7 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
 
 
 def weights_in(names: Collection[str]) -> str | None:
-    """Which of a folder's files holds the weights of a whole model, or is their index; None: none does."""
+    """Finds the file that holds a full model's weights, or is their index; None if there is none."""
     known = (SINGLE_NAME, INDEX_NAME, PYTORCH_NAME, PYTORCH_INDEX_NAME)
     others = [name for name in names if name.endswith(".pth") and not name.startswith(_NO_WEIGHTS)]
     return next((name for name in known if name in names), others[0] if len(others) == 1 else None)
@@ -165,7 +165,7 @@ def _no_weights(folder: Path, names: list[str]) -> str:
 
 
 def _is_of_mindspore(path: Path) -> bool:
-    """Whether a .ckpt may be MindSpore's: PyTorch's pickles have that ending, too."""
+    """True if a .ckpt may be MindSpore's: PyTorch's pickles have that ending, too."""
     try:
         return first_bytes(path, 1) == b"\n"  # protobuf's tag of the first field
     except OSError:

@@ -71,7 +71,7 @@ class _Parameter:
         return self.first.kind == TEXT_TYPE
 
     def goes_on_with(self, value: _Value) -> bool:
-        """Whether the value is the next part."""
+        """True if the value is the next part."""
         alike = (value.kind, value.dims) == (self.first.kind, self.first.dims)
         return alike and self.nbytes < self.needed
 

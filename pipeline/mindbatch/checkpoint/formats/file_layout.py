@@ -39,7 +39,7 @@ class FileLayout:
 
 
 def entry_faults(tensors: Iterable[TensorEntry]) -> list[str]:
-    """What keeps tensors from being written: names, dtypes and shapes that no reader would take."""
+    """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
     faults, seen = [], set[str]()
     for name, dtype, shape in tensors:
         found = [*name_faults(name), *(["is there twice"] if name in seen else [])]

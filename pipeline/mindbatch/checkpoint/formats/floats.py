@@ -58,7 +58,7 @@ def widened(data: memoryview | bytes | bytearray, dtype: str, shape: tuple[int, 
 
 
 def is_converted(source: str, target: str) -> bool:
-    """Whether elements change between the dtypes; ValueError when there is no way between them."""
+    """True if elements change between the dtypes; ValueError if no conversion exists."""
     if source == target:
         return False
     if source not in FLOAT_DTYPES or target not in FLOAT_DTYPES:
@@ -106,7 +106,7 @@ def _infinities(values: Array) -> int:
 
 
 def have_equal_floats(one: tuple[StoredFile, str], other: tuple[StoredFile, str]) -> bool:
-    """Whether two tensors, each with its file, are of FLOAT_DTYPES and have the same numbers."""
+    """True if two tensors, each with its file, are of FLOAT_DTYPES and have the same numbers."""
     if not {file.info(name).dtype for file, name in (one, other)} <= {*FLOAT_DTYPES}:
         return False
     return np.array_equal(read_float32(*one), read_float32(*other))

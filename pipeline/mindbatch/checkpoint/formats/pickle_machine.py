@@ -23,7 +23,7 @@ _MAX_INTEGER_BYTES = 16
 
 
 class PickleFault(ValueError):
-    """Why a pickle is refused, in one line."""
+    """Refusal of a pickle; the message gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Global:
 
 
 class Ordered(dict[str, Any]):
-    """What an OrderedDict becomes."""
+    """Stand-in for an unpickled OrderedDict."""
 
 
 class Meaning(Protocol):
-    """What the names of a pickle stand for. PickleFault for whatever is not expected."""
+    """Interpreter of the names in a pickle. PickleFault for anything unexpected."""
 
     def named(self, name: str) -> Global: ...
 

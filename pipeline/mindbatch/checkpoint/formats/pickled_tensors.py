@@ -1,4 +1,4 @@
-"""What the names in PyTorch's pickles stand for: tensors and their storages, as plain records.
+"""Meaning of the names in PyTorch's pickles: tensors and their storages, as plain records.
 
 Source of the names and their arguments: torch/_utils.py and torch/serialization.py.
 """

@@ -112,7 +112,7 @@ def _entry_faults(entry: Any) -> list[str]:
 
 
 def _are_sizes(value: object) -> bool:
-    """Whether it is a list of integers (not of booleans) from 0 up to the largest signed 64-bit one."""
+    """True if it is a list of integers (not of booleans) from 0 up to the largest signed 64-bit one."""
     return isinstance(value, list) and all(type(item) is int and 0 <= item <= MAX_SIZE for item in value)
 
 
@@ -126,7 +126,7 @@ def _size_faults(dtype: str, shape: list[int], offsets: list[int]) -> list[str]:
 
 
 def _layout_faults(tensors: Iterable[StoredTensor], data_start: int, file_bytes: int) -> list[str]:
-    """Whether the sorted byte ranges follow each other from `data_start` to the end of the file."""
+    """Checks that the sorted byte ranges follow each other from `data_start` to the end of the file."""
     faults, position, previous = [], data_start, "the header"
     cut_off: list[str] = []
     for tensor in tensors:
@@ -149,7 +149,7 @@ def _layout_faults(tensors: Iterable[StoredTensor], data_start: int, file_bytes:
 def safetensors_layout(
     tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str] = METADATA
 ) -> FileLayout:
-    """Where (name, dtype, shape) go: the given order, but larger items first, so that all are aligned.
+    """Lays out (name, dtype, shape) in the given order, but larger items first, so that all are aligned.
 
     CheckpointError for names, dtypes or shapes that cannot be stored.
     """

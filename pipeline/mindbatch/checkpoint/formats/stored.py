@@ -102,14 +102,14 @@ def name_faults(name: str) -> list[str]:
 
 
 def dtype_faults(dtype: object) -> list[str]:
-    """Whether it is the name of a known dtype."""
+    """Checks that it is the name of a known dtype."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return []
     return [f"dtype {shown(dtype)} is unknown; known are {', '.join(DTYPES)}"]
 
 
 def shape_faults(shape: list[int], itemsize: int) -> list[str]:
-    """Whether the sizes are none negative, and neither too many nor too large."""
+    """Checks that no size is negative, and that they are neither too many nor too large."""
     if len(shape) > MAX_DIMENSIONS or any(not 0 <= size <= MAX_SIZE for size in shape):
         return [f"shape {shown(shape)} must be at most {MAX_DIMENSIONS} integers, none negative or huge"]
     # Zeros are left out here: NumPy cannot shape [0, 2**62, 2**62] though it has no element.
@@ -226,7 +226,7 @@ class StoredFile(Closing):
             yield chunk
 
     def has_bytes_of(self, name: str, other: StoredFile, other_name: str) -> bool:
-        """Whether a tensor, here, has the bytes of one of the same size, there."""
+        """True if a tensor has the same bytes as one of equal size in the other file."""
         chunks = zip(self.chunks(name), other.chunks(other_name), strict=True)
         return all(part == copy for part, copy in chunks)
 

@@ -20,7 +20,7 @@ from mindbatch.checkpoint.formats.stored import (
 
 
 def view_faults(name: str, view: TensorView) -> list[str]:
-    """What is wrong with a tensor: its name, shape, or elements outside its storage or in several places."""
+    """Checks a tensor's name and shape, and that its elements lie inside its storage, each once."""
     itemsize = DTYPES[view.storage.dtype]
     if found := [*name_faults(name), *shape_faults([*view.shape], itemsize)]:
         return found
@@ -42,7 +42,7 @@ def _span(view: TensorView) -> int:
 
 
 def _repeats(view: TensorView) -> bool:
-    """Whether an element of the storage may be there twice: a small file could stand for any memory."""
+    """True if an element of the storage may occur twice: a small file could stand for any memory."""
     reach = 0
     for stride, size in sorted(zip(view.strides, view.shape, strict=True)):
         if size > 1:
@@ -105,7 +105,7 @@ class StridedFile(StoredFile):
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements follow each other as they are stored; a size of 1 needs no stride."""
+    """True if elements follow each other as stored; a size of 1 needs no stride."""
     needed = 1
     if not prod(shape):
         return True

@@ -63,7 +63,7 @@ class WireReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether the message has been read."""
+        """True if the whole message has been read."""
         return self.position >= self.end
 
     def refuse(self, fault: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Where the members of a zip file are, when none of them is compressed and none lies about itself.
+"""Byte extents of a zip file's members, none of them compressed or at odds with the directory.
 
 Format: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3 to 4.5, of which torch.save uses a small part: no
 compression, no comment, one disk; sizes may stand after the bytes, and in 64 bits.
@@ -156,7 +156,7 @@ def _sizes_64(name: str, sizes: tuple[int, ...], extra: bytes) -> list[int]:
 
 
 def _content(file: ReadableFile, entry: _Entry) -> Extent:
-    """Where the member's bytes are, behind a header of its own that must say the same."""
+    """Locates the member's bytes, behind a header of its own that must match the directory."""
     head = file.fetch(entry.header, _LOCAL.size + len(entry.name.encode()))
     where = f"zip member {shown(entry.name)}"
     if len(head) < _LOCAL.size or not head.startswith(b"PK\3\4"):

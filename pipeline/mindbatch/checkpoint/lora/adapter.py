@@ -163,7 +163,7 @@ def module_faults(
 
 
 def _arrays(tensors: TensorSet, found: FoundModules) -> dict[str, StoredArray]:
-    """Where the tensors are stored, each checked against its digest, if it has one."""
+    """Locates the stored tensors, each checked against its digest, if it has one."""
     arrays: dict[str, StoredArray] = {}
     names = [name for roles in found.modules.values() for name in roles.values()]
     for name, marked in tensors.marked_digests(names).items():
@@ -178,7 +178,7 @@ def _arrays(tensors: TensorSet, found: FoundModules) -> dict[str, StoredArray]:
 def adapted_modules(
     found: FoundModules, settings: LoraSettings, arrays: Mapping[str, StoredArray]
 ) -> dict[str, AdaptedModule]:
-    """What an adapter of these settings does to each module. arrays: by the names of their tensors."""
+    """Builds an AdaptedModule for each module by these settings. arrays: by the names of their tensors."""
     modules: dict[str, AdaptedModule] = {}
     for module, names in found.modules.items():
         kind = Kind.EMBEDDING if module in found.embeddings else Kind.LINEAR

@@ -50,7 +50,7 @@ class BaseWeight(NamedTuple):
 
 
 def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[TensorSet]) -> BaseWeight:
-    """Where a weight of the model is.
+    """Locates a weight of the model in the rank files.
 
     inputs_first: its full tensor is [inputs, outputs]. sets: the opened tensors of each rank.
     """
@@ -67,7 +67,7 @@ def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[
 
 
 def _local(shard: BaseShard, whole: Region) -> Region:
-    """Where a part of the shard's region is in the stored tensor."""
+    """Maps a part of the shard's region to the stored tensor."""
     inside = oriented(whole, shard.inputs_first)
     origin = oriented(shard.whole, shard.inputs_first)
     return tuple(

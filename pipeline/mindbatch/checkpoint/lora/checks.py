@@ -35,7 +35,7 @@ def setting_faults(found: FoundModules, settings: LoraSettings) -> Iterator[str]
 
 
 def _follows(module: str, found: FoundModules, settings: LoraSettings) -> bool:
-    """Whether it is a head that no target means, and that is adapted because the embedding is."""
+    """True if it is a head that no target names, and that is adapted because the embedding is."""
     is_tied = settings.ties and bool(found.embeddings) and is_head(module)
     return is_tied and settings.targets.meant_by(module) is None
 
@@ -131,7 +131,7 @@ def tied_faults(modules: Collection[AdaptedModule], settings: LoraSettings) -> I
 
 
 def _is_same(head: AdaptedModule, embedding: AdaptedModule) -> bool:
-    """Whether both have one weight, or the matrices of one another, transposed."""
+    """True if both have one weight, or the matrices of one another, transposed."""
     if {*head.arrays} != {*embedding.arrays} or head.scaling != embedding.scaling:
         return False
     turned = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
@@ -144,7 +144,7 @@ def _is_same(head: AdaptedModule, embedding: AdaptedModule) -> bool:
 
 
 def _acts(read: Mapping[Role, FloatArray]) -> bool:
-    """Whether both matrices, or a bias, have something in them, or a weight is replaced; NaN is no zero."""
+    """True if both matrices, or a bias, are non-zero, or a weight is replaced; NaN counts as non-zero."""
     if Role.WEIGHT in read:
         return True
     with np.errstate(invalid="ignore"):

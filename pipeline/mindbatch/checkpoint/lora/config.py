@@ -88,7 +88,7 @@ def config_warnings(settings: LoraSettings, base: str | None) -> Iterator[str]:
 
 
 def _last_name(model: str) -> str:
-    """What tells a model, of a path or a hub's name; also of an entry of the hub's cache."""
+    """Extracts a model's name from a path or a hub name; also from an entry of the hub's cache."""
     parts = [part for part in model.replace("\\", "/").split("/") if part not in ("", ".")]
     if len(parts) >= 3 and parts[-2] == "snapshots":
         parts = parts[-3].split("--")

@@ -1,4 +1,4 @@
-"""What a merge does to a region of a stored tensor: all that a worker must know of it."""
+"""Edits that a merge makes to a region of a stored tensor: all that a worker must know of it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _heads_of_saved_embeddings(
 def is_turned(
     adapter: LoraAdapter, module: AdaptedModule, weight: str, transposed: Collection[str] | None
 ) -> bool:
-    """Whether the model's weight is [inputs, outputs].
+    """True if the model's weight is [inputs, outputs].
 
     Where the model says it, that counts: PEFT corrects fan_in_fan_out by the class of each module, and saves
     what was right for the last one.
@@ -99,7 +99,7 @@ def _fit_faults(
     shape: Shape,
     transposed: Collection[str] | None,
 ) -> Iterator[str]:
-    """Whether what is added, or taken instead, is of the weight's shape, and the right way round."""
+    """Checks that whatever is added, or replaces the weight, has the weight's shape and orientation."""
     for role in (Role.WEIGHT, Role.BASE):
         if role in module.arrays and module.arrays[role].shape != shape:
             array = module.arrays[role]

@@ -65,7 +65,7 @@ def merged_weight(weight: FloatArray, added: LowRank) -> FloatArray:
 
 
 def row_factors(added: LowRank, weight: Callable[[int, int], FloatArray]) -> FloatArray | None:
-    """What rows of the sum are multiplied by (DoRA), [outputs]: magnitude / norm; None without a magnitude.
+    """Computes the factors of the sum's rows (DoRA), [outputs]: magnitude / norm; None without a magnitude.
 
     weight: gives the rows start..stop of the model's weight, float32 [rows, inputs]. TILE of them are asked
     for at once.

@@ -100,7 +100,7 @@ class Merger:
         return strip
 
     def _row_factors(self, edit: Addition) -> FloatArray | None:
-        """What the outputs are multiplied by, for DoRA alone; the norms are of whole rows of the weight."""
+        """Computes the factors of the outputs, for DoRA alone; the norms are of full rows of the weight."""
         if edit.magnitude is None or edit.base is None:
             return None
         if edit.base not in self._factors:

@@ -40,7 +40,7 @@ class MergePlan:
 
     @property
     def path(self) -> Path:
-        """Of the adapter."""
+        """Path of the adapter."""
         return self.plan.adapter.path
 
     @property
@@ -60,7 +60,7 @@ class MergePlan:
 
     @property
     def scalings(self) -> dict[str, str]:
-        """What a marker says besides `scaling`: a digest, where modules have a rank or alpha of their own."""
+        """Marker entries besides `scaling`: a digest, where modules have a rank or alpha of their own."""
         settings = self.plan.adapter.settings
         if not (settings.ranks or settings.alphas):
             return {}
@@ -68,7 +68,6 @@ class MergePlan:
         return {SCALINGS_KEY: hashlib.sha256(json.dumps(found).encode()).hexdigest()}
 
     def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
-        """What is done to a stored tensor."""
         return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
 
     def _edits_of(self, tensor: str, segment: Segment) -> Iterator[Edit]:
@@ -174,5 +173,5 @@ def _tied_faults(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) 
 
 
 def _is_saved(module: AdaptedModule) -> bool:
-    """Whether it is a whole weight and nothing else."""
+    """True if it is a full weight and nothing else."""
     return {*module.arrays} == {Role.WEIGHT}

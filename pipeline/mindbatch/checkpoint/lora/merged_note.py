@@ -1,4 +1,4 @@
-"""Which adapters a checkpoint says that it has, so that none is added twice."""
+"""Adapters that a checkpoint records as merged, so that none is added twice."""
 
 from __future__ import annotations
 

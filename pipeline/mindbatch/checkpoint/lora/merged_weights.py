@@ -52,7 +52,7 @@ class MergedWeights(Closing):
         return self._folder.file_name(name)
 
     def info(self, name: str) -> StoredShape:
-        """Of the tensor as it is stored."""
+        """Looks up the dtype and shape of the tensor as stored."""
         return self._folder.info(name)
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
@@ -73,7 +73,7 @@ class MergedWeights(Closing):
         return values
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """What the folder gives, or merged as `floats`."""
+        """Reads the folder's tensor, or the merged one, as `floats` does."""
         give = self.floats if name in self._stored else self._folder.packable
         return give(name, rows=rows, columns=columns)
 
@@ -84,7 +84,7 @@ class MergedWeights(Closing):
 
 
 def _region(shape: tuple[int, ...], *parts: slice | None) -> Region:
-    """What is asked for of a stored tensor. parts: rows, and columns of a matrix; None for all."""
+    """Converts slices of a stored tensor to a region. parts: rows, and columns of a matrix; None for all."""
     return tuple(
         (0, size) if part is None else part.indices(size)[:2]
         for part, size in zip(parts, shape, strict=False)

@@ -43,7 +43,7 @@ class ModulePattern:
         return len(name) in self._whole(name, {0})
 
     def matches_end(self, name: str) -> bool:
-        """Whether the whole name, or what follows one of its dots, matches; ValueError as of `matches`."""
+        """True if the full name, or what follows one of its dots, matches; ValueError as of `matches`."""
         starts = {0} | {place + 1 for place, character in enumerate(name) if character == "."}
         return len(name) in self._whole(name, starts)
 

@@ -1,4 +1,4 @@
-"""What an adapter does to one module: a low-rank addition, or a whole weight in place of the model's."""
+"""Effect of an adapter on one module: a low-rank addition, or a full weight in place of the model's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mindbatch.checkpoint.lora.stored_array import StoredArray, read_array
 
 
 class Kind(Enum):
-    """Of a module: its inputs are vectors, or tokens; or the adapter has a whole weight for it."""
+    """Kind of a module: its inputs are vectors, or tokens; or the adapter has a full weight for it."""
 
     LINEAR = "linear"
     EMBEDDING = "embedding"
@@ -70,12 +70,12 @@ class AdaptedModule:
 
     @property
     def has_bias(self) -> bool:
-        """Whether something is added to what the module gives, or its bias replaced."""
+        """True if a bias is added to the module's output, or its bias replaced."""
         return Role.BIAS in self.arrays
 
     @property
     def has_magnitude(self) -> bool:
-        """Whether the rows are normed (DoRA)."""
+        """True if the rows are normalised (DoRA)."""
         return Role.MAGNITUDE in self.arrays
 
     def low_rank(self, files: OpenFiles | None = None) -> LowRank:

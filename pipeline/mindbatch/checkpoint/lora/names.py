@@ -21,7 +21,7 @@ _VOCABULARY = frozenset({"embed_tokens", "wte", "tok_embeddings", "word_embeddin
 
 
 class Role(Enum):
-    """What a tensor is of its module. WEIGHT: the whole of it; BASE: the weight below adapted matrices."""
+    """Role of a tensor in its module. WEIGHT: the full weight; BASE: the weight below adapted matrices."""
 
     A = "lora_A"
     B = "lora_B"
@@ -63,22 +63,21 @@ class FoundModules:
 
 
 def is_lora_name(name: str) -> bool:
-    """Whether a tensor of a checkpoint belongs to an adapter."""
+    """True if a tensor of a checkpoint belongs to an adapter."""
     return "lora_" in name.lower()
 
 
 def is_of_training(name: str) -> bool:
-    """Whether a tensor of a checkpoint is the optimizer's, or counts the steps of the training."""
+    """True if a tensor of a checkpoint is the optimizer's, or counts the steps of the training."""
     return name.startswith(_OPTIMIZER) or name in _COUNTERS
 
 
 def is_vocabulary(module: str) -> bool:
-    """Whether a module is by its name the token embedding, or the head."""
+    """True if a module is, by its name, the token embedding or the head."""
     return module.rpartition(".")[2] in _VOCABULARY
 
 
 def is_head(module: str) -> bool:
-    """Whether a module is by its name the head."""
     return module.rpartition(".")[2] == "lm_head"
 
 
@@ -117,7 +116,7 @@ def _parsed(name: str) -> tuple[str, Role] | None:
 
 
 def _half_faults(module: str, roles: Mapping[Role, str]) -> Iterator[str]:
-    """Whether a module has both matrices, or a whole weight and nothing else."""
+    """Checks that a module has both matrices, or a full weight and nothing else."""
     is_whole, halves = Role.WEIGHT in roles, [roles[role] for role in (Role.A, Role.B) if role in roles]
     if len(halves) == 1:
         yield f"tensor {shown(halves[0])}: its other half is missing; lora_A and lora_B go together"

@@ -1,4 +1,4 @@
-"""What an adapter says of itself: rank and scaling of each module, and which modules are meant."""
+"""Settings of an adapter: rank and scaling of each module, and the modules that it targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules the settings of an adapter mean, by the rules of PEFT."""
+"""Modules that an adapter's settings target, by the rules of PEFT."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Targets:
-    """Which modules are adapted: those of `wanted`, None where nothing is said, but for the excluded ones.
+    """Modules to adapt: those of `wanted`, None where none are stated, except the excluded ones.
 
-    saved: those that have a whole weight instead. layers: with `wanted` names alone: only modules in these
+    saved: those that have a full weight instead. layers: with `wanted` names alone: only modules in these
     layers; layer_names: what stands before a layer's number, any where that is empty. all_linear: every
     linear module but the head.
     """
@@ -72,7 +72,7 @@ class Targets:
 
     @property
     def text(self) -> object:
-        """What is wanted, to be told."""
+        """Wanted modules for a message: the pattern, or the sorted names."""
         return (
             self.wanted.text
             if isinstance(self.wanted, Pattern)
@@ -120,7 +120,7 @@ def _number(digits: str) -> int | None:
 
 
 def _is_within(module: str, names: Collection[str]) -> bool:
-    """Whether the module is one of these, or inside one."""
+    """True if the module is one of these, or inside one."""
     dotted = f".{module}."
     return any(f".{name}." in dotted for name in names)
 

@@ -35,7 +35,7 @@ def dialect(options: Options) -> Dialect:
 def _layer(
     block: str, fused: str, separate: tuple[str, ...], sections: Sections, is_fused: bool
 ) -> list[Rule]:
-    """What the Hugging Face folder joins, as MindFormers has it."""
+    """Builds the rules from Hugging Face's fused tensors to MindFormers' fused or separate ones."""
     names = (fused,) if is_fused else separate
     return [
         Rule(

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\.(0|[1-9]\d{0,5})\.")
 
 
 class Sections(Enum):
-    """What the outputs of a layer consist of, in order."""
+    """Sections of a layer's outputs, in order."""
 
     ONE = ("all",)
     QKV = ("query", "key", "value")
@@ -25,7 +25,7 @@ class Sections(Enum):
 
 
 class Order(Enum):
-    """How sections follow each other in one tensor.
+    """Arrangement of sections in one tensor.
 
     GROUPED: all that belongs to one key/value head, then the next; of a pair, row by row in turn.
     """
@@ -36,7 +36,7 @@ class Order(Enum):
 
 @dataclass(frozen=True)
 class Form:
-    """How a checkpoint holds the outputs of a layer: one tensor a section, or one for all.
+    """Tensors that hold a layer's outputs in a checkpoint: one per section, or one for all.
 
     names: with {layer} for the number of the layer.
     transposed: a matrix is [inputs, outputs] instead of [outputs, inputs].
@@ -95,7 +95,7 @@ class Options:
 
     @property
     def order(self) -> Order:
-        """Of fused tensors."""
+        """Order of the sections in fused tensors."""
         return Order.GROUPED if self.grouped else Order.JOINED
 
 

@@ -1,4 +1,4 @@
-"""Which model types have MindFormers names, and which names the tensors of a checkpoint have."""
+"""Model types that have MindFormers names, and the names that the tensors of a checkpoint have."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def heads_of(arch: Architecture) -> Heads:
 
 
 def has_mindformers_names(model_type: str, names: Collection[str]) -> bool:
-    """Whether more of the names are MindFormers' than Hugging Face's."""
+    """True if more of the names are MindFormers' than Hugging Face's."""
     if model_type not in NAMED_MODEL_TYPES:
         return False
     original = known_names(dialect(model_type), names, is_stored=False)
@@ -62,7 +62,7 @@ def detected_options(model_type: str, names: Collection[str], options: Options) 
 
 
 def has_fused_form(model_type: str) -> bool:
-    """Whether the model type has the option qkv_concat."""
+    """True if the model type has the option qkv_concat."""
     plain, fused = (dialect(model_type, options) for options in _KINDS)
     return plain != fused
 

@@ -143,7 +143,7 @@ def _fused(stored: StoredShard, shards: Mapping[str, Shard]) -> StoredShard:
 
 
 def _unfused(placement: Placement, shard: Shard, rank: int, whole: StoredShard) -> StoredShard:
-    """What a rank's shard of a tensor under MindFormers' names holds. whole: what the full tensor holds."""
+    """Builds a rank's shard of a tensor under MindFormers' names. whole: what the full tensor holds."""
     own, own_view, view = [*shard.segments], None, whole.shard.other_view
     if view is not None:
         own = [

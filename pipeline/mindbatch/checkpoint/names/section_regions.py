@@ -1,4 +1,4 @@
-"""Where the sections of a layer are within the tensors of a form: shapes, views and regions."""
+"""Shapes, views and regions of a layer's sections within the tensors of a form."""
 
 from __future__ import annotations
 

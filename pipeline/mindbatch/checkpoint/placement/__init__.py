@@ -1,1 +1,1 @@
-"""Which elements of a tensor each rank holds, and the copies from one placement to another, proved."""
+"""Placement of tensor elements on ranks, and the proved copies from one placement to another."""

@@ -1,4 +1,4 @@
-"""What a placement costs: for each tensor how it is cut, and its bytes on each rank."""
+"""Cost of a placement: for each tensor how it is sharded, and its bytes on each rank."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rank_totals(rows: Iterable[LayoutRow]) -> list[tuple[int, int]]:
 
 
 def described_cut(placement: Placement) -> str:
-    """How a tensor is cut: its dimensions from 0, on how many ranks each part is, how much is padding.
+    """Describes how a tensor is sharded: dimensions from 0, on how many ranks each part is, padding.
 
     As "dimension 0 in 4, each twice", "dimension 1 in 2, 3 pieces a rank" or "whole, 3 times".
     """

@@ -1,4 +1,4 @@
-"""What ranks hold of a model's tensors: shards, made of regions of full tensors."""
+"""Shards of a model's tensors on ranks, made of regions of full tensors."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Segment(NamedTuple):
     transposed: bool = False
 
     def local_at(self, whole: Region) -> Region:
-        """Where a part of the full tensor's region is in the rank's tensor."""
+        """Maps a part of the full tensor's region to the rank's tensor."""
         return moved(oriented(whole, self.transposed), oriented(self.whole, self.transposed), self.local)
 
     def whole_at(self, local: Region) -> Region:
-        """Where a part of the rank's region is in the full tensor."""
+        """Maps a part of the rank's region to the full tensor."""
         return moved(oriented(local, self.transposed), oriented(self.local, self.transposed), self.whole)
 
     def within(self, outer: Segment) -> Segment | None:
-        """What is left of it, if its full tensor is in turn the rank's tensor of `outer`."""
+        """Composes it with `outer`, whose rank's tensor is its full tensor; None if they share no element."""
         common = intersection(self.whole, outer.local)
         if common is None:
             return None
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """What a rank holds of full tensors, in one tensor of its own; the names are left out.
+    """Part of full tensors that a rank holds, in one tensor of its own; the names are left out.
 
     shape: of the rank's tensor. padding: regions of it that are zero and in no full tensor, as the end of
     a vocabulary that does not divide; segments and padding together are all of it.

@@ -27,13 +27,13 @@ def placements(
     *,
     keys: str = "",
 ) -> dict[str, Placement]:
-    """Where each checkpoint tensor is, by its name in the checkpoint, in order of the specs.
+    """Places each checkpoint tensor, by its name in the checkpoint, in order of the specs.
 
     device_map: see `stage_faults`.
-    keys: what stands before the names of the two numbers in messages, such as "target.".
+    keys: prefix of the names of the two numbers in messages, such as "target.".
 
     Raises:
-        ConfigError: the model cannot be cut into so many slices or stages.
+        ConfigError: the model cannot be split into so many slices or stages.
     """
     check_sizes(specs, model_parallel, pipeline_stage, device_map, keys=keys)
     stages, parts = stages_of(specs, cut(specs, pipeline_stage, device_map)), _parts_by_source(specs)
@@ -107,7 +107,7 @@ def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, ShardedParts]:
 
 
 def _shard(parts: ShardedParts, rank: TensorSlice) -> Shard:
-    """What a rank holds of a tensor: of a matrix, or of each of a stack."""
+    """Builds a rank's shard of a tensor: of a matrix, or of each of a stack."""
     if parts[0][0].matrix is None:
         return _shard_of_matrix(parts, rank)
     by_matrix = groupby(sorted(parts, key=_matrix), _matrix)
@@ -142,7 +142,7 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
 
 
 def _held_ranges(part: Part, sharding: Sharding, rank: TensorSlice) -> list[Range]:
-    """Where the rank's outputs of a part are in the full tensor."""
+    """Lists the ranges of the full tensor that are the rank's outputs of a part."""
     return part.source_ranges(*part.output_bounds(sharding, rank))
 
 

@@ -54,7 +54,7 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """How a tensor in the file of a target rank is made.
+    """Plan of one tensor in the file of a target rank.
 
     shape, view: as of a Shard. copies: in order of `target`. padding: regions of it that are zero.
     """
@@ -104,7 +104,7 @@ class _RenamedCopies:
         self._locations = first_locations(source)
 
     def of(self, wanted: StoredShard) -> tuple[Copy, ...]:
-        """What makes the tensor of a target rank's file."""
+        """Lists the copies that make the tensor of a target rank's file."""
         return tuple(sorted(self._found(wanted), key=attrgetter("target")))
 
     def _found(self, wanted: StoredShard) -> Iterator[Copy]:
@@ -130,7 +130,7 @@ class _JoinedCopies(_RenamedCopies):
         self._known: dict[tuple[Shard, int], list[Copy]] = {}
 
     def of(self, wanted: StoredShard) -> tuple[Copy, ...]:
-        """What makes the tensor of a target rank's file."""
+        """Lists the copies that make the tensor of a target rank's file."""
         [name] = wanted.tensors
         key = wanted.shard, self._alike[name]
         if key not in self._known:

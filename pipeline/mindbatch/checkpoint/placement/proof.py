@@ -114,7 +114,7 @@ def _stored_faults(stored: StoredShard, files: RankFiles) -> list[str]:
 
 
 def _tiling_faults(shape: Shape, regions: Sequence[Region], done: str) -> Iterator[str]:
-    """Whether the regions are all of a tensor, each element once."""
+    """Checks that the regions cover a tensor, each element once."""
     whole = full_region(shape)
     for region in regions:
         if not is_inside(region, whole):
@@ -157,7 +157,7 @@ Sources = Sequence[Mapping[str, _Stored]]
 
 
 def _key(plan: TensorPlan, wanted: _Stored, sources: Sources) -> object:
-    """What a plan for one layer of a model has in common with those for the others, and a proof looks at."""
+    """Builds a key that the plans for alike layers of a model share: all that a proof looks at."""
     copies = []
     for copy in plan.copies:
         stored = _source_of(copy, sources)
@@ -183,7 +183,7 @@ def _plan_faults(plan: TensorPlan, wanted: _Stored, sources: Sources) -> list[st
 
 
 def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]:
-    """Whether a copy stays inside both tensors and takes every element to where it belongs."""
+    """Checks that a copy stays inside both tensors and takes every element to where it belongs."""
     line = (
         f"copy of {shown_region(copy.source)} of {shown(copy.source_name)} of source rank "
         f"{copy.source_rank} to {shown_region(copy.target)}"
@@ -216,19 +216,19 @@ def _matched(copy: Copy, source: _Stored, wanted: _Stored) -> Iterator[tuple[Seg
 
 
 def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Copy) -> bool:
-    """Whether a region of the source is, in full coordinates, what is wanted where it is put."""
+    """True if a region of the source is, in full coordinates, what is wanted where it is put."""
     if copy.transposed != (from_segment.transposed != to_segment.transposed):
         return False
     return _whole(from_segment, part) == _whole(to_segment, _written(part, copy))
 
 
 def _written(part: Region, copy: Copy) -> Region:
-    """Where the copy puts a part of its source."""
+    """Maps a part of a copy's source to its target."""
     return moved(oriented(part, copy.transposed), oriented(copy.source, copy.transposed), copy.target)
 
 
 def _whole(segment: Segment, part: Region) -> Region:
-    """Where a part of the stored segment is in the full tensor."""
+    """Maps a part of the stored segment to the full tensor."""
     stored = oriented(segment.local, segment.transposed)
     return moved(oriented(part, segment.transposed), stored, segment.whole)
 

@@ -1,4 +1,4 @@
-"""What the files of all ranks hold: which region of which full tensor is where in which stored tensor."""
+"""Contents of all ranks' files: which region of which full tensor is where in which stored tensor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StoredShard:
         return ((self.tensors[segment.tensor], segment) for segment in self.shard.segments)
 
     def within(self, region: Region) -> StoredShard:
-        """What a region of the tensor holds, as a tensor of its own. The regions are counted in its shape."""
+        """Restricts the shard to a region, as a tensor of its own. The regions are counted in its shape."""
         assert self.shard.other_view is None
         shape = region_shape(region)
         part = Segment(full_region(shape), region)
@@ -50,7 +50,7 @@ class StoredShard:
 
 
 class Location(NamedTuple):
-    """Where a region of a full tensor is stored: as a segment of the tensor of this name in a rank's file."""
+    """Location of a full tensor's region: a segment of the tensor of this name in a rank's file."""
 
     rank: int
     name: str

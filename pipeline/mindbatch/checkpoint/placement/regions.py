@@ -28,7 +28,7 @@ def volume(region: Region) -> int:
 
 
 def intersection(one: Region, other: Region) -> Region | None:
-    """What is in both, or None when that is nothing."""
+    """Intersects two regions; None if they share no element."""
     common = tuple(
         (max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True)
     )  # fmt: skip
@@ -36,7 +36,7 @@ def intersection(one: Region, other: Region) -> Region | None:
 
 
 def is_inside(inner: Region, outer: Region) -> bool:
-    """Whether every element of `inner` is in `outer`; a region of other dimensions is not."""
+    """True if every element of `inner` is in `outer`; a region of other dimensions is not."""
     return len(inner) == len(outer) and all(
         c <= a <= b <= d for (a, b), (c, d) in zip(inner, outer, strict=True)
     )

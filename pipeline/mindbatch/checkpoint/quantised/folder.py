@@ -47,7 +47,7 @@ class QuantisedFolder(ModelFolder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the tensors that a model has; not of those that make a quantised one."""
+        """Names of the tensors that a model has; not of those that make a quantised one."""
         plain = (name for name in super().names if name not in self._ends)
         return (*plain, *self._modules)
 
@@ -80,7 +80,7 @@ class QuantisedFolder(ModelFolder):
         return give(name, rows=rows, columns=columns)
 
     def has_integers(self, name: str) -> bool:
-        """Whether it is a matrix that is stored in 8 bits with a scale for each output."""
+        """True if it is a matrix that is stored in 8 bits with a scale for each output."""
         return name in self._modules and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:

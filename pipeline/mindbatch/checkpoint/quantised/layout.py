@@ -1,4 +1,4 @@
-"""What a way of storing quantised matrices says of the tensors that make one."""
+"""Interface of a storage layout of quantised matrices: the tensors that make one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SHOWN = 4
 
 
 class Needed(NamedTuple):
-    """What a tensor of a matrix must be. is_large: it grows as the matrix does, and is read when that is."""
+    """Requirements of a matrix's tensor. is_large: it grows as the matrix does, and is read when that is."""
 
     dtypes: tuple[str, ...]
     shape: tuple[int, ...]
@@ -25,7 +25,7 @@ class Needed(NamedTuple):
 
 
 class Layout(ABC):
-    """How the matrices of a folder are stored. Tensors are told by the ends of their names, after a dot.
+    """Storage layout of a folder's matrices. Tensors are identified by the ends of their names, after a dot.
 
     main: the end of the tensor whose shape tells the matrix's size.
     marks: the end of that which tells that a matrix is quantised.
@@ -37,7 +37,7 @@ class Layout(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """Of the method, for messages."""
+        """Name of the method, for messages."""
 
     @abstractmethod
     def size(self, main: tuple[int, int]) -> tuple[int, int]:
@@ -49,10 +49,10 @@ class Layout(ABC):
 
     @abstractmethod
     def size_fault(self, outputs: int, inputs: int) -> str | None:
-        """Why no matrix of this size can be stored so; None where it can."""
+        """Explains why no matrix of this size can be stored so; None if it can."""
 
     def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
-        """What is wrong with the values of the tensors that are not large."""
+        """Checks the values of the tensors that are not large."""
         for end, values in small.items():
             if end.endswith(("scale", "scales")):
                 yield from _scale_faults(end, values)

@@ -59,7 +59,7 @@ class GroupedMatrix:
 
     @property
     def has_row_scales(self) -> bool:
-        """Whether each output has one scale, and the codes less their zero are numbers of int8."""
+        """True if each output has one scale, and the codes less their zero are numbers of int8."""
         return self.scales.shape[1] == 1 and isinstance(self.zeros, int)
 
     def integers(self, rows: slice, columns: slice) -> ScaledIntegers:

@@ -28,7 +28,7 @@ _PAIRS = np.stack((np.tile(_NUMBERS, 16), np.repeat(_NUMBERS, 16)), 1)  # of eac
 
 @dataclass(frozen=True)
 class Mxfp4:
-    """How the stacks of a folder are stored."""
+    """Storage layout of a folder's stacks."""
 
     title = "MXFP4"
 
@@ -83,7 +83,7 @@ class Mxfp4Folder(ModelFolder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the tensors that a model has; not of those that make a stack."""
+        """Names of the tensors that a model has; not of those that make a stack."""
         parts = {f"{name}{end}" for name in self._stacks for end in (BLOCKS, SCALES)}
         return (*(name for name in super().names if name not in parts), *self._stacks)
 
@@ -131,7 +131,7 @@ class Mxfp4Folder(ModelFolder):
         return self._last[2]
 
     def _bytes(self, name: str, number: int) -> Array:
-        """What a tensor of bytes has of one of its matrices."""
+        """Reads one matrix's bytes of a stacked tensor."""
         self._check_once(name)
         found = np.empty(super().info(name).shape[1:], np.uint8)
         self._tensors.file(name).read_into(name, number * found.size, found.data.cast("B"))

@@ -64,7 +64,7 @@ def _check_rows(
 
 
 def _source_rows(reading: Reading, copy: Copy, low: int, high: int, sources: Sources) -> Array:
-    """What the source has for the target's rows low..high."""
+    """Reads the source's rows for the target's rows low..high."""
     offset = copy.source_rows[0] - copy.target_rows[0]
     data = sources.rows(reading, low + offset, high + offset, "source")
     whole = as_array(data, reading.values_dtype, high - low, reading.counted)

@@ -38,7 +38,7 @@ class Chunk:
 
 
 def fetch_of(copy: Copy) -> Fetch | None:
-    """Where a copy finds its rows; None for a transposed one."""
+    """Finds the source tensor and row offset of a copy; None for a transposed one."""
     return None if copy.transposed else Fetch(copy.source_tensor, copy.source_rows[0] - copy.target_rows[0])
 
 

@@ -45,7 +45,7 @@ def refuse_foreign(folder: Path, marker: Marker) -> None:
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What is different between the settings of two reshards, on one line."""
+    """Lists the settings that differ between two reshards, on one line."""
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     listed = [f"{shown(key)[1:-1]} was {_value(old, key)}, now {_value(new, key)}" for key in keys]
     return ", ".join(first_lines(listed, str, limit=4, noun="settings")) or "the source has changed"
@@ -82,7 +82,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _is_still(handle: int, folder: Path) -> bool:
-    """Whether the folder has not got another name meanwhile."""
+    """True if the folder has not been renamed meanwhile."""
     try:
         return os.path.samestat(os.fstat(handle), folder.lstat())
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def marker_json(content: Mapping[str, Any]) -> bytes:
 
 
 def is_ours(part: Path) -> bool:
-    """Whether a DIR.part was made by a reshard: it has a journal or a marker, or is empty."""
+    """True if a DIR.part was made by a reshard: it has a journal or a marker, or is empty."""
     names = set(os.listdir(part))
     return (
         not names
@@ -134,7 +134,7 @@ def is_ours(part: Path) -> bool:
 
 
 def is_there(plan: ReshardPlan) -> bool:
-    """Whether the target folder is what is wanted. ConfigError when it is something that must not go."""
+    """True if the target folder is already what is wanted. ConfigError if it must not be replaced."""
     target = plan.target
     if not os.path.lexists(target) or (target.is_dir() and not os.listdir(target)):
         return False
@@ -160,7 +160,7 @@ def is_there(plan: ReshardPlan) -> bool:
 
 
 def is_complete(plan: ReshardPlan, part: Path) -> bool:
-    """Whether an earlier session was killed just before the rename."""
+    """True if an earlier session was killed just before the rename."""
     marker = None if (part / JOURNAL_NAME).exists() else read_marker(part)
     return marker is not None and marker.identity == plan.identity and not marker.changed(part)
 
@@ -192,7 +192,7 @@ def refuse_changed(plan: ReshardPlan) -> None:
 
 
 def remove_displaced(plan: ReshardPlan, storage: Storage) -> None:
-    """What was in the target folder before it was replaced, if a kill has left that."""
+    """Removes the target folder's former content, if a kill has left that."""
     part = part_of(plan.target)
     if not part.is_dir() or (part / JOURNAL_NAME).exists():
         return

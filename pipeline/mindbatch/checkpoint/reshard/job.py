@@ -41,7 +41,7 @@ class _InRows:
 
     @property
     def rows(self) -> int:
-        """How many rows it has; a scalar is one."""
+        """Number of rows; a scalar has one."""
         return self.counted[0] if self.counted else 1
 
     @property
@@ -159,7 +159,7 @@ def jobs_of(
 
 
 def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: MergePlan | None = None) -> Reading:
-    """How a stored tensor of a source rank is read."""
+    """Builds the Reading of a source rank's stored tensor."""
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
     path, view = str(tensors.file(name).path), stored.shard.other_view

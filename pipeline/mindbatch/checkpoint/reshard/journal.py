@@ -33,7 +33,7 @@ _MAX_JOURNAL_BYTES = 1 << 30  # a line of 200 bytes for each tensor of a thousan
 
 @dataclass(frozen=True)
 class JournalContent:
-    """What a journal says. head: what `start` was given; size: bytes up to the first line that is torn."""
+    """Content of a journal. head: what `start` was given; size: bytes up to the first torn line."""
 
     head: Mapping[str, Any]
     written: tuple[Written, ...]
@@ -41,7 +41,7 @@ class JournalContent:
 
 
 def read_journal(path: Path) -> JournalContent | None:
-    """What the journal says; None when it has no head. StorageError when it cannot be read."""
+    """Reads a journal; None if it has no head. StorageError if it cannot be read."""
     try:
         data = read_regular(path, _MAX_JOURNAL_BYTES)
     except OSError as error:

@@ -49,12 +49,12 @@ class ReshardPlan:
 
     @cached_property
     def digest(self) -> str:
-        """Of all copies."""
+        """Digest of all copies."""
         return plan_digest(self.tensors)
 
     @cached_property
     def identity(self) -> str:
-        """Of what the target will hold: equal for two plans that make the same files."""
+        """Digest of what the target will hold: equal for two plans that make the same files."""
         files: dict[str, Any] = {
             name: [lay.total_bytes, lay.head_digest] for name, lay in self.layouts.items()
         }
@@ -71,7 +71,7 @@ class ReshardPlan:
 
     @property
     def names(self) -> set[str]:
-        """Of the target's tensors."""
+        """Names of the target's tensors."""
         return {tensor.name for tensor in self.tensors}
 
     @property
@@ -87,7 +87,7 @@ class ReshardPlan:
         return found
 
     def marker(self) -> dict[str, Any]:
-        """What the marker says: all of this and the target's files with their sizes where those are known."""
+        """Builds the marker: all of this and the target's files with their sizes where those are known."""
         sizes: dict[str, int | None] = {name: layout.total_bytes for name, layout in self.layouts.items()}
         sizes |= {str(folder / DIGESTS_NAME): None for folder in self.by_folder()}
         sizes |= {name: len(data) for name, data in self.beside.items()}
@@ -102,7 +102,10 @@ class ReshardPlan:
 
 @dataclass
 class Outcome:
-    """How it went. is_new: False when the target was there already. kept: tensors of an earlier session."""
+    """Outcome of a reshard. is_new: False if the target already existed.
+
+    kept: tensors of an earlier session.
+    """
 
     is_new: bool = True
     kept: int = 0

@@ -37,7 +37,7 @@ class Done:
 
 
 def worker_count(asked: int | None, nbytes: int) -> int:
-    """How many threads do the jobs; 1: the one that asks. One more than processors: it waits for the disk."""
+    """Chooses the number of threads; 1: the calling one. One more than processors: it waits for the disk."""
     if asked is not None:
         return asked
     return 1 if nbytes < SMALL_BYTES else min(8, len(os.sched_getaffinity(0)) + 1)
@@ -105,7 +105,7 @@ def _runners(
 
 @dataclass(frozen=True)
 class JobRunner:
-    """What does jobs, in one thread: writes them into a folder, or checks what is there."""
+    """Runner of jobs, in one thread: writes them into a folder, or checks what is there."""
 
     folder: Path
     sources: Sources

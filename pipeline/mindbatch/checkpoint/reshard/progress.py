@@ -1,4 +1,4 @@
-"""How those who do the work say how far they are, and the lines that come of it."""
+"""Progress reports of those who do the work, and the lines made of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mebibytes(done: int, total: int) -> tuple[int, int]:
 
 
 class TimeLeft:
-    """How long what is being done will take, at its rate so far. now: seconds that only grow."""
+    """Estimate of the time left, at the rate so far. now: seconds that only grow."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -145,7 +145,7 @@ class ReadCheck:
 
 
 class TransposedRegions:
-    """What the transposed copies of a job need of its sources.
+    """Source regions that a job's transposed copies need.
 
     A row of the target is a column of the source there, so that chunks of rows would read all of the source
     again and again. Kept are no more than the regions that are copied. checks: of readings.
@@ -158,7 +158,7 @@ class TransposedRegions:
         self._kept: dict[tuple[SourceTensor, Region], Array] = {}
 
     def rows(self, copy: Copy, start: int, stop: int) -> Array:
-        """What a transposed copy has for the rows start..stop of its target, [rows, columns]."""
+        """Reads a transposed copy's rows start..stop of its target, [rows, columns]."""
         if (copy.source_tensor, copy.source) not in self._kept:
             self._read(copy.source_tensor)
         first = copy.target_rows[0]

@@ -30,7 +30,7 @@ class ReplicaPair:
 
     @property
     def nbytes(self) -> int:
-        """Of what is compared, on one of the two sides."""
+        """Bytes compared, on one of the two sides."""
         return sum(volume(other) for _, other in self.regions) * DTYPES[self.other.dtype]
 
     def fault(self) -> str:
@@ -114,7 +114,7 @@ def _differing(pairs: Sequence[ReplicaPair]) -> list[str]:
 
 
 def _are_alike(pair: ReplicaPair, sources: Sources) -> bool:
-    """Whether the two hold the same bytes."""
+    """True if the two hold the same bytes."""
     return all(_regions_are_alike(pair, sources, *regions) for regions in pair.regions)
 
 

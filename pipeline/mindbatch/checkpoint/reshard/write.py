@@ -29,7 +29,7 @@ class Written:
 
 
 class Takes(Protocol):
-    """Where the tensors of a job go."""
+    """Receiver of a job's tensors."""
 
     def write(self, writing: Writing, start: int, data: memoryview) -> None:
         """Takes the tensor's bytes from `start` on; `data` changes afterwards."""
@@ -112,7 +112,7 @@ def _content(
 
 
 def _is_as_read(job: Job, writing: Writing, copy: Copy) -> bool:
-    """Whether whole rows become whole rows and no element changes."""
+    """True if whole rows become whole rows and no element changes."""
     reading = job.readings[copy.source_tensor]
     columns = tuple((0, size) for size in writing.counted[1:])
     alike = (reading.values_dtype, reading.counted[1:]) == (writing.dtype, writing.counted[1:])

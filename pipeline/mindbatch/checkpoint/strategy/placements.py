@@ -151,7 +151,7 @@ def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
 
 
 def _inexpressible(shape: Shape, shards: Sequence[Shard]) -> str | None:
-    """Why a strategy cannot express the shards, or None."""
+    """Explains why a strategy cannot express the shards; None if it can."""
     regions = max(len(shard.segments) for shard in shards)
     if any(shard.padding for shard in shards):
         return f"shape {[*shape]} is padded with zeros to be cut evenly; a strategy knows no padding"
@@ -181,7 +181,7 @@ def _layout(name: str, shape: Shape, shards: Sequence[Shard], model_parallel: in
 
 
 def _matches(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> bool:
-    """Whether the layout gives every rank its shard."""
+    """True if the layout gives every rank its shard."""
     try:
         local = layout.local_shape(shape)
         wholes = (layout.slice_of(rank, shape) for rank in range(len(shards)))
@@ -202,11 +202,11 @@ def _lines(faults: Mapping[str, Mapping[str, None]]) -> list[str]:
 
 
 def part_fault(strategy: Strategy, shapes: Mapping[str, Shape]) -> str | None:
-    """Why tensors of these shapes are one rank's parts by the strategy; None where nothing shows it.
+    """Explains why tensors of these shapes are one rank's parts by the strategy; None if nothing shows it.
 
-    What the strategy cannot cut is not whole. Else sizes tell, for a model has few: those that are cut are
-    found again in dimensions that are not, such as the hidden size. Where that holds of more sizes with all
-    parts put together than of sizes as they are, these are parts.
+    A tensor that the strategy cannot shard is not a full one. Else sizes tell, for a model has few: those
+    that are sharded are found again in dimensions that are not, such as the hidden size. Where that holds of
+    more sizes with all parts put together than of sizes as they are, these are parts.
     """
     cuts: dict[str, Shape] = {}
     for layout in strategy.layouts:

@@ -160,7 +160,7 @@ def _joined(cuts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class OperatorStrategy:
-    """How one operator is cut; its stage is that of the file."""
+    """Sharding of one operator; its stage is that of the file."""
 
     name: str
     stage: int

@@ -39,7 +39,7 @@ def strategy_name(rank: int) -> str:
 
 
 def is_strategy_file(path: Path) -> bool:
-    """Whether the file begins as a strategy file does. CheckpointError when it cannot be read."""
+    """True if the file begins as a strategy file does. CheckpointError if it cannot be read."""
     file = ReadableFile(path)
     try:
         return file.fetch(0, 1)[0] == _FIRST_BYTE or path.suffix == ".json"
@@ -186,7 +186,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_list(value: object) -> bool:
-    """Whether it is a list of numbers or of lists of numbers, as a tensor map may be."""
+    """True if it is a list of numbers or of lists of numbers, as a tensor map may be."""
     if not isinstance(value, list) or len(value) > MAX_DIMENSIONS:
         return False
     return all(
