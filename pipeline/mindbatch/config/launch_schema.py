@@ -65,7 +65,7 @@ GIVEN_AS = "MINDBATCH_GIVEN_AS"
 
 
 def given_as(key: str, default: str = "") -> str:
-    """Names in messages what the user gave for a key of this section."""
+    """Names a key of this section as the user gave it, for messages."""
     pairs = (each.partition("=") for each in os.environ.get(GIVEN_AS, "").split(","))
     names = {name: given for name, _, given in pairs}
     return names.get(key, default or f"launch.{key}")

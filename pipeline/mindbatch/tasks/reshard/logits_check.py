@@ -123,7 +123,7 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
 
 
 def difference_fault(found: Difference, allowed: float | None) -> str | None:
-    """Explains why the difference is too great; `allowed`: part of the largest logit, None where none is."""
+    """Explains why a difference is too great; `allowed`: part of the largest logit, None if none may be."""
     if found.is_equal:
         return None
     if allowed is None:
