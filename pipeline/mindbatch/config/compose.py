@@ -48,7 +48,7 @@ _DEFAULTS: dict[type[TaskConfig], bytes] = {}
 
 
 class Composed(Protocol):
-    """What is known here of a task: its name, which its shipped file has too, and the schema of its keys."""
+    """Task as it is known here: its name, which its shipped file has too, and the schema of its keys."""
 
     @property
     def name(self) -> str: ...
@@ -354,7 +354,7 @@ def _json_value(token: str) -> Any:
 
 
 def _refusal(override: Override, token: str) -> str | None:
-    """Why a well-formed override is not taken, or None when it is."""
+    """Explains why a well-formed override is not taken; None when it is."""
     if override.is_delete():
         return "a key cannot be deleted; set it to another value"
     if override.is_sweep_override():
@@ -365,7 +365,7 @@ def _refusal(override: Override, token: str) -> str | None:
 
 
 def _is_plain(token: str) -> bool:
-    """Whether a text that Hydra's grammar reads as something else, or not at all, is meant to the letter:
+    """True if a text that Hydra's grammar reads as something else, or not at all, is meant to the letter:
     Q: {{ question }}, or one with commas.
 
     Not where the user has begun to quote it, and not where it may be meant as a reference.
@@ -375,7 +375,7 @@ def _is_plain(token: str) -> bool:
 
 
 def _quoting_hint(token: str, as_text: bool = False) -> str:
-    """How to write the value so that the shell and Hydra both take it as one text."""
+    """Explains how to write the value so that the shell and Hydra both take it as one text."""
     key, _, value = token.partition("=")
     looks_nested = value[:1] in ('"', "'") or (value[:1] in ("[", "{") and not as_text)
     if len(value) > LONGEST_ECHO or looks_nested:

@@ -148,7 +148,7 @@ class Composition:
             config.notes += _advice_for(config)
 
     def _section(self, tree: DictConfig) -> Any:
-        """What a variant has in place of the section of the listed group."""
+        """Extracts what a variant has in place of the section of the listed group."""
         group = self.schema.listed_group or "decoding"
         return getattr(self._typed(tree), group)
 
@@ -300,7 +300,7 @@ def _kept_value(key: Key, text: Any, value: Any) -> Any:
 
 
 def _portable(text: Any, value: Any) -> Any:
-    """What was written as a path, or as a mapping that holds some, so that it means the same from any folder.
+    """Makes a written path, or a mapping that holds some, mean the same from any folder.
 
     value: what came of it.
     """

@@ -48,7 +48,7 @@ _DROPPED = {"DEVICE_ID", "DEVICE_NUM", "MINDSPORE_HCCL_CONFIG_PATH", "HELP_CLUST
 
 
 def own_the_process() -> None:
-    """What only a program that is MindBatch's alone may set, before anything else is imported.
+    """Sets what only a program that is MindBatch's alone may set, before anything else is imported.
 
     NumPy's library of linear algebra, which is not used, starts threads when it is imported; a signal could
     go to one of them while the main thread has put it off (see `interrupts.py`).

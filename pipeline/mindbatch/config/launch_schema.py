@@ -65,7 +65,7 @@ GIVEN_AS = "MINDBATCH_GIVEN_AS"
 
 
 def given_as(key: str, default: str = "") -> str:
-    """What the user gave for a key of this section, to be named in messages."""
+    """Names a key of this section as the user gave it, for messages."""
     pairs = (each.partition("=") for each in os.environ.get(GIVEN_AS, "").split(","))
     names = {name: given for name, _, given in pairs}
     return names.get(key, default or f"launch.{key}")
@@ -77,7 +77,7 @@ def world_size_of(parallel: ParallelConfig) -> int:
 
 
 def has_ranks(launch: LaunchConfig, parallel: ParallelConfig) -> bool:
-    """Whether the model runs in rank processes and not in this one: several, or one where Ray finds room."""
+    """True if the model runs in rank processes and not in this one: several, or one that Ray places."""
     return world_size_of(parallel) > 1 or launch.launcher == "ray"
 
 
@@ -89,7 +89,7 @@ def settle_launch_paths(launch: LaunchConfig, faults: list[str]) -> None:
 
 
 def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[str]:
-    """What the keys cannot be, alone and together with the number of processes."""
+    """Yields validation errors of the keys, alone and together with the number of processes."""
     size = world_size_of(parallel)
     if size < 1:  # a fault of its own key
         return
@@ -113,7 +113,7 @@ def launch_faults(launch: LaunchConfig, parallel: ParallelConfig) -> Iterator[st
 
 
 def _node_faults(launch: LaunchConfig, size: int) -> Iterator[str]:
-    """Whether the processes fill their nodes, and this is one of these; below 1 is a fault of its own key."""
+    """Checks that the processes fill their nodes, this one among them; below 1 is an error of its own key."""
     local, node = launch.local_worker_num, launch.node_rank
     if local is None or local < 1:
         return
@@ -145,7 +145,7 @@ def _address_faults(launch: LaunchConfig) -> Iterator[str]:
 
 
 def _ray_faults(launch: LaunchConfig) -> Iterator[str]:
-    """What cannot be with Ray, and what is nothing without it."""
+    """Yields validation errors of what cannot be with Ray, or has no effect without it."""
     if launch.launcher != "ray":
         if launch.ray_address is not None:
             yield f"launch.ray_address={shown(launch.ray_address)}: has no effect without launch=ray"
@@ -168,14 +168,14 @@ def _ray_faults(launch: LaunchConfig) -> Iterator[str]:
 
 
 def is_ray_address(text: str) -> bool:
-    """Whether `text` says where a cluster's head is; ray:// is for Ray Client, which knows no placement."""
+    """True if `text` says where a cluster's head is; ray:// is for Ray Client, which knows no placement."""
     host, _, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) <= LARGEST_PORT
     return text == "auto" or (is_port and is_host(host))
 
 
 def is_host(text: str) -> bool:
-    """Whether `text` can be the name or the address of a machine; nothing that a shell takes for more can."""
+    """True if `text` can be the name or the address of a machine; nothing that a shell takes for more can."""
     if len(text) <= _LONGEST_HOST_NAME and _HOST_NAME.fullmatch(text):
         return True
     try:

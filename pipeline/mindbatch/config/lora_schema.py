@@ -20,7 +20,7 @@ _ALLOWED = "a folder or file, {path: PATH, scaling: NUMBER}, or null for the bas
 
 
 class AdapterFolder(NamedTuple):
-    """Where an adapter is: a folder, or a file of tensors. scaling: where its own files do not say it."""
+    """Location of an adapter: a folder, or a file of tensors. scaling: where its own files do not say it."""
 
     path: Path
     scaling: float | None = None
@@ -52,7 +52,7 @@ class LoraConfig:
 
     @property
     def is_merged(self) -> bool:
-        """Whether the one adapter becomes part of the weights."""
+        """True if the one adapter becomes part of the weights."""
         return self.mode == MERGE
 
     @property
@@ -62,7 +62,7 @@ class LoraConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all adapters, with those that stand for the base."""
+        """Names of all adapters, with those that stand for the base."""
         return tuple(self.adapters) if isinstance(self.adapters, Mapping) else ()
 
     @property
@@ -132,7 +132,7 @@ def lora_faults(lora: LoraConfig) -> Iterator[str]:
 
 
 def idle_faults(lora: LoraConfig, naming: str = "") -> Iterator[str]:
-    """What adapters that no row names lack to have an effect. naming: a key that would let rows name them."""
+    """Yields errors of adapters that no row names. naming: a key that would let rows name them."""
     if lora.folders and lora.row_default is None:
         names = [*lora.folders]
         yield (
@@ -179,7 +179,6 @@ def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _effect_faults(lora: LoraConfig) -> Iterator[str]:
-    """What could have no effect."""
     if lora.is_merged:
         yield from _merge_faults(lora)
     elif lora.max_loaded is not None and not lora.folders:
@@ -187,7 +186,7 @@ def _effect_faults(lora: LoraConfig) -> Iterator[str]:
 
 
 def _merge_faults(lora: LoraConfig) -> Iterator[str]:
-    """What a model with one adapter in its weights cannot give."""
+    """Yields errors of keys that cannot be with one adapter merged into the weights."""
     if not lora.names:
         yield f"lora.mode={MERGE}: has no effect without a folder in lora.adapters; remove it"
     elif len(lora.names) > 1 or not lora.folders:

@@ -150,7 +150,7 @@ class RuntimeConfig:
 
 
 def batch_fault(model: ModelConfig, runtime: RuntimeConfig) -> str | None:
-    """Why a step has no room for the batch that was asked for; one that is the default is made smaller."""
+    """Explains why a step has no room for the requested batch; one that is the default is made smaller."""
     if not 0 < runtime.max_batched_tokens < model.batch_size != DEFAULT_BATCH_SIZE:
         return None
     return (

@@ -1,4 +1,4 @@
-"""What every task that runs a model has in common: its sections, and what they may be, alone and together."""
+"""Configuration of every task that runs a model: its sections, and their checks, alone and together."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -111,7 +111,7 @@ class ModelTaskConfig(TaskConfig):
         yield from self.run_faults(keys)
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        """What keeps the model from being run so; a task adds what is wrong with its own sections."""
+        """Yields errors that keep the model from being run so; a task adds those of its own sections."""
         yield from self.device_faults()
         yield from launch_faults(self.launch, self.parallel)
         yield from _runtime_faults(self.runtime, self.model)
@@ -119,7 +119,7 @@ class ModelTaskConfig(TaskConfig):
         yield from _speculation_faults(self)
 
     def device_faults(self) -> Iterable[str]:
-        """What keeps the model from being run on this device and these ranks."""
+        """Yields errors that keep the model from being run on this device and these ranks."""
         yield from _model_faults(self.model, self.runtime)
         yield from _reference_faults(self.model, self.runtime, self.parallel)
         yield from _parallel_faults(self.parallel, self.model)
@@ -179,7 +179,7 @@ def kept_weights(model: ModelConfig, device_target: str) -> str:
 
 
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """What the device does not compute in; an unknown type or device is a fault of its own key."""
+    """Checks that the device computes in the types; an unknown type or device is an error of its own key."""
     known = {each.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for each in types}
     if (
         not {model.dtype, model.quantization or model.dtype, model.cache_dtype} <= {"auto", *known}
@@ -198,7 +198,7 @@ def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
 
 
 def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """Who keeps weights and cache in float32 only, of the CPU's providers and kernels."""
+    """Yields errors where a provider or kernels of the CPU keep weights and cache in float32 only."""
     weights = weight_type(model.dtype, model.quantization, runtime.device_target)
     cache = cache_type(model.cache_dtype, model.dtype, model.quantization, runtime.device_target)
     key = "model.dtype" if model.quantization is None else "model.quantization"
@@ -218,7 +218,7 @@ def _rounding_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str
 
 
 def _reference_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig) -> Iterator[str]:
-    """What NumPy's functions do not compute."""
+    """Yields errors of what NumPy's functions do not compute."""
     if runtime.kernels != "reference" or runtime.device_target != "CPU":
         return
     key, allowed = "runtime.kernels=reference", "allowed: runtime.kernels=auto, native"
@@ -229,7 +229,6 @@ def _reference_faults(model: ModelConfig, runtime: RuntimeConfig, parallel: Para
 
 
 def _runtime_faults(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
-    """What the cache, the steps or the device cannot be."""
     try:
         parse_bytes(runtime.cache_memory)
     except ValueError as error:
@@ -273,7 +272,7 @@ def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
 
 
 def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
-    """What cannot be a division of any model's layers; whether it is one of this model's is found later."""
+    """Checks that the map divides some model's layers; whether it is one of this model's is found later."""
     value, stages = parallel.device_map, parallel.pipeline_stage
     if value is None:
         return
@@ -288,12 +287,12 @@ def device_map_faults(parallel: ParallelConfig) -> Iterator[str]:
 
 
 def widest(params: DecodingParams) -> int:
-    """What no strategy's width is above: it is known without the strategies."""
+    """Bounds the width of every strategy from above, without loading the strategies."""
     return max(params.num_return_sequences, params.num_beams, params.best_of or 1, params.top_k)
 
 
 def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[str]:
-    """Whether a request's sequences, which go on together, fit one step."""
+    """Checks that a request's sequences, which go on together, fit one step."""
     if widest(params) * (1 + params.num_draft_tokens) <= max(1, runtime.max_batched_tokens):
         return
     from mindbatch.decoding.registry import strategy_for  # NumPy, which few mistakes need

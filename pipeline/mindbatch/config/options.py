@@ -47,7 +47,7 @@ class OptionFiles:
                 log.add(f"{self._added(group)[name]}: an option of this name is shipped; rename the file")
 
     def exists(self, choice: Choice, log: FaultLog) -> bool:
-        """Whether the chosen option exists; if not, the options that do go to `log`."""
+        """True if the chosen option exists; if not, the options that do go to `log`."""
         group, option = choice.group, choice.option
         names = self.names(group)
         if option in names:
@@ -86,7 +86,7 @@ class OptionReader:
         self._log = log
 
     def read(self, choice: Choice) -> list[Assignment]:
-        """What the chosen option sets, in the order of application: first the options that it builds on."""
+        """Reads an option's settings in the order of application: first the options that it builds on."""
         return list(self._walk(choice.group, choice.option, ()))
 
     def _walk(self, group: str, option: str, ancestors: tuple[str, ...]) -> Iterator[Assignment]:

@@ -1,4 +1,4 @@
-"""Why a path cannot be used for what it was given for; nothing is read but the names and kinds of files."""
+"""Errors of paths unfit for what they were given for; nothing is read but the names and kinds of files."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a path given by the user means: their own file, shipped data, or a model in the hub's local cache."""
+"""Resolves a path given by the user: their own file, shipped data, or a model in the hub's local cache."""
 
 import os
 import re
@@ -94,7 +94,7 @@ def cached_model(name: str) -> Path | None:
 
 
 def how_to_get(name: str) -> str:
-    """How to get what is neither a folder nor in the cache; empty where it is not like a name on the hub."""
+    """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name."""
     if "/" not in name or not _NAME.fullmatch(name) or Path(name).parent.exists():
         return ""
     target = name.partition("/")[2]
@@ -105,7 +105,7 @@ def how_to_get(name: str) -> str:
 
 
 def _cache_folder() -> Path:
-    """Where huggingface_hub keeps what it downloads."""
+    """Locates the folder in which huggingface_hub keeps what it downloads."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(variable):
             return Path(os.environ[variable]).expanduser()

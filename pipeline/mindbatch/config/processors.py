@@ -28,7 +28,7 @@ def _quotas(groups: Path, hierarchy: Path) -> Iterator[int]:
 
 
 def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
-    """What to say of more threads than cores. processes: of this machine, each with so many threads."""
+    """Yields a note of more threads than cores. processes: of this machine, each with so many threads."""
     cores = usable_cores()
     if num_threads is None or num_threads * processes <= cores:
         return

@@ -1,4 +1,4 @@
-"""What schemas are made of: keys with their documentation, sections, and what every task carries."""
+"""Building blocks of schemas: keys with their documentation, sections, and what every task carries."""
 
 import dataclasses
 import types
@@ -50,7 +50,7 @@ def section(schema: type) -> Any:
 
 
 class TaskConfig:
-    """What the composed configuration of every task carries besides its keys."""
+    """Base of the composed configuration of every task: what it carries besides its keys."""
 
     # Not annotated: a dataclass field would become a key that users could set.
     unresolved_yaml = ""
@@ -91,7 +91,7 @@ class TaskConfig:
 
     @property
     def wants_verbose(self) -> bool:
-        """Whether the user asked for the messages of MindSpore and MindFormers and for tracebacks."""
+        """True if the user asked for the messages of MindSpore and MindFormers and for tracebacks."""
         return bool(value_at(self, self.verbose_key))
 
     @property
@@ -101,7 +101,7 @@ class TaskConfig:
 
     @property
     def is_launched(self) -> bool:
-        """Whether the keys ask for more than the task in this process: others, a launcher, or a dry run."""
+        """True if the keys ask for more than the task in this process: others, a launcher, or a dry run."""
         return False
 
     def settle_paths(self) -> list[str]:
@@ -109,7 +109,7 @@ class TaskConfig:
         return []
 
     def unused(self, name: str) -> str | None:
-        """Why the key has no part in what is asked for; None where it has one."""
+        """Explains why the key has no part in what is asked for; None where it has one."""
         return None
 
     def own_faults(self, keys: "SchemaKeys") -> Iterable[str]:
@@ -149,12 +149,12 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words."""
+        """Description of the values that the key takes."""
         words = self.accepts or TYPE_NAMES[self.type]
         return f"{words} or null" if self.optional else words
 
     def has_type(self, value: Any) -> bool:
-        """Whether a value given from Python is of the key's type; a whole number is also a number."""
+        """True if a value given from Python is of the key's type; a whole number is also a number."""
         if self.type is Any or value is None:
             return self.type is Any or self.optional
         if isinstance(value, bool):
@@ -162,7 +162,7 @@ class Key:
         return isinstance(value, (int, float) if self.type is float else self.type)
 
     def fault(self, value: Any) -> str | None:
-        """What `choices` and the bounds have against a value of the key's type."""
+        """Checks a value of the key's type against `choices` and the bounds; None if it is within them."""
         if value is None:
             return None
         if self.choices and value not in self.choices:

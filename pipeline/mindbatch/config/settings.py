@@ -105,7 +105,7 @@ class SettingReader:
             yield Assignment(key, _with_text_keys(value), source)
 
     def _schema_of_file(self, written: str, source: str) -> Iterator[Setting]:
-        """What a schema's file holds: a run that is resumed does not depend on the file."""
+        """Reads a schema's file into a setting: a run that is resumed does not depend on the file."""
         from mindbatch.decoding.json_text import MOST_CHARACTERS  # few give a schema
 
         faults: list[str] = []
@@ -120,19 +120,19 @@ class SettingReader:
             self._log.add(f"{source}{fault}", JSON_SCHEMA)
 
     def takes_list(self, key: str) -> bool:
-        """Whether `key` is the group for which a list of options is taken."""
+        """True if `key` is the group for which a list of options is taken."""
         return key == self._listed_group != ""
 
     def takes_text(self, key: str) -> bool:
-        """Whether the schema has `key` and its value is a text."""
+        """True if the schema has `key` and its value is a text."""
         return key in self._schema.keys and self._schema.keys[key].type is str
 
     def knows(self, key: str) -> bool:
-        """Whether the schema has `key`, as a value, a section or what holds either."""
+        """True if the schema has `key`, as a value, a section or what holds either."""
         return key in self._schema.keys or key in self._schema.sections
 
     def unknown(self, key: str) -> str:
-        """Why `key` is refused, with the key that was probably meant."""
+        """Explains why `key` is refused, with the key that was probably meant."""
         if key.partition(".")[0] == "hydra":
             return "Hydra's own settings are fixed here"
         if any(map(is_hydra_key, key.split("."))):

@@ -161,7 +161,7 @@ def _key_fault(key: yaml.Node, seen: set[str]) -> str | None:
 
 
 def is_hydra_key(name: object) -> bool:
-    """Whether Hydra could act on the key (`_target_`, `_partial_`, ...) instead of reading it."""
+    """True if Hydra could act on the key (`_target_`, `_partial_`, ...) instead of reading it."""
     return isinstance(name, str) and name.startswith("_")
 
 

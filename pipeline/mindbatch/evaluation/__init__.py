@@ -1,1 +1,1 @@
-"""What was generated, measured and compared: metrics, comparisons of strategies, reports."""
+"""Evaluation of what was generated: metrics, comparisons of strategies, reports."""

@@ -24,7 +24,7 @@ class Axis:
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """Where `value` stands."""
+        """Maps `value` to its position on the axis."""
         scale = math.log10 if self.logarithmic else float
         share = (scale(value) - scale(self.low)) / (scale(self.high) - scale(self.low))
         return self.start + share * (self.stop - self.start)

@@ -32,7 +32,7 @@ class Ranked:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a value to be drawn."""
+        """True if there is a value to be drawn."""
         return self.value is not None and math.isfinite(self.value)
 
 

@@ -1,4 +1,4 @@
-"""What several strategies made of the same prompts: their outputs with the measures of each and of all."""
+"""Outputs of several strategies for the same prompts, with the measures of each and of all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Among = Literal["samples", "prompts"]
 
 @dataclass(frozen=True)
 class Setup:
-    """What all strategies ran with.
+    """Settings that all strategies ran with.
 
     model: the model's folder. created: ISO 8601, UTC. warm_up_prompts: prompts that each strategy ran untimed
     before; 0 is no warm-up, and tokens/s counts what only first steps take.
@@ -89,7 +89,7 @@ class MeasuredOutput:
 
 @dataclass(frozen=True)
 class PromptOutputs:
-    """What a strategy made of one prompt, or why it could not be run."""
+    """Outputs of a strategy for one prompt, or why it could not be run."""
 
     key: str
     error: str | None

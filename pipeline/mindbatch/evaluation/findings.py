@@ -35,7 +35,7 @@ class Finding:
 
 
 def headlines(comparison: Comparison) -> list[Finding]:
-    """Who stands out beyond noise in each kind of measure; nobody where that cannot be told."""
+    """Finds who stands out beyond noise in each kind of measure; nobody where that cannot be told."""
     found = []
     for title, field in _HEADLINES:
         measure, marks = BY_FIELD[field], marks_of(comparison, field)
@@ -67,7 +67,7 @@ def marks_of(comparison: Comparison, field: str) -> dict[str, str]:
 
 
 def untold(comparison: Comparison) -> list[str]:
-    """Why strategies are not told apart, a sentence for each reason."""
+    """Explains why strategies are not told apart, a sentence for each reason."""
     reasons = []
     count = len(comparison.prompts)
     if count < FEWEST_PROMPTS:

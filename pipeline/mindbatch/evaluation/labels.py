@@ -25,12 +25,12 @@ class Box:
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Whether the two have an area in common."""
+        """True if the two have an area in common."""
         across = self.left < other.right and other.left < self.right
         return across and self.top < other.bottom and other.top < self.bottom
 
     def within(self, other: Box) -> bool:
-        """Whether all of it lies in `other`."""
+        """True if all of it lies in `other`."""
         across = other.left <= self.left and self.right <= other.right
         return across and other.top <= self.top and self.bottom <= other.bottom
 

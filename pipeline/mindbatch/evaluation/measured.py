@@ -36,7 +36,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class PromptParts:
-    """What the measures of a strategy take from one prompt.
+    """Inputs of a strategy's measures from one prompt.
 
     logprobs: of each output. ngrams, repetitions: of the outputs cut to `Extent`; ngrams[n - 1] has the
     n-grams.
@@ -50,7 +50,7 @@ class PromptParts:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of each strategy's outputs for a prompt is compared, so that none is judged by more text.
+    """Amount of each strategy's outputs compared for a prompt, so that none is judged by more text.
 
     Distinct n-grams get rarer, and repeated ones more frequent, as a text gets longer.
     """
@@ -60,7 +60,7 @@ class Extent:
 
     @classmethod
     def common(cls, strategies: Sequence[Sequence[CompletionOutput]]) -> Extent:
-        """What all strategies have of one prompt: the fewest outputs, and the shortest of those.
+        """Takes what all strategies have of one prompt: the fewest outputs, and the shortest of those.
 
         strategies: the outputs of each strategy; an empty list where it could not run the prompt.
         """
@@ -70,7 +70,7 @@ class Extent:
 
 
 def parts_of(outputs: Sequence[CompletionOutput], extent: Extent) -> PromptParts:
-    """What the measures take from a strategy's outputs for one prompt."""
+    """Extracts what the measures take from a strategy's outputs for one prompt."""
     cut = [output.token_ids[: extent.num_tokens] for output in outputs[: extent.num_outputs]]
     return PromptParts(
         logprobs=[output.cumulative_logprob for output in outputs],

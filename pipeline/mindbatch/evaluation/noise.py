@@ -1,4 +1,4 @@
-"""How far a measure could be otherwise with other prompts, and which strategies differ by more than that."""
+"""Uncertainty of a measure over other prompts, and which strategies differ by more than that."""
 
 from __future__ import annotations
 

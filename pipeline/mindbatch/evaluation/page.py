@@ -29,7 +29,7 @@ OPEN = 3
 
 @dataclass
 class _Card:
-    """What a strategy made of a prompt."""
+    """Outputs of a strategy for a prompt, or its error."""
 
     name: str
     error: str | None
@@ -191,7 +191,7 @@ def _plot(comparison: Comparison) -> Markup | None:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    """How this was measured."""
+    """Yields notes on how this was measured."""
     yield from (
         "Probabilities are those of the model's raw logits, before any processor, penalty or temperature. "
         "Perplexity is exp(-log-probability / tokens) over all tokens of a strategy, the end token included. "

@@ -28,7 +28,7 @@ def rendered(template: str, **values: object) -> Markup:
 
 
 def content_policy(style: str) -> str:
-    """What lets a browser load and run nothing on a page, and take only this style sheet."""
+    """Builds the policy that lets a browser load and run nothing on a page but this style sheet."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 

@@ -1,4 +1,4 @@
-"""Which stretches of a text stand in another one, too: for showing two texts side by side."""
+"""Finds the stretches of a text that stand in another one, too: for showing two texts side by side."""
 
 from __future__ import annotations
 

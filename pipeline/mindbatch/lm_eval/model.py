@@ -118,7 +118,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that nothing precedes."""
+        """Token id that stands before a text that nothing precedes."""
         begin = self._tokenizer.bos_token_id
         return self.eot_token_id if begin is None else begin
 
@@ -200,8 +200,8 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
     ) -> list[Scored]:
-        """How likely each continuation is after its context, of which the beginning is left out if both are
-        too long for the model.
+        """Scores each continuation after its context, of which the beginning is left out if both are too long
+        for the model.
 
         Raises:
             PromptError: a continuation alone is too long.
@@ -268,7 +268,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return not self._tokenizer.decode(tokens[-count:]).startswith(" ")
 
     def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
-        """What came of each row, in their order."""
+        """Runs the rows and lists their outputs in the same order."""
         found: dict[str, RequestOutput] = {}
         asked = (
             (
@@ -330,7 +330,7 @@ def _texts(given: Any) -> Iterable[str]:
 
 
 def _scored(continuation: Sequence[int], output: RequestOutput) -> Scored:
-    """Of a continuation's tokens. One without any is certain."""
+    """Scores a continuation's tokens. One without any is certain."""
     if not continuation:
         return 0.0, True
     each = [*zip(continuation, output.prompt_logprobs or (), strict=True)]

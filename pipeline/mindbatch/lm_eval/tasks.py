@@ -69,7 +69,7 @@ def evaluated(
     limit: int | None,
     apply_chat_template: bool,
 ) -> dict[str, Any]:
-    """What the harness found, as plain JSON: `results`, `configs`, `samples` and the rest.
+    """Runs the harness and returns what it found as plain JSON: `results`, `configs`, `samples` and the rest.
 
     Raises:
         ConfigError, PromptError: as from the model.
@@ -88,7 +88,7 @@ def evaluated(
 
 
 def scores_of(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of each task and group the scores, by the names that the harness gives them: `acc,none`."""
+    """Selects the scores of each task and group, by the names that the harness gives them: `acc,none`."""
     both = {**found.get("results", {}), **found.get("groups", {})}
     return {
         name: {metric: value for metric, value in scores.items() if "," in metric}

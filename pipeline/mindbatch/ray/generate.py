@@ -101,7 +101,7 @@ class Generate:
         self._llm.close()
 
     def _outcomes(self, rows: Sequence[DataRow | RowFailure]) -> list[FinishedRow | RowFailure]:
-        """What has become of each row, in their order."""
+        """Runs the rows and lists the outcome of each, in their order."""
         finished: dict[int, FinishedRow | RowFailure] = {}
         waiting: dict[int, DataRow] = {}
         for place, row in enumerate(rows):

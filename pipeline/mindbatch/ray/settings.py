@@ -1,4 +1,4 @@
-"""What `Generate` is told: the sections of a run over a dataset, checked as `mindbatch batch` does."""
+"""Settings of `Generate`: the sections of a run over a dataset, checked as `mindbatch batch` does."""
 
 from __future__ import annotations
 

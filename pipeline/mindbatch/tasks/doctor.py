@@ -99,7 +99,7 @@ def _is_available(mindspore: ModuleType | None, device: str) -> bool:
 
 
 def _kernels() -> str:
-    """Which attention kernels are used; imports them, so that `not built` is known and not guessed."""
+    """Names the attention kernels in use; imports them, so that `not built` is known and not guessed."""
     try:
         from mindbatch.kernels.native_library import library_text
 
@@ -109,7 +109,7 @@ def _kernels() -> str:
 
 
 def _faster() -> str | None:
-    """Which rounding of weights is worth trying here."""
+    """Suggests the rounding of weights worth trying here."""
     try:
         from mindbatch.kernels.native_library import faster
 

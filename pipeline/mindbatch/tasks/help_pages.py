@@ -54,7 +54,7 @@ def _section(name: str, schema: SchemaKeys, options: OptionFiles, task: type[Tas
 
 
 def _key_lines(key: Key) -> list[str]:
-    """What to write and what it means, below the topic where one begins."""
+    """Formats a key's values and its meaning, below the topic where one begins."""
     heading = ["", f"  {key.topic}"] if key.topic else []
     kind = " | ".join((*map(str, key.choices), *["null"] * key.optional)) if key.choices else key.expected
     return [*heading, f"  {key.name}={_default(key.default)}  ({kind})", f"      {key.meaning}"]

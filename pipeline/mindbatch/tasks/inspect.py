@@ -85,7 +85,7 @@ def _says_what_it_is(path: Path) -> bool:
 
 
 def _how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
-    """How a model folder runs, or the faults for which it does not."""
+    """Determines how a model folder runs, or the errors for which it does not."""
     try:
         return how_it_runs(path), []
     except (CheckpointError, ConfigError) as error:
@@ -93,7 +93,7 @@ def _how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
 
 
 def _holds_strategies(path: Path) -> bool:
-    """Whether the file, or every file of the folder that may be one, is a strategy file."""
+    """True if the file, or every file of the folder that may be one, is a strategy file."""
     if path.is_file():
         return path.suffix in (".ckpt", ".json") and is_strategy_file(path)
     if not path.is_dir():
@@ -103,7 +103,7 @@ def _holds_strategies(path: Path) -> bool:
 
 
 def _why_not_run(path: Path) -> list[str]:
-    """Why a folder holds no model that can be run; empty where it does, or none is expected there."""
+    """Lists why a folder holds no model that can be run; empty where it does, or none is expected there."""
     if not path.is_dir():
         return []
     try:
@@ -117,7 +117,7 @@ def _why_not_run(path: Path) -> list[str]:
 
 
 def _quantised_as(path: Path) -> str | None:
-    """How the matrices of a folder are stored; None for floats.
+    """Names the quantization of a folder's matrices; None for floats.
 
     Raises:
         CheckpointError: they contradict that, or cannot be read.
@@ -139,7 +139,7 @@ def _matches(name: str, config: InspectConfig) -> bool:
 
 
 def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
-    """What a rank holds; with digests=true everything is read."""
+    """Lists a rank's tensors and texts; with digests=true everything is read."""
     names = [name for name in tensors.tensors if _matches(name, config)]
     computed = tensors.computed_digests(names) if config.digests else {}
     content = RankContent(

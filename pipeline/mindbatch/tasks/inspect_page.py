@@ -33,9 +33,9 @@ class TensorRow:
 
 @dataclass
 class RankContent:
-    """What a rank holds, of what the pattern lets through.
+    """Tensors and texts of a rank that match the pattern.
 
-    witness: what tells of a changed bit: digests.json, CRC-32, or None where nothing does. faults: what is
+    witness: what shows a changed bit: digests.json, CRC-32, or None where nothing does. faults: what is
     damaged.
     """
 

@@ -1,4 +1,4 @@
-"""Whether and how a model folder will run, for `mindbatch inspect`."""
+"""Checks whether and how a model folder will run, for `mindbatch inspect`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST_DIFFERENCES = 3
 
 @dataclass(frozen=True)
 class HowItRuns:
-    """What `generate` and `batch` would make of a folder with the defaults of their options.
+    """Properties of a model folder run by `generate` or `batch` with the defaults of their options.
 
     positions: most tokens of prompt and output. cached_numbers: of one token's keys and values.
-    model_parallel: the numbers of ranks that the model can be cut for. not_on_ascend: why not, if so.
+    model_parallel: the numbers of ranks that the model can be sharded over. not_on_ascend: why not, if so.
     """
 
     model_type: str
@@ -83,7 +83,7 @@ def _is_divisible(arch: Architecture, model_parallel: int) -> bool:
 
 
 def nearest_lines(path: Path) -> Iterator[str]:
-    """What a folder that does not run is nearest to, and what differs; nothing where it is near to none."""
+    """Yields the type nearest to a folder that does not run, and what differs; nothing where none is near."""
     try:
         config = read_config(path)
     except (CheckpointError, ConfigError):

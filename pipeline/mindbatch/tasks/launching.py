@@ -1,4 +1,4 @@
-"""What this `mindbatch` is of a job: the one that runs the task, a node that serves it, or neither."""
+"""Role of this `mindbatch` in a job: it runs the task, serves it as a node, or neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine has: processor and compilers, as the operating system tells it."""
+"""Processor and compilers of this machine, as the operating system reports them."""
 
 import os
 import platform

@@ -23,7 +23,7 @@ Status = Literal["running", "complete", "interrupted", "incomplete", "damaged"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What `mindbatch runs` tells of a run; None stands for what is not known.
+    """State of a run as shown by `mindbatch runs`; None stands for what is not known.
 
     status: `interrupted` has ended in an orderly way, an `incomplete` run has not; the same command
     resumes both.

@@ -34,7 +34,7 @@ WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{to.MODEL_CONFIG}checkpo
 
 @dataclass
 class Applied:
-    """What became of a predict YAML."""
+    """Outcome of applying a predict YAML."""
 
     path: Path
     lines: dict[str, int]
@@ -64,7 +64,7 @@ class Applied:
         return [*unused, *filter(None, [self.device_note])]
 
     def place(self, key: str) -> str:
-        """Where `key` stands: `predict.yaml, line 3: seed`."""
+        """Locates `key`: `predict.yaml, line 3: seed`."""
         line = f", line {self.lines[key]}" if key in self.lines else ""
         return f"{self.path}{line}: {key}"
 
@@ -110,7 +110,7 @@ def _flat(content: Mapping[str, Any], prefix: str, applied: Applied) -> Iterator
 
 
 def _is_plain(name: str, value: Any, applied: Applied) -> bool:
-    """Whether the value has no reference in it, which would be replaced in a configuration."""
+    """Checks that the value has no reference in it, which would be replaced in a configuration."""
     if "${" not in str(value):
         return True
     applied.faults.append(f"{applied.place(name)}: ${{...}} is not replaced here; write the value itself")

@@ -22,9 +22,9 @@ _ANY_LENGTH = 1 << 20
 
 
 def migrated(path: Path) -> Applied:
-    """What the predict YAML `path` is for every task that runs a model; whether folders exist is not asked.
+    """Translates the predict YAML for every task that runs a model; whether folders exist is not asked.
 
-    Raises ConfigError with every fault in it.
+    Raises ConfigError with every error in it.
     """
     keys = schema_keys(ModelTaskConfig)
     applied = apply_table(path, keys)

@@ -86,7 +86,6 @@ def _with_scaling(facts: Facts) -> Any:
 
 
 def is_positive(value: Any) -> TypeGuard[float]:
-    """Whether it is a number above 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
@@ -106,7 +105,7 @@ def model_folder(value: Any, facts: Facts) -> str | InPlaceOf:
 
 
 def source_strategy(value: Any, facts: Facts) -> NoReturn:
-    """How the checkpoint was cut."""
+    """Rejects the strategy that a checkpoint was sharded by, unless it has no effect."""
     if value in NOTHING:
         raise Agreed
     if "model.checkpoint_name_or_path" in facts.above:
@@ -138,7 +137,7 @@ def samples(value: Any, facts: Facts) -> Any:
 
 
 def of_sampling(value: Any, facts: Facts) -> Any:
-    """What narrows or warms the choice, which needs do_sample: True."""
+    """Checks a value that narrows or warms the choice, which needs do_sample: True."""
     if facts.strategy:
         raise WithoutEffect(f"{facts.strategy} says how tokens are chosen")
     asked = next((facts.values[key] for key in _both("do_sample") if key in facts.values), None)

@@ -1,4 +1,4 @@
-"""What an entry of the table says of a key of a predict YAML; what conversions are given and may raise."""
+"""Entries of the table of predict YAML keys; what conversions are given and may raise."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ CPU = "CPU"
 
 @dataclass(frozen=True)
 class Facts:
-    """What a conversion may look at besides the value."""
+    """Context of a conversion besides the value."""
 
     values: Mapping[str, Any]
     """Of the YAML, by dotted key."""
@@ -42,7 +42,7 @@ class Facts:
 
 
 class WithoutEffect(Exception):
-    """Why a key's value has no effect here, in a few words."""
+    """Raised where a key's value has no effect here, with the reason in a few words."""
 
 
 class Agreed(Exception):
@@ -50,7 +50,7 @@ class Agreed(Exception):
 
 
 class Unfit(Exception):
-    """Why a key's value is refused, and what to do."""
+    """Raised where a key's value is refused, with the reason and what to do."""
 
 
 @dataclass(frozen=True)

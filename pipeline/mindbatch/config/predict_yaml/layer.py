@@ -66,7 +66,7 @@ def _with_options(layer: list[Setting], contents: Contents) -> list[Assignment]:
 
 
 def _strategy(settings: list[Setting], schema: type[TaskConfig]) -> str:
-    """What was given that says how tokens are chosen; empty where nothing does."""
+    """Names the given setting that says how tokens are chosen; empty where none does."""
     if schema.listed_group == "decoding":
         return "the list of strategies"
     options = [item.option for item in settings if isinstance(item, Choice) and item.group == "decoding"]

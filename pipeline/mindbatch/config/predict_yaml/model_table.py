@@ -1,4 +1,4 @@
-"""What the keys below `model`, `generation_config` and `processor` of a predict YAML mean here."""
+"""Table of the keys below `model`, `generation_config` and `processor` of a predict YAML."""
 
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.entries import Checked, Entry, Ignored, Only, Same, Sets, ignored

@@ -1,4 +1,4 @@
-"""What `pet_config` of a predict YAML means here: the adapter that MindFormers would put into the model."""
+"""Translates `pet_config` of a predict YAML: the adapter that MindFormers would put into the model."""
 
 from typing import Any, NoReturn
 

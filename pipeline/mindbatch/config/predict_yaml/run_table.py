@@ -1,4 +1,4 @@
-"""What the keys of a predict YAML mean here that are not of the model: files, ranks, device, training."""
+"""Table of the keys of a predict YAML that are not of the model: files, ranks, device, training."""
 
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.entries import Checked, Entry, Ignored, Only, Sets, ignored

@@ -1,4 +1,4 @@
-"""How far a score could be otherwise with other rows: percentile intervals of the bootstrap."""
+"""Uncertainty of a score over other rows: percentile intervals of the bootstrap."""
 
 from __future__ import annotations
 

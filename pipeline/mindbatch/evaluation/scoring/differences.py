@@ -1,4 +1,4 @@
-"""Whether two systems differ on the same rows by more than chance."""
+"""Tests whether two systems differ on the same rows by more than chance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def is_beyond_chance(self) -> bool:
-        """Whether the difference is larger than noise."""
+        """True if the difference is larger than noise."""
         p_value = self.p_value if self.adjusted is None else self.adjusted
         return p_value is not None and p_value < SIGNIFICANCE
 

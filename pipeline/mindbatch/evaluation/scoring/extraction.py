@@ -22,7 +22,7 @@ _SAID_LETTER = re.compile(
 
 @dataclass(frozen=True)
 class Extraction:
-    """How the answer is read, by the name that `score.extract` gives.
+    """Extraction of an answer, by the name that `score.extract` gives.
 
     of_reference: the same of a reference, which may be bare where an output is a whole solution.
     """

@@ -99,7 +99,7 @@ def instruction(name: str, arguments: Mapping[str, Any] | None) -> str:
 
 
 def followed(row: Answer) -> list[bool]:
-    """Which of the instructions, the references of the row, its answer follows."""
+    """Checks which of the instructions, the references of the row, its answer follows."""
     if not row.text or not row.text.strip():
         return [False] * len(row.references)
     parsed = [orjson.loads(each) for each in row.references]

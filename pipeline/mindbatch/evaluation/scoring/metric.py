@@ -1,4 +1,4 @@
-"""What a metric is: sums over rows, and a value of any set of rows."""
+"""Base of metrics: sums over rows, and a value of any set of rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ChoiceScores:
-    """How likely each of several continuations is.
+    """Likelihood of each of several continuations.
 
     logprobs: in nats, of each continuation as a whole. lengths: of each, in bytes of UTF-8. correct: the
     number of the right one.
@@ -40,7 +40,7 @@ class ChoiceScores:
 
 @dataclass(frozen=True)
 class TextLikelihood:
-    """How likely a given text is.
+    """Likelihood of a given text.
 
     logprob: in nats, of all of its tokens that were scored.
     """
@@ -73,7 +73,7 @@ class Metric(ABC, Generic[Measured]):
 
     @abstractmethod
     def sums(self, row: Measured) -> tuple[float, ...]:
-        """What a row adds; as many numbers for every row."""
+        """Computes the numbers that a row adds to the sums; as many for every row."""
 
     def value(self, sums: FloatArray) -> FloatArray:
         """The values [...] of sums [..., k]; here the mean of the first by the second."""
@@ -94,7 +94,7 @@ class MeanMetric(Metric[Measured]):
 
     @abstractmethod
     def score(self, row: Measured) -> float:
-        """Of one row, from 0 to `scale`."""
+        """Scores one row, from 0 to `scale`."""
 
     def sums(self, row: Measured) -> tuple[float, ...]:
         return self.score(row), 1.0

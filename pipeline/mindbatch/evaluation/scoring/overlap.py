@@ -87,7 +87,7 @@ class _Rouge(MeanMetric[Answer]):
         return best_of(row, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
 
     def f1(self, found: Sequence[str], wanted: Sequence[str]) -> float:
-        """Of the words of an answer and of a reference."""
+        """Computes the F1 of the words of an answer and of a reference."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What `mindbatch compare` prints: the texts of the first prompts, and the table of the measures."""
+"""Page printed by `mindbatch compare`: texts of the first prompts, and the table of the measures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _measures(comparison: Comparison, measures: Sequence[Measure]) -> Table:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """How to read the table."""
+    """Lists notes on how to read the table."""
     notes = untold(comparison)
     if any(marks_of(comparison, measure.field) for measure in MEASURES):
         notes.insert(0, f"{BEST} {HOW_MARKED}")

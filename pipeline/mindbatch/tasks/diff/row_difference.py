@@ -1,4 +1,4 @@
-"""Where two results of one row begin to differ."""
+"""First difference between two results of one row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RowDifference:
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> RowDifference | None:
-    """How two results, as the ledger holds them, differ; None when the generations are the same.
+    """Finds the first difference of two results in the ledger; None when the generations are the same.
 
     Log-probabilities are not compared: the same tokens are the same result.
     """

@@ -87,7 +87,7 @@ class RunPair(Closing):
         return [*dict.fromkeys(line for pair in pairs for line in differences(*pair))]
 
     def _kinds(self, table: str, ledger: Ledger) -> Iterator[ComputedWith]:
-        """What the results of a run were computed with, as far as it is known."""
+        """Yields what the results of a run were computed with, as far as it is known."""
         found = self._database.execute(f"SELECT DISTINCT part FROM {table} WHERE kind = 'result'")
         kinds = (ledger.part_computed_with(part) for (part,) in found.fetchall())
         yield from (kind for kind in kinds if kind is not None)
@@ -142,7 +142,7 @@ def _failures(folder: RunFolder) -> Iterator[str]:
 
 
 def _place(content: Mapping[str, Any]) -> str:
-    """Where a row without a key stands; OpenAI's form has that in the message, before the reason."""
+    """Locates a row without a key; OpenAI's form has its place in the message, before the reason."""
     if "line" in content:
         return f"{content.get('source')}:{content['line']}"
     return str(_mapping(content.get("error")).get("message"))

@@ -50,7 +50,7 @@ class KeyList:
 
 @dataclasses.dataclass
 class Comparison:
-    """What the comparison of two runs found. Of each kind of row the first few are named.
+    """Outcome of comparing two runs; of each kind of row the first few are named.
 
     settings: a line for each setting that differs. computed_with: for each thing that decides last bits.
     """
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every row came out the same."""
+        """True if every row came out the same."""
         lists = (self.failed_in_first, self.failed_in_second, self.only_in_first, self.only_in_second)
         return not self.changed and not any(each.count for each in lists)
 

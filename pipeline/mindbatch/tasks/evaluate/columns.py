@@ -42,7 +42,7 @@ class Column:
 
     @property
     def scored_as(self) -> str:
-        """What decides the likelihood of a given text: columns that differ in decoding share it."""
+        """Key of what decides the likelihood of a given text; columns that differ in decoding share it."""
         return self.checkpoint if self.adapter is None else f"{self.checkpoint}+{_file_name(self.adapter)}"
 
 

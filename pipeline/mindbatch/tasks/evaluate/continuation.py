@@ -1,4 +1,4 @@
-"""What stands behind a prompt to be scored: the text, its tokens, and where they begin."""
+"""Continuations of prompts for scoring: the text, its tokens, and where they begin."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ASKED, _ANSWERED = "question", "answer"
 
 
 def text_joint(given: str | None, text: str, answer: str) -> str:
-    """What stands between a text and an answer: what is given, or else one space, unless the text ends or
-    the answer begins with white space."""
+    """Chooses the separator of a text and an answer: the given one, or else one space, unless the text ends
+    or the answer begins with white space."""
     if given is not None:
         return given
     return "" if not text or text[-1].isspace() or answer[:1].isspace() else " "

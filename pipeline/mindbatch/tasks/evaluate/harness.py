@@ -142,7 +142,7 @@ def _scores_of(
     digest_file: Callable[[Path], str],
     date: str,
 ) -> Scores:
-    """Of a column: those of an earlier command if all that they depend on is the same, or else new ones."""
+    """Reads a column's scores if all that they depend on is as in an earlier command, else computes them."""
     from mindbatch.lm_eval.model import MindBatchLM
     from mindbatch.lm_eval.tasks import evaluated, scores_of
 

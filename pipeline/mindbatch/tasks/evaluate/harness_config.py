@@ -26,7 +26,7 @@ class HarnessConfig:
 
 
 def harness_faults(harness: HarnessConfig) -> Iterator[str]:
-    """What is wrong with the keys themselves."""
+    """Yields validation errors of the `harness` keys by themselves."""
     tasks = harness.tasks
     if tasks is None:
         for name in ("include_path", "num_fewshot", "limit", "apply_chat_template"):

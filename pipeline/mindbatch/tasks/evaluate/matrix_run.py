@@ -180,7 +180,7 @@ class _Progress:
         self._name, self._whole, self._now = name, count, 0
 
     def notice(self, text: str) -> None:
-        """What takes time before rows end; "" is that it is over."""
+        """Shows on the bar what takes time before rows end; "" restores the name of the column."""
         self._bar.set(self._before, self._total, text or self._name)
 
     def add(self, count: int) -> None:

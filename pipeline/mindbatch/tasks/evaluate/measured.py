@@ -20,7 +20,7 @@ from mindbatch.tasks.evaluate.schema import AnswerConfig
 
 @dataclass(frozen=True)
 class Scored:
-    """How likely the last tokens of a request are."""
+    """Log-probability and number of a request's last tokens."""
 
     logprob: float
     num_tokens: int
@@ -28,7 +28,7 @@ class Scored:
 
 @dataclass
 class MeasuredColumn:
-    """What each metric is measured of, by the number of the question; errors by the same.
+    """Inputs of each metric for one column, by the number of the question; errors by the same.
 
     texts: the outputs as they came. num_tokens: generated; None: not known. continuations: of the prompts,
     where they were scored.
@@ -43,7 +43,7 @@ class MeasuredColumn:
     continuations: Continuations | None = None
 
     def of(self, needs: str) -> Mapping[int, Any]:
-        """What a metric that needs it measures."""
+        """Selects the inputs of a metric with these `needs`, by the number of the question."""
         found: Mapping[int, Any] = getattr(self, needs)
         return found
 
@@ -56,7 +56,6 @@ class MeasuredColumn:
 
 
 def extraction_of(task: AnswerConfig) -> Extraction:
-    """How the task reads answers."""
     if task.extract_pattern is not None:
         return pattern_extraction(task.extract_pattern)
     return EXTRACTIONS[task.extract]

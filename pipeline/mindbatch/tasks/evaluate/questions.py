@@ -54,7 +54,7 @@ class Question:
 
 
 def needed(names: Sequence[str]) -> set[str]:
-    """What metrics are measured of: generation, choices, likelihood."""
+    """Collects the inputs that the metrics need: generation, choices, likelihood."""
     return {METRICS[name].needs for name in names}
 
 

@@ -116,7 +116,7 @@ def _chart(evaluation: Evaluation, scores: MetricScores, measure: _Measure) -> M
 
 
 def _findings(evaluation: Evaluation) -> Iterator[str]:
-    """What the numbers say, in sentences: differences beyond chance, or that there are none."""
+    """Yields the findings in sentences: differences beyond chance, or that there are none."""
     for scores in evaluation.scores:
         beyond = [name for name, found in scores.differences.items() if found.is_beyond_chance]
         for name in beyond:
@@ -207,7 +207,7 @@ class _QuestionView:
         return sorted(ordered[:MOST_QUESTIONS])
 
     def filters(self, chosen: Sequence[int]) -> list[dict[str, object]]:
-        """What may be shown, each with how many of the chosen questions it has."""
+        """Lists the filters of the page, each with how many of the chosen questions it has."""
         labels = {
             "disagree": "columns disagree",
             "gained": f"right, where {self._evaluation.baseline} is wrong",
@@ -277,7 +277,7 @@ class _QuestionView:
         return None if score is None else score > 0
 
     def _classes(self, number: int) -> list[str]:
-        """Of the filters, those that the question is among."""
+        """Lists the filters that the question matches."""
         base = self._is_right(self._evaluation.baseline, number)
         if base is None:
             texts = {measured.texts.get(number) for measured in self._evaluation.measured.values()}

@@ -1,4 +1,4 @@
-"""What is run for a task: prompts to continue, and token sequences whose last tokens are scored."""
+"""Requests of a task: prompts to continue, and token sequences whose last tokens are scored."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def text_rows(
 
 
 def _ends(length: int, window: int, step: int) -> Iterator[int]:
-    """Where windows end that go on by `step` tokens and reach the end of the text."""
+    """Yields the ends of windows that advance by `step` tokens and reach the end of the text."""
     end = min(window, length)
     while end < length:
         yield end
@@ -123,7 +123,7 @@ def write_requests(path: Path, rows: Iterable[Row]) -> int:
 
 
 def requests_data(path: Path, data: DataConfig, *, is_scored: bool) -> DataConfig:
-    """How a file of requests is read; `data`: what goes with the chats of the task."""
+    """Describes a file of requests for reading; `data`: what goes with the chats of the task."""
     return DataConfig(
         path=str(path),
         format="jsonl",

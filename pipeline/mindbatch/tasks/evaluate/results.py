@@ -1,4 +1,4 @@
-"""What an evaluation found, and its files: results.json, and those that lm-evaluation-harness has, too."""
+"""Results of an evaluation and their files: results.json, and those that lm-evaluation-harness has, too."""
 
 from __future__ import annotations
 

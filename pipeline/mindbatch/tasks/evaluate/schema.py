@@ -158,7 +158,7 @@ class EvaluateConfig(ModelTaskConfig):
 
     @property
     def rows_data(self) -> DataConfig:
-        """How rows become prompts: as `data` says, or else the task."""
+        """Data configuration of the rows: prompts as `data` says, or else the task."""
         data, task = self.data, self.task
         if task.text_column is not None:
             return replace(data, prompt_column=task.text_column)
@@ -198,7 +198,7 @@ class EvaluateConfig(ModelTaskConfig):
         yield from self._own_task_faults()
 
     def _idle_with_harness(self) -> Iterator[str]:
-        """What its tasks say themselves."""
+        """Yields validation errors of keys that the harness's tasks set themselves."""
         idle = ["metrics"] if self.metrics is not None else []
         if self.baseline is not None and self.report is None:
             yield "baseline: has no effect with harness.tasks but on the page of report=FILE"
@@ -224,7 +224,7 @@ class EvaluateConfig(ModelTaskConfig):
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether two values of a key do; a configuration has lists where a schema has tuples."""
+    """True if two values of a key differ; a configuration has lists where a schema has tuples."""
     return bool(
         (list(one) if isinstance(one, tuple) else one) != (list(other) if isinstance(other, tuple) else other)
     )

@@ -1,4 +1,4 @@
-"""What `mindbatch evaluate` prints: a row for each column, a score and its interval for each metric."""
+"""Table printed by `mindbatch evaluate`: a row for each column, a score and its interval for each metric."""
 
 from __future__ import annotations
 

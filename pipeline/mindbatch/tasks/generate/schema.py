@@ -101,7 +101,7 @@ class PromptTaskConfig(ModelTaskConfig):
             yield from idle_faults(self.lora)
 
     def _may_chat(self) -> bool:
-        """Whether prompts may be conversations: by themselves too, which read_prompts knows better."""
+        """True if prompts may be conversations: by themselves too, which read_prompts knows better."""
         has_own = self.messages is not None or self.prompts_file is not None
         return self.chat or has_own or isinstance(self.prompts, list)
 
@@ -148,7 +148,7 @@ class GenerateConfig(PromptTaskConfig):
                     )
 
     def _conversation_faults(self) -> Iterator[str]:
-        """What has no effect while the user is asked for prompts."""
+        """Yields validation errors of keys without effect while the user is asked for prompts."""
         if self.output.file is not None:
             yield "output.file: has no effect with interactive=true, which answers on the screen; remove it"
         samples = self.decoding.num_return_sequences

@@ -92,7 +92,6 @@ def _time(
 
 
 def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
-    """What is worth changing about the memory."""
     setup = plan.setup
     if (machine := memory_here()) is not None and config.launch.launcher != "ray":  # which finds the machines
         num_ranks = config.launch.local_worker_num or plan.ranks.topology.world_size
@@ -108,7 +107,7 @@ def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
 
 
 def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str]:
-    """What a run would be refused for on this machine, or what it might lack."""
+    """Yields the error that would refuse a run on this machine, or a note of the memory it might lack."""
     if fault := demand.fault(machine):
         yield fault
     elif demand.runtime.device_target == "CPU" and demand.total > machine.free:
@@ -123,7 +122,7 @@ def _mebibytes(count: int) -> str:
 
 
 def _run_notes(config: PlanConfig) -> Iterator[str]:
-    """What the folder of the run holds already."""
+    """Yields a note of what the run's folder holds already."""
     folder = config.output.dir
     if folder is not None and RunFolder(Path(folder)).holds_a_run:
         state = state_of(Path(folder))

@@ -88,7 +88,7 @@ def _memory(plan: Plan) -> list[str]:
 
 
 def _ranks(ranks: RankMemory) -> Iterator[str]:
-    """What a rank holds in memory, by stage, and all of them."""
+    """Yields the memory of all ranks, then that of a rank by stage."""
     topology, total = ranks.topology, ranks.demand(range(ranks.topology.world_size)).total
     replicas = "1 replica" if topology.data_parallel == 1 else f"{topology.data_parallel} replicas"
     yield f"ranks      {size(total)} on {topology.world_size}: {replicas} of {topology.replica_size}"

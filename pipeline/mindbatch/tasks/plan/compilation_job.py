@@ -26,7 +26,7 @@ from mindbatch.tasks.plan.schema import PlanConfig
 
 @dataclass(frozen=True)
 class CompilationJob:
-    """What is compiled of a model.
+    """Specification of a model's compilation.
 
     layers: of each stage, those that are compiled.
     counts: how many layers each of them stands for, where only the network that is built tells the bytes of
@@ -45,7 +45,7 @@ class CompilationJob:
         return 0 if self.counts else self.spec.rank_parameters[stage]
 
     def adapter_numbers(self, stage: int) -> int:
-        """Of all slots of a rank and of zeros for the base, each as large as the largest adapter."""
+        """Counts numbers in a rank's slots and zeros for the base, each as large as the largest adapter."""
         return (
             0 if self.adapters is None else (self.adapters.max_loaded + 1) * self.adapters.slot_numbers[stage]
         )

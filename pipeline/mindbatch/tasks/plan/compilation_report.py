@@ -1,4 +1,4 @@
-"""What became of the graphs that were compiled, and what ranks hold beside what an NPU has."""
+"""Outcome of compiling the graphs, and the memory of ranks compared with that of an NPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeviceMemory:
 
     @property
     def cache(self) -> int:
-        """Of the cache as it is configured; a block more than it holds is for padding."""
+        """Bytes of the cache as it is configured; a block more than it holds is for padding."""
         return (self.settings.num_blocks + 1) * self.settings.block_size * self.bytes_per_token
 
     @property
@@ -146,7 +146,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether every graph was compiled, and every rank fits its NPU."""
+        """True if every graph was compiled, and every rank fits its NPU."""
         return all(rank.is_good for rank in self.ranks)
 
     def as_json(self) -> dict[str, Any]:

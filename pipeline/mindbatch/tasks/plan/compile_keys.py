@@ -39,7 +39,7 @@ USED_TO_COMPILE = {
 
 
 def compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """What keeps the model from being compiled so."""
+    """Yields validation errors that keep the model from being compiled so."""
     if runtime.device_target != "Ascend":
         yield (
             f"runtime.device_target={runtime.device_target}: compile=true compiles for Ascend; set "
@@ -57,7 +57,7 @@ def compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: Runtim
 
 
 def device_memory_faults(text: str) -> Iterator[str]:
-    """What is no amount of memory, or leaves nothing."""
+    """Checks that the text is an amount of memory and leaves some for weights and cache."""
     try:
         size = parse_bytes(text)
     except ValueError as error:

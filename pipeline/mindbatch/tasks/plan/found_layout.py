@@ -1,4 +1,4 @@
-"""What `mindbatch plan` finds of a layout over ranks, whoever cuts the model."""
+"""Layout over ranks found by `mindbatch plan`, whoever shards the model."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What each rank holds. dtype_from: in words. files: the content of the strategy files by name.
+    """Shards that each rank holds. dtype_from: in words. files: the content of the strategy files by name.
 
     is_cut: the folder is of rank folders, whose stages no device_map changes.
     """
@@ -70,7 +70,7 @@ class RankPlan:
 
     @property
     def device_map(self) -> DeviceMap:
-        """What divides the layers of a run as they are divided here."""
+        """Device map that divides the layers of a run as they are divided here."""
         is_free = not self.is_cut and len(self.stages) > 1
         return tuple(len(stage.layers) for stage in self.stages) if is_free else None
 

@@ -1,4 +1,4 @@
-"""What `mindbatch plan` shows of ranks: a page, and values of JSON."""
+"""Ranks as shown by `mindbatch plan`: a page, and values of JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ranks_page(plan: RankPlan, paths: Sequence[Path]) -> str:
 
 
 def _is_sayable(plan: RankPlan) -> bool:
-    """Whether a strategy could give each rank what it holds; padding is on the last ranks."""
+    """True if a strategy could give each rank what it holds; padding is on the last ranks."""
     ends = [placed.shards[rank] for placed in plan.placements.values() for rank in placed.holders[::-1][:1]]
     return all(shard is None or (len(shard.segments) == 1 and not shard.padding) for shard in ends)
 

@@ -93,25 +93,25 @@ class PlanConfig(BatchConfig):
 
     @property
     def asks_mindspore(self) -> bool:
-        """Whether the plan is MindSpore's layout of a MindFormers model, and nothing else."""
+        """True if the plan is MindSpore's layout of a MindFormers model, and nothing else."""
         return not self.compile and self.model.provider == "mindformers"
 
     @property
     def has_ranks(self) -> bool:
-        """Whether there are several ranks."""
+        """True if there are several ranks."""
         parallel = self.parallel
         return max(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage) > 1
 
     @property
     def plans_ranks(self) -> bool:
-        """Whether the plan says what each rank holds of a model of this project."""
+        """True if the plan says what each rank holds of a model of this project."""
         return (
             not self.compile and not self.asks_mindspore and (self.has_ranks or self.layout.dir is not None)
         )
 
     @property
     def needs_data(self) -> bool:
-        """Whether the keys of a batch have a part in the plan."""
+        """True if the keys of a batch have a part in the plan."""
         if self.compile or self.asks_mindspore:
             return False
         return not self.plans_ranks or self.data.path is not None
@@ -168,7 +168,7 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
 
 
 def _without_effect(config: PlanConfig, name: str) -> str | None:
-    """Why a key would be ignored, if it would be."""
+    """Explains why a key would be ignored; None if it would not be."""
     if config.compile:
         return _without_effect_to_compile(config, name)
     if name in ONLY_TO_COMPILE:

@@ -49,7 +49,7 @@ def write_strategies(folder: Path, files: Mapping[str, bytes], replace: bool) ->
 
 
 def _says_the_same(path: Path, content: bytes) -> bool:
-    """Whether a file has this strategy; MindSpore promises no order of its parameters."""
+    """True if a file has this strategy; MindSpore promises no order of its parameters."""
     found = read_regular(path, MAX_STRATEGY_BYTES)
     if found == content:
         return True
@@ -61,7 +61,7 @@ def _says_the_same(path: Path, content: bytes) -> bool:
 
 
 def strategy_lines(paths: Sequence[Path]) -> list[str]:
-    """Where the files are and what takes them."""
+    """Lists the strategy files and the MindSpore functions that take them."""
     if not paths:
         return ["layout.dir=FOLDER keeps MindSpore's strategy files"]
     lines = [f"strategy file: {printable(str(path))}" for path in paths]

@@ -31,7 +31,7 @@ def run(config: PlanConfig) -> int:
 
 
 def _run_with_ranks(config: PlanConfig) -> int:
-    """What each rank holds, and below it the plan of a batch where there are data."""
+    """Prints what each rank holds, and below it the plan of a batch where there are data."""
     from mindbatch.tasks.plan.ranks import plan_ranks, write_files
     from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
 

@@ -77,7 +77,7 @@ def _addresses(config: RankTableConfig, devices: list[int]) -> tuple[Addresses, 
 
 
 class _ThisServer:
-    """What was given of this server, with every fault."""
+    """Settings given for this server, with every validation error."""
 
     def __init__(self, config: RankTableConfig) -> None:
         self.faults: list[str] = []

@@ -59,7 +59,7 @@ def _outcome(entry: Entry) -> list[str]:
 
 
 def _changed(before: Entry, after: Entry) -> str | None:
-    """What is no longer as it was, in one line."""
+    """Describes in one line what is no longer as it was; None if nothing changed."""
     if before.kind == after.kind == "result":
         found = difference(before.body, after.body)
         if found is None:

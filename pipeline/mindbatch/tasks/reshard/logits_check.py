@@ -32,7 +32,7 @@ _MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the logits of a target are from those of its source.
+    """Distance of a target's logits from those of its source.
 
     largest: absolute, over all positions and tokens; nan when there are values that are no numbers.
     scale: the largest magnitude among the source's. agreeing: positions whose likeliest token is the same.
@@ -46,7 +46,7 @@ class Difference:
 
     @classmethod
     def of(cls, source: FloatArray, target: FloatArray) -> Difference:
-        """Of logits [positions, vocabulary]."""
+        """Compares logits [positions, vocabulary]."""
         return cls(
             is_equal=source.tobytes() == target.tobytes(),
             largest=float(np.abs(target.astype(np.float64) - source).max()),
@@ -123,7 +123,7 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
 
 
 def difference_fault(found: Difference, allowed: float | None) -> str | None:
-    """Why the difference is too great; `allowed`: a part of the largest logit, None where none may be."""
+    """Explains why a difference is too great; `allowed`: part of the largest logit, None if none may be."""
     if found.is_equal:
         return None
     if allowed is None:

@@ -74,7 +74,7 @@ class Naming:
 def source_naming(
     config: ReshardConfig, architecture: Architecture | None, path: Path, names: Collection[str]
 ) -> Naming | None:
-    """How the tensors of a source are named; None: as Hugging Face does, or nobody asks.
+    """Chooses the naming of a source's tensors; None: as Hugging Face does, or nobody asks.
 
     Raises:
         ConfigError: options that the names or the model type have no use for.
@@ -112,7 +112,7 @@ def source_naming(
 
 
 def target_naming(config: ReshardConfig, architecture: Architecture | None) -> Naming | None:
-    """How the tensors of the target will be named; None: as Hugging Face does.
+    """Chooses the naming of the target's tensors; None: as Hugging Face does.
 
     Raises:
         ConfigError: no model, one without MindFormers names or without a head that MindFormers needs, or
@@ -144,7 +144,7 @@ def named(naming: Naming | None, placements: Placements, model_parallel: int, nu
 
 
 def naming_settings(config: ReshardConfig) -> dict[str, Any]:
-    """What the marker says of the names."""
+    """Lists the settings of the names that go into the marker."""
     target = config.target
     found: dict[str, Any] = {"names": target.names}
     if target.names == MINDFORMERS:

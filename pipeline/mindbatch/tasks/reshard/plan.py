@@ -104,7 +104,7 @@ def _adapter(config: ReshardConfig, opened: ReshardSource) -> MergePlan | None:
 
 
 def _adapter_settings(opened: ReshardSource, plan: MergePlan | None) -> dict[str, Any]:
-    """What the marker says of adapters: of this one, and of those that are in the source."""
+    """Collects the marker's settings of adapters: of this one, and of those that are in the source."""
     merged = merged_before(opened.source.path)
     if plan is None:
         return {MERGED_KEY: merged} if merged else {}
@@ -113,7 +113,7 @@ def _adapter_settings(opened: ReshardSource, plan: MergePlan | None) -> dict[str
 
 
 def _target(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
-    """Where each tensor is in the target, and what it is called there."""
+    """Plans the target's files: the place and the name of each tensor."""
     model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
     naming = target_naming(config, opened.model.architecture if opened.model else None)
     wanted = _wanted(config, opened)
@@ -123,7 +123,7 @@ def _target(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
 
 
 def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> Iterator[str]:
-    """What MindFormers' own networks would not hold so."""
+    """Yields notes on tensors that MindFormers' own networks would shard otherwise."""
     asked = f"target.model_parallel={model_parallel}"
     reads = "mindbatch reads these files, MindFormers needs them cut otherwise (docs/mindformers.md)"
     padded = [
@@ -141,7 +141,7 @@ def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> It
 
 
 def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
-    """Where each tensor of the source is in the target."""
+    """Plans the placement in the target of each tensor of the source."""
     model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
     if opened.model is not None:
         return opened.placed(model_parallel, stages, "target.")

@@ -1,4 +1,4 @@
-"""How far a reshard is, on standard error: a bar on a terminal, else a plain line now and then."""
+"""Progress of a reshard, on standard error: a bar on a terminal, else a plain line now and then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mindbatch.checkpoint.reshard.progress import PlainProgress, Progress, TimeL
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """What is told shows within `with`; the bar disappears at the end."""
+    """Shows the progress that is reported within `with`; the bar disappears at the end."""
     if not sys.stderr.isatty():
         yield PlainProgress("mindbatch")
         return

@@ -113,12 +113,12 @@ class ReshardConfig(TaskConfig):
 
     @property
     def reads_back(self) -> bool:
-        """Whether each element is compared with the source."""
+        """True if each element is compared with the source."""
         return self.verify is True or self.compares_logits
 
     @property
     def compares_logits(self) -> bool:
-        """Whether the models before and after are run."""
+        """True if the models before and after are run."""
         return bool(self.verify == "logits")
 
     def settle_paths(self) -> list[str]:

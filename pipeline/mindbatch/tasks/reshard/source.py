@@ -1,4 +1,4 @@
-"""What `mindbatch reshard` reads: the tensors of its source, the model they are of, and where each is."""
+"""Source of `mindbatch reshard`: its tensors, the model they are of, and where each is."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ReshardSource:
     naming: Naming | None = None
 
     def placed(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
-        """Where each tensor of the model is over ranks, by its name in the files."""
+        """Places each tensor of the model over ranks, by its name in the files."""
         assert self.model is not None
         found = placements(self.model.parameters, model_parallel, stages, keys=keys)
         if not self.is_bare:
@@ -71,7 +71,7 @@ class ReshardSource:
         return self.source.dtype(name)
 
     def is_unused(self, name: str) -> bool:
-        """Whether files may hold the tensor though nothing reads it."""
+        """True if files may hold the tensor though nothing reads it."""
         if self.naming is not None and unused_names(self.naming.dialect, [name]):
             return True
         return self.model is not None and self.model.is_unused(name)
@@ -134,7 +134,7 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
 
 
 def _are_copies(config: ReshardConfig, source: Source) -> bool:
-    """Whether each rank folder holds the same whole checkpoint. CheckpointError where one is another."""
+    """True if each rank folder holds the same whole checkpoint. CheckpointError where one differs."""
     is_known = config.source_strategy is not None or bool(noted_settings(source.path))
     if source.kind != RANKS or is_known or not seem_copies(source.ranks):
         return False
@@ -213,7 +213,7 @@ def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:
 
 
 def _note_names(opened: ReshardSource) -> None:
-    """What the user may not expect of the source's names."""
+    """Notes what the user may not expect of the source's names."""
     names = {name: None for rank in opened.source.ranks for name in rank.tensors}
     if opened.naming is not None:
         fused = ", queries, keys and values in one" if opened.naming.options.qkv_concat else ""
@@ -224,7 +224,7 @@ def _note_names(opened: ReshardSource) -> None:
 
 
 def _faults(opened: ReshardSource) -> list[str]:
-    """Whether each rank has what it should, and all have it in one dtype."""
+    """Checks that each rank has what it should, and all have it in one dtype."""
     faults: list[str] = []
     for number, rank in enumerate(opened.source.ranks):
         faults += _rank_faults(rank, opened.files.stored_shapes(number), opened.is_unused)
