@@ -50,7 +50,7 @@ class JobSetup:
 
     @property
     def is_on_one_host(self) -> bool:
-        """True if all ranks are on this host; False in a Ray cluster, which has yet to place them."""
+        """True if all ranks are on this host; False with an existing Ray cluster: none is placed yet."""
         is_placed = self.launcher != "ray" or self.ray_address is None
         return is_placed and (self.place.layout.num_nodes == 1 or self.place.is_on_one_host)
 

@@ -14,7 +14,7 @@ _FRONT, _KEY, _RANK, _ATTEMPT = "MINDBATCH_FRONT", "MINDBATCH_JOB_KEY", "MINDBAT
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """Bootstrap settings of a rank process, with which it connects for all the others.
+    """Bootstrap settings of a rank process; it gets all others once it is connected.
 
     front: where the process listens that coordinates the job.
     key: of the job, 32 random bytes; whoever has it may take part. On no command line and in no log.

@@ -52,7 +52,7 @@ class Asked:
         self._brought.clear()
 
     def unseen(self, event: StreamEvent) -> StreamEvent | None:
-        """Cuts an event to what its caller has not seen, if anything: a recomputed event is the same."""
+        """Cuts an event to what its caller has not seen, if anything: recomputed output is the same."""
         seen = self._seen.setdefault(event.index, _Extent())
         brought = self._brought.setdefault(event.index, _Extent())
         brought.tokens += len(event.token_ids)

@@ -62,8 +62,8 @@ class _Watched:
         return self.doing == "waiting"
 
     def gets_on(self, state: ProcessState | None) -> bool:
-        """True if those that wait for it may hope; of another machine's no more is known than that it
-        is heard."""
+        """True if it makes progress that others may wait for; of another machine's no more is known than
+        that it is heard."""
         if self.doing == "loading":
             return state == "running" or (state is None and not self.is_late)
         return self.doing == "compiling" or state == "running"
@@ -112,7 +112,7 @@ class Watch:
             self._ranks[rank].hear(doing, step)
 
     def is_late(self, rank: int) -> bool:
-        """Whether a rank has not been heard from for a while."""
+        """True if a rank has not been heard from for a while."""
         return rank in self._ranks and self._ranks[rank].is_late
 
     @property

@@ -140,7 +140,7 @@ def read_settings(given: Mapping[str, str]) -> Settings:
 
 
 def _node_faults(settings: Settings) -> list[str]:
-    """Checks that the workers fill their nodes, and that this is one of these."""
+    """Lists the errors where workers do not fill their nodes, or this node is none of these."""
     workers, local, node = settings.workers, settings.local_workers, settings.node
     if workers % local:
         return [f"LOCAL_WORKER {local}: {workers} workers cannot be dealt to nodes of {local}"]
