@@ -1,4 +1,4 @@
-"""How many bytes the cells of Arrow's columns take as JSON, by their offsets, before any is made a value."""
+"""Bytes that the cells of Arrow's columns take as JSON, by their offsets, before any is made a value."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def column_values(column: pyarrow.Array) -> list[Any]:
 
 
 def holds_binary(kind: pyarrow.DataType) -> bool:
-    """Whether values of the type hold bytes that are no text, at any depth."""
+    """True if values of the type hold bytes that are no text, at any depth."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(kind):

@@ -61,7 +61,7 @@ def _unreadable(path: Path, error: OSError) -> MindBatchError:
 
 
 def _zstd_reader(disk: _Disk) -> Callable[[int], bytes]:
-    """Of the two libraries at hand, Arrow's notices when the data ends within a frame."""
+    """Opens Arrow's reader: of the two libraries at hand, it notices when the data ends within a frame."""
     import pyarrow
 
     stream = pyarrow.CompressedInputStream(disk, "zstd")
@@ -89,7 +89,7 @@ class _Disk(io.RawIOBase):
 
 
 class _Unpacked(io.RawIOBase):
-    """What `read` returns for a number of bytes; its faults are those of the data."""
+    """Stream over `read`, which takes a number of bytes; its errors are those of the data."""
 
     def __init__(self, read: Callable[[int], bytes], kind: str, damages: tuple[type[Exception], ...]) -> None:
         self._read = read

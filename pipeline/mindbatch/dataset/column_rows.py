@@ -123,7 +123,7 @@ class ColumnRows:
         return self._usual(record)
 
     def _usual(self, record: Record) -> dict[str, Any]:
-        """What is meant where nothing was said: the column prompt, or else messages or conversations."""
+        """Reads the default column: prompt, or else messages or conversations."""
         columns = record.columns or {}
         name = usual_name(columns)
         if name not in (None, PROMPT):
@@ -152,7 +152,7 @@ class ColumnRows:
         return content
 
     def _of_row(self, record: Record, *, is_text: bool = False) -> ChatOptions:
-        """What goes with this row's chat; it may say so in the columns named for that, or in those that are
+        """Reads the options of this row's chat from the columns named for that, or from those that are
         usual beside messages, but not beside a text."""
         usual = (None, None) if is_text or not self._is_usual else (TOOLS, TEMPLATE_KWARGS)
         tools_at = self._data.tools_column or usual[0]
@@ -164,7 +164,7 @@ class ColumnRows:
 
 
 def _own_value(name: str | None, record: Record) -> object:
-    """What a row holds in a column that it may lack; None where there is nothing."""
+    """Reads a column that a row may lack; None where there is nothing."""
     if name is not None and name in record.unusable:
         raise ColumnError(missing_column(name, record))
     return None if name is None else from_text((record.columns or {}).get(name) or None)
@@ -188,7 +188,7 @@ def refuse_idle_options(content: Mapping[str, Any], options: ChatOptions) -> Non
 
 
 def key_fault(value: object) -> str | None:
-    """What cannot name a row in this value, to be put after the name of its column; None if it can."""
+    """Explains why this value cannot name a row, to be put after the name of its column; None if it can."""
     if isinstance(value, str):
         fault = unicode_fault(value) if value else "is empty"
         if len(value) > LONGEST_KEY:
@@ -200,12 +200,12 @@ def key_fault(value: object) -> str | None:
 
 
 def _lacks(record: Record, name: str) -> bool:
-    """Whether a row has no such column, which is as null: rows of JSON leave out what they do not have."""
+    """True if a row has no such column, which is as null: rows of JSON leave out what they do not have."""
     return name not in (record.columns or {}) and name not in record.unusable
 
 
 def from_text(value: object) -> object:
-    """What a text holds where a list or mapping is wanted, for files that know no others: CSV, TSV."""
+    """Parses a text where a list or mapping is wanted, for files that know no others: CSV, TSV."""
     if not isinstance(value, str):
         return value
     try:

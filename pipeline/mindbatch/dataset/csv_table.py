@@ -37,7 +37,7 @@ def table_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
 
 
 def table_fault(file: DataFile, max_row_bytes: int) -> str | None:
-    """Why the file as a whole cannot be read, or None."""
+    """Explains why the file as a whole cannot be read; None if it can."""
     header = next(_rows(file, max_row_bytes), None)
     if header is None:
         return _NO_HEADER

@@ -133,7 +133,7 @@ def data_faults(data: DataConfig) -> Iterator[str]:
 
 
 def date_faults(data: DataConfig) -> Iterator[str]:
-    """What is no date."""
+    """Yields an error if data.date is no date."""
     if data.date is not None and not is_day(data.date):
         yield f"data.date={shown(data.date)}: {DAY_RULE}"
 
@@ -184,5 +184,5 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
 
 
 def _never_chats(data: DataConfig) -> bool:
-    """Whether no row could be a chat by itself; a column may hold chats as well as texts."""
+    """True if no row can be a chat by itself; a column may hold chats as well as texts."""
     return data.format == "text" or data.template is not None or data.template_file is not None

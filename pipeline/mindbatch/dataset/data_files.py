@@ -1,4 +1,4 @@
-"""Which files a data path means, and what each of them holds according to its name."""
+"""Files that a data path matches, and the format of each according to its name."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _of_no_run(files: list[Path], pattern: Path, outputs: Path | None) -> list[P
 
 
 def _holds_a_run(folder: Path) -> bool:
-    """Whether a run was begun there (see `ledger.run_folder`)."""
+    """True if a run was begun there (see `ledger.run_folder`)."""
     return (folder / "run.json").is_file() and (folder / "parts").is_dir()
 
 

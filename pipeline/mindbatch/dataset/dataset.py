@@ -64,7 +64,7 @@ class Dataset:
 
     @property
     def files(self) -> list[Path]:
-        """Where the files are, in the order in which they are read."""
+        """Paths of the files, in the order in which they are read."""
         return [file.path for file in self.data_files]
 
     def records(self) -> Iterator[Record]:
@@ -78,7 +78,7 @@ class Dataset:
 
     @cached_property
     def is_openai(self) -> bool:
-        """Whether the rows are OpenAI batch requests: said to be, or the first readable one of each file is.
+        """True if the rows are OpenAI batch requests: by the format, or by each file's first readable row.
 
         Raises:
             ConfigError: those of some files are and those of others are not.
@@ -159,7 +159,7 @@ _SIGNATURES = {
 
 
 def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
-    """Why the file cannot be what its name or the given format says, or None.
+    """Explains why the file cannot be what its name or the given format says; None if it can.
 
     Raises:
         MindBatchError: the file cannot be opened or read.
@@ -181,7 +181,7 @@ def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
 
 
 def _foreign(file: DataFile) -> str | None:
-    """What the file is instead, by its first bytes."""
+    """Names the format that the file has instead, by its first bytes; None if they show no other."""
     with plain(file.path) as disk:
         head = disk.read(_HEAD_BYTES) or b""
     own = _OWN.get(file.compression or file.format)

@@ -47,13 +47,13 @@ def array_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
 
 
 def array_fault(file: DataFile) -> str | None:
-    """Why the file as a whole cannot be read, or None."""
+    """Explains why the file as a whole cannot be read; None if it can."""
     with opened(file) as stream:
         return None if _first_chunk(stream).startswith(b"[") else NO_ARRAY
 
 
 def _first_chunk(stream: io.BufferedReader) -> bytes:
-    """What the file begins with, from its first byte that is not blank."""
+    """Reads the first chunk of the file, from its first byte that is not blank."""
     chunk = stream.peek(len(BYTE_ORDER_MARK))
     if chunk.startswith(BYTE_ORDER_MARK):
         stream.read(len(BYTE_ORDER_MARK))
@@ -105,7 +105,7 @@ class _Splitter:
         yield _Element(None, _UNFINISHED)
 
     def _borders(self, chunk: bytes) -> Iterator[int]:
-        """Where in the chunk an element ends: at a comma, or at the bracket that closes the array."""
+        """Yields the offsets where an element ends: at a comma, or at the bracket that closes the array."""
         for mark in _MARKS.finditer(chunk, self._end_of_string(chunk)):
             symbol = chunk[mark.start()]
             if symbol == _QUOTE:
@@ -121,7 +121,7 @@ class _Splitter:
                 yield mark.start()
 
     def _end_of_string(self, chunk: bytes) -> int:
-        """Where the string ends that an earlier chunk began, or 0."""
+        """Finds the end of the string that an earlier chunk began; 0 if there is none."""
         if not self._in_string:
             return 0
         rest = _IN_STRING.match(chunk, int(self._is_escaped))

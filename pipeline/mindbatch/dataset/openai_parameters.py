@@ -125,7 +125,7 @@ def _read_ends(given: Mapping[str, Any], draft: RowDraft) -> None:
 
 
 def _read_constraints(given: Mapping[str, Any], draft: RowDraft) -> None:
-    """What the output must match; at most one of the fields, which replaces what the run says of it."""
+    """Reads the constraint on the output: at most one of the fields, which replaces the run's."""
     found = [name for name in ("response_format", "guided_json", "guided_regex") if name in given]
     if len(found) > 1:
         names = ", ".join(f"body.{name}" for name in found)

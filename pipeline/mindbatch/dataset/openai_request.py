@@ -88,7 +88,7 @@ class OpenAIRequests:
         return content
 
     def _of_request(self, body: Mapping[str, Any]) -> ChatOptions:
-        """What goes with this request's chat. With tool_choice none it is as if there were no tools."""
+        """Reads the options of this request's chat. With tool_choice none it is as if there were no tools."""
         options = self._options.of_row(
             body.get(TOOLS), body.get(TEMPLATE_KWARGS), f"body.{TOOLS}", f"body.{TEMPLATE_KWARGS}"
         )

@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file says of sizes, read before Arrow sees it.
+"""Sizes in the footer of a Parquet file, read before Arrow sees it.
 
 Arrow's own accessors end the process where the footer is damaged, and its reader where columns are nested by
 ten thousands. The footer is a struct of Thrift's compact protocol; see parquet.thrift of Parquet's format.

@@ -1,4 +1,4 @@
-"""What the pages of a Parquet file unpack to, as their own headers say: the footer need not be true."""
+"""Unpacked bytes of the pages of a Parquet file, by their own headers: the footer need not be true."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def parquet_rows(file: DataFile, max_row_bytes: int) -> Iterator[Record]:
 
 
 def parquet_fault(file: DataFile) -> str | None:
-    """Why the file as a whole cannot be read, or None."""
+    """Explains why the file as a whole cannot be read; None if it can."""
     try:
         depth = read_footer(file).depth
         if depth > MAX_DEPTH:
@@ -72,7 +72,7 @@ def parquet_fault(file: DataFile) -> str | None:
 
 @contextmanager
 def _faults(path: Path) -> Iterator[None]:
-    """What Arrow raises becomes DamagedData, or MindBatchError where the system says that the disk fails."""
+    """Turns Arrow's errors into DamagedData, or MindBatchError where the system says that the disk fails."""
     import pyarrow
 
     try:
@@ -104,7 +104,7 @@ def _group_rows(
 
 
 def _batch_rows(group: RowGroup, in_pages: int, max_row_bytes: int) -> int:
-    """How many rows at a time are unpacked. in_pages: see `page_bytes`.
+    """Chooses the number of rows that are unpacked at a time. in_pages: see `page_bytes`.
 
     Raises:
         DamagedData: so much in so few rows that it is not unpacked at all.

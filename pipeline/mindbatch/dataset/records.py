@@ -1,4 +1,4 @@
-"""What a reader hands on: one row of a dataset as it was found, or why it could not be read."""
+"""Result of a reader: one row of a dataset as it was found, or why it could not be read."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,17 +31,17 @@ class Record:
 
     @property
     def source(self) -> str:
-        """Where the row stands, as error lines name it."""
+        """File and line of the row, as error lines name it."""
         return f"{self.file}:{self.line}"
 
 
 def is_request(columns: Mapping[str, Any]) -> bool:
-    """Whether a row has what a request of OpenAI's batch files has."""
+    """True if a row has the fields of a request in OpenAI's batch files."""
     return all(name in columns for name in REQUEST)
 
 
 def columns_fault(names: Sequence[str]) -> str | None:
-    """Why rows cannot have the columns of these names: there are too many, or several of one name."""
+    """Explains why rows cannot have columns of these names: too many, or several of one; None if they can."""
     if len(names) > MOST_COLUMNS:
         return f"has {len(names):,} columns; at most {MOST_COLUMNS:,} are read"
     twice = [name for name, count in Counter(names).items() if count > 1]

@@ -70,7 +70,7 @@ class DataRow:
         return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
 
     def prompt(self, date: str | None = None) -> Prompt:
-        """What the engine is given. date: see `Prompt`."""
+        """Builds the input of the engine. date: see `Prompt`."""
         place = f"{self.source}:{self.line}"
         return Prompt(key=self.key, source=place, adapter=self.adapter, date=date, **self.content)
 
@@ -116,7 +116,7 @@ class RowFailure:
 
     @property
     def place(self) -> str:
-        """Where the row stands, as messages name it."""
+        """Source and line of the row, as messages name it."""
         return f"{self.source}:{self.line}"
 
 

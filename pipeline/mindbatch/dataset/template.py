@@ -112,7 +112,7 @@ class DataTemplate:
         self._process.close()
 
     def _variables(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """What the template asks for: the other columns need not travel."""
+        """Selects the columns that the template uses: the others need not travel."""
         variables = {name: columns[name] for name in self._names if name in columns}
         if ALL_COLUMNS in self._names and ALL_COLUMNS not in columns:
             variables[ALL_COLUMNS] = columns

@@ -26,7 +26,7 @@ class Compact:
 
     @property
     def place(self) -> int:
-        """Where the next value begins."""
+        """Offset of the next value."""
         return self._at
 
     def struct(self, wanted: Wanted) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""Where the copies of a command on one host find copy 0: a file that only their user can read."""
+"""Rendezvous of a command's copies on one host: they find copy 0 by a file that only their user can read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 
 class Front(NamedTuple):
-    """Where copy 0 waits for the others, and the key of the job."""
+    """Address where copy 0 listens for the others, and the key of the job."""
 
     address: Address
     key: bytes
@@ -95,7 +95,7 @@ class CopyMeeting:
         seconds: float = SECONDS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Front:
-        """Where copy 0 is, waited for. notice: is told so, as the user is after a while.
+        """Waits for copy 0 and returns its `Front`. notice: called meanwhile; after a while the user is told.
 
         Raises:
             MindBatchError: it has not come in all that time.
@@ -115,7 +115,7 @@ class CopyMeeting:
         return front
 
     def _found(self) -> Front | None:
-        """What copy 0 has said, if it is still there."""
+        """Reads the file of copy 0; None if it is missing or malformed, or copy 0 has ended."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             said = json.loads(read_regular(self.file, _MOST_BYTES))
             process, (host, port) = said["process"], said["address"]

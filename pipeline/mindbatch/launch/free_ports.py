@@ -14,7 +14,7 @@ _LISTEN = "0A"  # of proc(5), net/tcp
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """Of an address or a name; a name is looked up as IPv4."""
+    """Returns the family of an address or a name; a name is looked up as IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
@@ -46,7 +46,7 @@ class HeldPorts:
 
 
 def port_fault(host: str, port: int) -> str | None:
-    """Why this process cannot listen there; None if it can."""
+    """Explains why this process cannot listen there; None if it can."""
     with socket.socket(family_of(host)) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

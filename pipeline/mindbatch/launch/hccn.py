@@ -62,7 +62,7 @@ def ask_hccn_tool(devices: Sequence[int], program: str = HCCN_TOOL, seconds: flo
 
 @dataclass(frozen=True)
 class Finished:
-    """How the program ended, and the beginning of what it wrote to standard output and standard error."""
+    """Exit code of the program, and the beginning of its standard output and standard error."""
 
     code: int
     output: str

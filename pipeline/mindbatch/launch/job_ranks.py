@@ -25,11 +25,11 @@ class NodeProcesses(Protocol):
         ...
 
     def process_id(self, name: str) -> int | None:
-        """Of a process; None where it has ended, or is not known to be on this machine."""
+        """Looks up a process's id; None if it has ended, or is not known to be on this machine."""
         ...
 
     def last_lines(self, name: str) -> tuple[str, ...]:
-        """What a process printed last; nothing where that is not known here."""
+        """Returns the last lines that a process printed; none where they are not known here."""
         ...
 
     def end(self, names: Collection[str] | None = None) -> None:
@@ -91,7 +91,7 @@ class JobRanks:
         return node.last_lines(name)
 
     def _found(self, rank: int) -> tuple[NodeProcesses, str]:
-        """Where a rank runs, and its process's name there."""
+        """Finds the node that a rank runs on, and the name of its process there."""
         spec = next(each for each in self._specs.values() if each.is_rank and each.rank == rank)
         return self.nodes[self._place_of(spec)], spec.name
 

@@ -47,11 +47,10 @@ class LocalProcesses:
         self._supervisor.end(names)
 
     def process_id(self, name: str) -> int | None:
-        """Of a process; None when it has ended."""
+        """Looks up a process's id; None if it has ended."""
         return self._supervisor.process_id(name)
 
     def last_lines(self, name: str) -> tuple[str, ...]:
-        """What a process printed last."""
         return self._supervisor.last_lines(name)
 
     def begin_close(self) -> None:

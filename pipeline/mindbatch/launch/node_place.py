@@ -1,4 +1,4 @@
-"""Which node of a job this process is on, and where the nodes meet: from its keys, and what launchers say."""
+"""Rank of this node in a job and rendezvous address of the nodes, from its keys and what launchers say."""
 
 from __future__ import annotations
 

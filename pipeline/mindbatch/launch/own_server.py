@@ -1,4 +1,4 @@
-"""Which server of a rank table this machine is, and which ranks its devices have there."""
+"""Finds this machine's server in a rank table, and the ranks that its devices have there."""
 
 import socket
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def _is_own(server: Server) -> bool:
 
 
 def is_own_address(name: str) -> bool:
-    """Whether `name` is this machine's host name or one of its addresses, looked up nowhere else."""
+    """True if `name` is this machine's host name or one of its addresses; nothing is looked up elsewhere."""
     if name == socket.gethostname():
         return True
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -52,5 +52,5 @@ def ranks_of(server: Server, devices: Sequence[int]) -> list[int]:
 
 
 def address_of(server: Server) -> str:
-    """Where the others may reach it."""
+    """Returns the address at which other servers may reach this one."""
     return server.host_ip or server.server_id

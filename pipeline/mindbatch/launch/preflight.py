@@ -1,4 +1,4 @@
-"""What can be refused before a process of a job is started: all of it at once."""
+"""Checks a job's setup before any process is started, and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class JobSetup:
-    """How the processes of a job are to be started, as seen from this node; nothing of it is refused later.
+    """Setup of a job's processes as seen from this node, validated: nothing of it is refused later.
 
     copy: as which copy of the command a launcher has started this process.
     ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
@@ -45,12 +45,12 @@ class JobSetup:
 
     @property
     def table_digest(self) -> str:
-        """Of the rank table, which must be the same on all nodes; empty without one."""
+        """Digest of the rank table, which must be the same on all nodes; empty without one."""
         return "" if self.table is None else self.table.digest
 
     @property
     def is_on_one_host(self) -> bool:
-        """Whether all ranks are on this host; in a Ray cluster nobody knows before they are placed."""
+        """True if all ranks are on this host; False with an existing Ray cluster: none is placed yet."""
         is_placed = self.launcher != "ray" or self.ray_address is None
         return is_placed and (self.place.layout.num_nodes == 1 or self.place.is_on_one_host)
 
@@ -79,12 +79,12 @@ class JobSetup:
 
 
 def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> JobSetup:
-    """What the section `launch` and this machine come to.
+    """Resolves the section `launch` on this machine.
 
     environment: the variables of this process, by which launchers tell which copy it is.
 
     Raises:
-        ConfigError: with every fault.
+        ConfigError: with every error.
     """
     collected = _Collected()
     copy = collected.of(lambda: started_as(environment))
@@ -127,7 +127,7 @@ class _Collected:
 
 
 def _is_on_one_host(copy: StartedAs | None) -> bool:
-    """Whether all copies of a command are on this host, as far as one may know."""
+    """True if all copies of a command are on this host, as far as one may know."""
     if copy is None or copy.rank_table is None:
         return copy is not None and copy.is_on_one_host
     table, _ = read_rank_table(Path(copy.rank_table), Leave(uneven=True))

@@ -1,4 +1,4 @@
-"""What a process of a job prints: a file of bounded size, its last lines, and what is shown as it comes."""
+"""Output of a job's process: a file of bounded size, its last lines, and what is shown as it comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes a job has, on which node, and what each is told: plain data, nothing is started here."""
+"""Processes of a job, the node of each and what each is told: plain data, nothing is started here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What the processes of a job are told.
+    """Settings that the processes of a job are started with.
 
     front: where the ranks find the coordinating process. key: see `RankEnvironment`.
     scheduler_host: the address of node 0, where the schedulers of all replicas run.
@@ -105,7 +105,7 @@ class JobPlan:
 
     @property
     def needs_ports(self) -> bool:
-        """Whether each replica has a scheduler."""
+        """True if each replica has a scheduler."""
         return self.has_schedulers and self.topology.replica_size > 1
 
     def _rank(self, rank: int, attempt: int, scheduler: Address) -> ProcessSpec:

@@ -1,4 +1,4 @@
-"""What a process of this machine does, as the kernel says (proc(5))."""
+"""State of a process of this machine, as the kernel reports it (proc(5))."""
 
 from __future__ import annotations
 

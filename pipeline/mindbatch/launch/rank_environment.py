@@ -14,7 +14,7 @@ _FRONT, _KEY, _RANK, _ATTEMPT = "MINDBATCH_FRONT", "MINDBATCH_JOB_KEY", "MINDBAT
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """What a rank process is told before it can be told more.
+    """Bootstrap settings of a rank process; it gets all others once it is connected.
 
     front: where the process listens that coordinates the job.
     key: of the job, 32 random bytes; whoever has it may take part. On no command line and in no log.
@@ -66,7 +66,7 @@ class ReplicaWorld:
 
 
 def take_rank_environment(variables: Mapping[str, str] | None = None) -> RankEnvironment:
-    """What this process was told; of its own environment the key is deleted: its children need none.
+    """Reads the settings and deletes the key from the process's own environment: its children need none.
 
     Raises:
         ConfigError: it was not started as a rank of a job.

@@ -125,7 +125,7 @@ class RankTable:
 
     @property
     def digest(self) -> str:
-        """Of its content: HCCL compares checksums of what the ranks read, and takes the very same only."""
+        """SHA-256 of the table: HCCL compares checksums of what the ranks read, and takes only equal ones."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
 

@@ -18,7 +18,7 @@ class EndedRank(NamedTuple):
 
     @property
     def told(self) -> str:
-        """What has become of it, to stand after its name."""
+        """Description of its end, to stand after its name."""
         is_status = self.how.startswith(("signal ", "exit code "))
         return f"ended with {self.how}" if is_status else self.how
 
@@ -31,11 +31,11 @@ class Ranks(Protocol):
         ...
 
     def process_id(self, rank: int) -> int | None:
-        """Of a rank's process; None where it has ended, or is not known to be on this machine."""
+        """Looks up a rank's process id; None if it has ended, or is not known to be on this machine."""
         ...
 
     def last_lines(self, rank: int) -> tuple[str, ...]:
-        """What a rank printed last; nothing where that is not known here."""
+        """Returns the last lines that a rank printed; none where they are not known here."""
         ...
 
     def restart(self, replica: int, attempt: int) -> None:

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: an actor that hosts a process of a job."""
+"""Ray actor that hosts a process of a job on a node of the cluster."""
 
 from __future__ import annotations
 

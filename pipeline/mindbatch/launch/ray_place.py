@@ -23,7 +23,7 @@ _SECONDS_TO_END = 5.0
 
 
 class Room(NamedTuple):
-    """What a rank has: resources of Ray, a folder for its log (see `RankHost`), a program: module, function.
+    """Ray resources of a rank, the folder for its log (see `RankHost`), its program: module, function.
 
     num_ranks: of a replica, which are placed together.
     """
@@ -100,7 +100,7 @@ class ReplicaPlace:
         host.starting = host.actor.start.remote(name, self._room.program, dict(host.variables))
 
     def _end_of(self, name: str, host: _Host) -> EndedProcess | None:
-        """How a rank has ended, or why it is not there; None while it is to be started, or runs."""
+        """Reports how a rank has ended, or why it is missing; None while it is to be started, or runs."""
         try:
             return self._look_at(name, host)
         except RayActorError as error:
@@ -173,6 +173,6 @@ def _remove(group: Any) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    """What an exception says at its end: the cause, where Ray shows a traceback."""
+    """Returns the last line of an exception: the cause, where Ray shows a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

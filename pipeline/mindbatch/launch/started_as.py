@@ -1,4 +1,4 @@
-"""Whether a launcher started this process as one of several copies of a command or script, and as which."""
+"""Detects which of several copies of a command or script this process is, if a launcher started it."""
 
 import os
 import re
@@ -40,16 +40,16 @@ class StartedAs:
 
     @property
     def identity(self) -> str:
-        """What the copies of a job have in common, and jobs that run on a host at the same time have not."""
+        """Name that the copies of a job share, and jobs that run on a host at the same time do not."""
         told = self.job or self.rank_table or f"{self.master_addr}:{self.master_port}"
         return f"{self.launcher} {told} {self.size}"
 
 
 def started_as(environment: Mapping[str, str]) -> StartedAs | None:
-    """What the variables of the launchers say; None for a process that is the only one of its job.
+    """Reads the variables of the launchers; None for a process that is the only one of its job.
 
     Where several have left their variables, as msrun within a job of Slurm, the innermost counts.
-    Raises ConfigError with every fault where they contradict themselves.
+    Raises ConfigError with every error where they contradict themselves.
     """
     read = _Variables(environment)
     copy = _by_msrun(read) or _by_mpirun(read) or _by_rank_table(read) or _by_srun(read)

@@ -55,7 +55,7 @@ class _Supervised:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has, without reaping it: until then no other process gets its number."""
+        """True if the process has ended, without reaping it: until then no other process gets its number."""
         if self.process.returncode is not None:
             return True
         try:
@@ -117,16 +117,16 @@ class Supervisor:
 
     @property
     def names(self) -> list[str]:
-        """Of the processes that have not been told to have ended."""
+        """Names of the processes whose end has not been reported."""
         return list(self._processes)
 
     def process_id(self, name: str) -> int | None:
-        """Of a process; None when it has ended."""
+        """Looks up a process's id; None if it has ended."""
         found = self._processes.get(name)
         return None if found is None or found.has_ended else found.process.pid
 
     def last_lines(self, name: str) -> tuple[str, ...]:
-        """What a process printed last; nothing when its end has been told."""
+        """Returns the last lines that a process printed; none once its end has been reported."""
         found = self._processes.get(name)
         return () if found is None else found.log.last_lines()
 

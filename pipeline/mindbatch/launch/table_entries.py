@@ -9,7 +9,7 @@ LONGEST_SERVER_ID = 64
 
 
 def examine_status(top: Fields) -> None:
-    """Whether who writes the table has finished it."""
+    """Checks that the writer of the table has finished it."""
     status = top.text("status", required=True)
     if status not in (None, COMPLETED):
         top.fault("status", f"{shown(status)}; must be {shown(COMPLETED)}")
@@ -24,7 +24,7 @@ def server_id_of(fields: Fields) -> str:
 
 
 def server_id_fault(server_id: str) -> str | None:
-    """Why `server_id` cannot name a server, or None when it can."""
+    """Explains why `server_id` cannot name a server; None if it can."""
     if not 0 < len(server_id) <= LONGEST_SERVER_ID:
         return f"must have 1 to {LONGEST_SERVER_ID} characters"
     if not server_id.isprintable() or "/" in server_id or " " in server_id:

@@ -29,7 +29,6 @@ class CheckedFile:
 
     @property
     def is_correct(self) -> bool:
-        """Whether there is no fault."""
         return not self.faults
 
 
@@ -91,7 +90,7 @@ def _servers(checked: CheckedFile) -> set[str]:
 
 
 def _outline(value: Any) -> str:
-    """What a value is apart from what is in it."""
+    """Describes a value without its content."""
     if value is ABSENT:
         return "missing"
     if isinstance(value, list):
@@ -156,7 +155,7 @@ def _versions(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
 
 
 def _shared(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
-    """What two files have in common; within one file it was found before."""
+    """Lists what two files have in common; within one file it was found before."""
     homes: dict[object, str] = {}
     faults = []
     for name, table in tables:

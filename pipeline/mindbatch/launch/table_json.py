@@ -40,7 +40,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(data: bytes) -> Any:
-    """What `data` holds, its objects as JsonObject. Raises ValueError with one line."""
+    """Parses `data`, its objects as JsonObject. Raises ValueError with one line."""
     try:
         return _READER.parse(data)
     except JsonFault as fault:
@@ -206,7 +206,7 @@ class Fields:
 
 
 def address_fault(text: str) -> str | None:
-    """Why `text` cannot be the address of a device, or None when it can."""
+    """Explains why `text` cannot be the address of a device; None if it can."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

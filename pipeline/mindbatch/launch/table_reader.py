@@ -43,7 +43,7 @@ class RankTableError(MindBatchError):
 
 @dataclass(frozen=True)
 class Leave:
-    """What is no fault. any_ranks: ranks need not be 0, 1, 2 ...; uneven: servers may differ in size."""
+    """Relaxed checks. any_ranks: ranks need not be 0, 1, 2 ...; uneven: servers may differ in size."""
 
     any_ranks: bool = False
     uneven: bool = False
@@ -166,7 +166,7 @@ def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
 
 
 def _examine_super_pods(top: Fields, table: RankTable, pods: dict[str, str]) -> None:
-    """What a version has to do with supernodes."""
+    """Checks the fields of supernodes against the table's version and its servers."""
     if table.version == PLAIN:
         fault = f"not in version {PLAIN}; supernodes need version {SUPER_POD}"
         if "super_pod_list" in top.content:

@@ -46,7 +46,7 @@ def _refuse_in_json(data: bytes, path: Path) -> None:
 
 
 def _charsmap_of_pieces(data: bytes) -> bytes:
-    """Of sentencepiece's model; a file of tiktoken may have the same name."""
+    """Reads a sentencepiece model's charsmap; empty for others: tiktoken's file may have the same name."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -58,7 +58,7 @@ def _charsmap_of_pieces(data: bytes) -> bytes:
 
 
 def _decoded(text: str) -> bytes:
-    """What is no base64 is refused by whoever uses it."""
+    """Decodes base64; empty if it is none, which whoever uses it refuses."""
     try:
         return base64.b64decode(text)
     except (binascii.Error, ValueError):

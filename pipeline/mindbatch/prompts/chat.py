@@ -69,7 +69,7 @@ class ChatTemplates:
         self._process.close()
 
     def _takes_parts(self, template: str) -> bool:
-        """Whether the template reads a content in parts; found out once, by giving it one."""
+        """True if the template reads a content in parts; found out once, by giving it one."""
         if template not in self._take_parts:
             message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
             given = {"tools": None, "documents": None, "messages": [message], "add_generation_prompt": True}

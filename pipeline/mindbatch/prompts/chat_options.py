@@ -31,7 +31,7 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What a conversation is given besides its messages; checked, and None where there is nothing.
+    """Options of a conversation besides its messages; checked, and None where there is nothing.
 
     system: the message put before the others. tools: JSON objects, as the template shall write them.
     chat_template_kwargs: further variables of the template, like enable_thinking. date: what its clock says.
@@ -122,7 +122,7 @@ def _checked(
 
 
 def _file_value(path: Path) -> Any:
-    """What a JSON file holds. Raises PromptError."""
+    """Reads a JSON file. Raises PromptError."""
     try:
         return parse_json(read_regular(path, LARGEST_TOOLS_FILE).decode("utf-8-sig"))
     except OSError as error:

@@ -19,7 +19,7 @@ _PATIENCE = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ChatLimits(Limits):
-    """What one rendering may use: seconds of processor time, bytes of address space, characters of output."""
+    """Limits of one rendering: seconds of processor time, bytes of address space, characters of output."""
 
     seconds: float = 5.0
     memory_bytes: int = 1 << 30

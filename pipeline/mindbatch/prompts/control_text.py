@@ -29,11 +29,11 @@ class ControlText:
         self._tails = {text[i:] for text in self._texts for i in range(1, len(text))}
 
     def is_in(self, text: str) -> bool:
-        """Whether the text holds a control text."""
+        """True if the text holds a control text."""
         return self._starts.search(text) is not None
 
     def endangers(self, value: Any) -> bool:
-        """Whether some string of a JSON value holds a control text, or at its edge a part of one that a
+        """True if some string of a JSON value holds a control text, or at its edge a part of one that a
         template's words beside it could complete."""
         return any(
             self._starts.search(text) or self._ends_with_head(text) or self._starts_with_tail(text)

@@ -37,7 +37,7 @@ class IncrementalDetokenizer:
         return self._utf8.decode(added)
 
     def flush(self) -> str:
-        """What is left at the end of the sequence: U+FFFD for a character never completed, or nothing."""
+        """Returns the rest at the end of the sequence: U+FFFD for a character never completed, or nothing."""
         return self._utf8.decode(b"", final=True)
 
     def fork(self) -> "IncrementalDetokenizer":

@@ -55,7 +55,7 @@ def _parts(setting: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _merged(normalizer: dict[str, Any]) -> int | None:
-    """How many characters it may make one of; None if it may drop some."""
+    """Returns the most characters that a normalizer may make one of; None if it may drop some."""
     if normalizer["type"] == "Replace":
         pattern = normalizer["pattern"].get("String")
         return 1 if pattern and len(normalizer["content"]) >= len(pattern) else None
@@ -63,12 +63,12 @@ def _merged(normalizer: dict[str, Any]) -> int | None:
 
 
 def _keeps(split: dict[str, Any]) -> bool:
-    """Whether it drops nothing."""
+    """True if the split drops nothing."""
     return split["type"] in _KEEPING_SPLITS or split.get("behavior", "Removed") != "Removed"
 
 
 def _has_all_bytes(model: dict[str, Any], parts: set[str]) -> bool:
-    """Whether every byte has a token, so that none is unknown: unknown ones may be dropped or become one."""
+    """True if every byte has a token, so that none is unknown: unknown ones may be dropped or become one."""
     if model["type"] != "BPE":
         return False
     if "ByteLevel" in parts:

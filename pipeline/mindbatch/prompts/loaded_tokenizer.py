@@ -1,4 +1,4 @@
-"""What is kept of a model folder's tokenizer, however it was loaded."""
+"""Tokenizer of a model folder as the program keeps it, however it was loaded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kept(
     folder: Path,
     words: object | None = None,
 ) -> LoadedTokenizer:
-    """Of a tokenizer that has these tokens in its vocabulary, without truncation and padding.
+    """Wraps a tokenizer that has these tokens in its vocabulary, without truncation and padding.
 
     Raises:
         CheckpointError: chat_template is neither a template nor several by their names; a decoder that fails.

@@ -121,7 +121,7 @@ def _key_faults(value: object, where: str) -> list[str]:
 
 
 def _items(value: Mapping[Any, Any] | Sequence[Any]) -> list[tuple[str, Any]]:
-    """What a container holds, each with its place as error lines show it."""
+    """Lists the items of a container, each with its path as error lines show it."""
     if isinstance(value, Mapping):
         return [(f".{key}", item) for key, item in value.items()]
     return [(f"[{i}]", item) for i, item in enumerate(value)]
@@ -141,7 +141,7 @@ SHAREGPT_ROLES = {
 
 
 def is_sharegpt(value: object) -> bool:
-    """Whether the value can only be ShareGPT's form of a chat: [{"from": "human", "value": "Hi"}, ...]."""
+    """True if the value can only be ShareGPT's form of a chat: [{"from": "human", "value": "Hi"}, ...]."""
     return (
         isinstance(value, Sequence)
         and len(value) > 0

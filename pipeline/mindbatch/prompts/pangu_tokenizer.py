@@ -110,7 +110,7 @@ def _built(model: Any) -> Backend:
 
 
 def _is_in_words(piece: Any) -> bool:
-    """Whether a piece that is not NORMAL could be found inside a word, where sentencepiece has rules for it.
+    """True if a piece that is not NORMAL could be found inside a word, where sentencepiece has rules for it.
 
     jieba makes a word of each other character.
     """

@@ -101,7 +101,7 @@ def _text(token: Any) -> str | None:
 
 
 def _is_complete(backend: Backend, settings: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
-    """Whether the file has everything that the settings say, so that nothing is added to it."""
+    """True if the file has everything that the settings say, so that nothing is added to it."""
     added = backend.get_added_tokens_decoder()
     special = {token.content for token in added.values() if token.special}
     single = {text for name, text in named.items() if name != _SEVERAL}
@@ -123,7 +123,7 @@ def _pre_tokenizer(backend: Backend) -> dict[str, Any]:
 
 
 def _has_added(listed: Any, added: Mapping[int, AddedToken]) -> bool:
-    """Whether all tokens that are listed by number are in the file, with the same flags."""
+    """True if all tokens that are listed by number are in the file, with the same flags."""
     try:
         tokens = {int(number): AddedToken(**token) for number, token in listed.items()}
     except (AttributeError, TypeError, ValueError):

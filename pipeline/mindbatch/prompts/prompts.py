@@ -77,7 +77,7 @@ class PromptRows:
 
     @property
     def date(self) -> str | None:
-        """What the chat templates of all are told; None where there are none."""
+        """Date that the chat templates of all are given; None where there are none."""
         return next((prompt.date for prompt in self.prompts if prompt.date is not None), None)
 
 
@@ -161,7 +161,7 @@ def _refuse_useless(path: str | Path, errors: Sequence[RowError]) -> NoReturn:
 
 
 def may_hold_chats(prompts: object, prompts_file: str | Path | None, messages: object) -> bool:
-    """Whether some of the prompts may be conversations by themselves, and no texts."""
+    """True if some of the prompts may be conversations by themselves, and no texts."""
     if messages is not None or (prompts_file is not None and _is_json_lines(prompts_file)):
         return True
     return is_list(prompts) and any(map(is_conversation, prompts))
@@ -195,7 +195,7 @@ def _content(row: _Found, chat: bool, options: ChatOptions) -> dict[str, Any]:
 
 
 def _object_content(row: Mapping[str, Any], chat: bool, options: ChatOptions) -> dict[str, Any]:
-    """Of an object on a line of JSON; what else it holds is left out."""
+    """Reads the prompt of an object on a line of JSON; what else it holds is left out."""
     names = [name for name in _IN_JSON if row.get(name) is not None]
     if len(names) > 1:
         raise PromptError(
@@ -364,12 +364,12 @@ def usual_name(row: Mapping[str, Any]) -> str | None:
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    """Whether the value is a sequence of values and no text."""
+    """True if the value is a sequence of values and no text."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def is_conversation(value: object) -> TypeGuard[Sequence[Any]]:
-    """Whether the value can only be meant as messages: a list of nothing but mappings."""
+    """True if the value can only be meant as messages: a list of nothing but mappings."""
     return is_list(value) and len(value) > 0 and all(isinstance(item, Mapping) for item in value)
 
 

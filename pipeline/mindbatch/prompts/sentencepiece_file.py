@@ -84,7 +84,7 @@ def parsed_model(data: bytes, path: Path) -> Any:
 
 
 def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
-    """Why a model is not taken. own: what a kind of model asks for besides: setting, found, allowed."""
+    """Lists why a model is not supported. own: more checks for a kind of model: setting, found, allowed."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     pieces = [each.piece for each in model.pieces]
     wanted = [
@@ -135,12 +135,12 @@ def unigram_scores(model: Any) -> list[tuple[str, float]]:
 
 
 def lowest_score(model: Any) -> float:
-    """Of the pieces of texts, which says nothing of others."""
+    """Returns the lowest score among the pieces of texts (NORMAL); it says nothing of others."""
     return min((each.score for each in model.pieces if each.type == NORMAL), default=0.0)
 
 
 def normalization_faults(spec: Any) -> list[str]:
-    """Whether the rules of a NormalizerSpec are others than `normalized` follows."""
+    """Lists the rules of a NormalizerSpec that `normalized` does not follow."""
     if spec.name in _NORMALIZATIONS:
         return []
     return [f"normalizer_spec.name={shown(spec.name)}; allowed: {', '.join(_NORMALIZATIONS)}"]

@@ -91,14 +91,14 @@ class Tokenizer:
 
     @cached_property
     def output_start(self) -> tuple[int, ...]:
-        """What stands behind every text, for an output to follow it; nothing where BOS begins texts."""
+        """Tokens behind every text, for an output to follow it; empty where BOS begins texts."""
         bare, whole = (self.encode("a", add_special_tokens=added) for added in (False, True))
         ends = self.bos_token_id is not None and whole[-1:] == [self.bos_token_id]
         return tuple(whole[len(bare) :]) if ends else ()
 
     @cached_property
     def _text_start(self) -> list[int]:
-        """What stands before every text, often BOS."""
+        """Tokens before every text, often BOS."""
         bare, whole = (self._encode_text("a", added, False).ids for added in (False, True))
         places = range(len(whole) - len(bare) + 1)
         return whole[: next((i for i in places if whole[i : i + len(bare)] == bare), 0)]

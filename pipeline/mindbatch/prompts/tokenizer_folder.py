@@ -1,4 +1,4 @@
-"""Which files of a model folder its tokenizer is made of, and a copy that holds these and nothing else.
+"""Files of a model folder that its tokenizer is made of, and a copy that holds these and nothing else.
 
 transformers takes file names, and addresses, from tokenizer_config.json and special_tokens_map.json. It is
 given a folder of our own: files that were opened and checked here, and of the settings only known ones.
@@ -161,7 +161,7 @@ def _encoded(content: Mapping[str, Any], known: frozenset[str] | None, path: Pat
 
 
 def drop_unknown_flags(path: Path) -> None:
-    """Of the added tokens in a tokenizer.json, if there is one: their names would be printed."""
+    """Drops unknown flags of the added tokens in a tokenizer.json, if any: their names would be printed."""
     try:
         content = json.loads(path.read_bytes())
         tokens = content["added_tokens"]
@@ -204,5 +204,5 @@ def _template_names(folder: Path) -> list[str]:
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """What an error says, cut to one short line."""
+    """Cuts the text of an error to one short line."""
     return " ".join(str(error).split())[:limit] or type(error).__name__

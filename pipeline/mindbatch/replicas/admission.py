@@ -1,4 +1,4 @@
-"""Which processes may take part in a job, what each is told: the same versions and folders, enough memory."""
+"""Admission of processes to a job: equal versions and folders, enough memory; and what each is told."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RankAdmission:
         self._check_memory = check_memory
 
     def job(self, rank: int, hello: Mapping[str, Any]) -> dict[str, Any]:
-        """What a rank is told that has said hello.
+        """Admits the rank that has said hello, and returns what it is told.
 
         Raises:
             MindBatchError: it has other versions.

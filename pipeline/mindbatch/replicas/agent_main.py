@@ -1,4 +1,4 @@
-"""What msrun and mpirun start for each rank: an agent that serves that rank alone."""
+"""Program that msrun and mpirun start for each rank: an agent that serves that rank alone."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from mindbatch.errors import PromptError
 
 @dataclass(slots=True)
 class _Extent:
-    """How much of one sample there is."""
+    """Length of one sample so far, and if it has ended."""
 
     tokens: int = 0
     characters: int = 0
@@ -43,7 +43,7 @@ class Asked:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be what ended a process."""
+        """True if the request may be what ended a process."""
         return bool(self.ended_workers)
 
     def begin_again(self) -> None:
@@ -52,7 +52,7 @@ class Asked:
         self._brought.clear()
 
     def unseen(self, event: StreamEvent) -> StreamEvent | None:
-        """What its caller has not seen of an event: what is computed again comes out the same."""
+        """Cuts an event to what its caller has not seen, if anything: recomputed output is the same."""
         seen = self._seen.setdefault(event.index, _Extent())
         brought = self._brought.setdefault(event.index, _Extent())
         brought.tokens += len(event.token_ids)

@@ -1,4 +1,4 @@
-"""Which replica gets which request: a queue for all, dealt as replicas have room, and dealt again."""
+"""Deals requests to replicas: one queue for all, dealt as replicas have capacity, and dealt again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Dealing:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
+        """True if any request is unfinished."""
         return bool(self.num_waiting) or any(replica.dealt for replica in self._replicas)
 
     @property
@@ -86,7 +86,7 @@ class Dealing:
         return dropped
 
     def take(self, replica: Replica, found: StepResult) -> StepResult:
-        """What a step of a replica has brought for callers; nothing of requests that were dropped."""
+        """Returns what a replica's step brings to callers; nothing of requests that were dropped."""
         seen = (
             replica.dealt[event.key].unseen(event) for event in found.events if event.key in replica.dealt
         )

@@ -1,4 +1,4 @@
-"""What would be started on which node, in words that a shell takes; the key of the job is hidden."""
+"""Commands that would be started on each node, as a shell takes them; the key of the job is hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower does: it computes its part of each step that its leader tells it of."""
+"""Follower of a replica: computes its part of each step that its leader sends."""
 
 from __future__ import annotations
 

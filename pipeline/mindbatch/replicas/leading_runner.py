@@ -15,7 +15,7 @@ from mindbatch.replicas.token_digest import COMPARED_STEPS, TokenDigest
 
 
 class RankRunner(Protocol):
-    """What computes one rank's part of a step; `ModelRunner` does."""
+    """Runner of one rank's part of a step; `ModelRunner` is one."""
 
     vocab_size: int
 

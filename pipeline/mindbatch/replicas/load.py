@@ -109,7 +109,7 @@ def load_replicas(
 
 
 def set_up_job(config: ModelTaskConfig) -> JobSetup:
-    """How the processes of a configuration are to be started; errors: see `set_up`."""
+    """Resolves how the processes of a configuration are to be started; errors: see `set_up`."""
     job = set_up(config.launch, topology_of(config.parallel), os.environ)
     return replace(job, joins_mpi=joins_mpi(job, config.model, config.runtime))
 
@@ -213,7 +213,7 @@ def topology_of(parallel: ParallelConfig) -> Topology:
 
 
 def node_logs(config: ModelTaskConfig, owner: object, folder: Path | None = None) -> NodeLogs:
-    """Where the processes of this node print to: launch.log_dir, `folder`, or one that goes with its owner.
+    """Chooses this node's log folder: launch.log_dir, `folder`, or a temporary one that goes with its owner.
 
     Raises:
         ConfigError: launch.log_dir cannot be made.

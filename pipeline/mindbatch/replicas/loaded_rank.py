@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # MindSpore
 
 @dataclass(frozen=True)
 class LoadedRank:
-    """What one rank has loaded. topology: of its replica alone. rank: local to it."""
+    """Engine setup and runners of one loaded rank. topology: of its replica alone. rank: local to it."""
 
     topology: Topology
     rank: int
@@ -38,7 +38,7 @@ class LoadedRank:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this rank runs the engine."""
+        """True if this rank runs the engine."""
         return self.rank == self.topology.leader_of(0)
 
     @property
@@ -69,7 +69,7 @@ class LoadedRank:
         return LeadingRunner(self.runners.model, followers), assistant
 
     def follower(self, leader: MessageConnection) -> Follower:
-        """What obeys the leader of the replica."""
+        """Builds the follower that takes its steps from the leader of the replica."""
         return Follower(leader, [each for each in self.runners if each is not None])
 
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a replica meet: in memory that they share, through MPI, or in a MindSpore world."""
+"""Rendezvous of a replica's ranks: in memory that they share, through MPI, or in a MindSpore world."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mindbatch.launch.preflight import JobSetup
 
 
 def shares_memory(setup: JobSetup) -> bool:
-    """Whether the ranks of each replica are on one host."""
+    """True if the ranks of each replica are on one host."""
     layout = setup.place.layout
     has_whole_replicas = layout.local_size % layout.topology.replica_size == 0
     return setup.is_on_one_host or (setup.launcher != "ray" and has_whole_replicas)
 
 
 def needs_world(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:
-    """Whether the ranks of each replica must form a MindSpore world, which takes seconds.
+    """True if the ranks of each replica must form a MindSpore world, which takes seconds.
 
     The C++ kernels of a CPU need none: those do all that ranks do together. MindFormers' networks ask
     MindSpore for their groups, whatever computes.
@@ -29,7 +29,7 @@ def needs_world(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> 
 
 
 def joins_mpi(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:
-    """Whether ranks of a replica on several hosts meet through MPI: mpirun has started a copy for each."""
+    """True if ranks of a replica on several hosts join through MPI: mpirun has started a copy for each."""
     if shares_memory(setup) or needs_world(setup, model, runtime):
         return False
     copy, place = setup.copy, setup.place

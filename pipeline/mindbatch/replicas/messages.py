@@ -1,4 +1,4 @@
-"""What the messages of a job hold: requests, what steps bring, statistics, and how a process fails."""
+"""Contents of a job's messages: requests, step results, statistics, and how a process fails."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _request_fields(request: Request) -> dict[str, Any]:
 
 
 def result_fields(result: StepResult) -> dict[str, Any]:
-    """What a step has brought; the prompts of its outputs are left out."""
+    """Packs a step's result; the prompts of its outputs are left out."""
     return {
         "events": [
             (event.key, event.index, event.text, event.token_ids, event.finish_reason)
@@ -70,7 +70,7 @@ def result_fields(result: StepResult) -> dict[str, Any]:
 
 
 def result_of(fields: Mapping[str, Any]) -> StepResult:
-    """What a step has brought; each output's prompt is missing."""
+    """Unpacks a step's result; each output's prompt is missing."""
     events = [
         StreamEvent(key, index, text, tuple(token_ids), reason)
         for key, index, text, token_ids, reason in fields["events"]
@@ -124,7 +124,7 @@ def statistics_of(fields: Mapping[str, Any]) -> EngineStatistics:
 
 
 def failure_fields(error: BaseException) -> dict[str, Any]:
-    """What ended a process, as the user is to read it."""
+    """Packs the error that ended a process, as the user is to read it."""
     if isinstance(error, MindBatchError):
         kinds: Iterable[type] = (kind for kind in type(error).__mro__ if kind.__name__ in _ERRORS)
         return {"error": next(iter(kinds)).__name__, "faults": error.faults}

@@ -1,4 +1,4 @@
-"""What `mindbatch` does on a node other than the first: it serves the front, and has no rows of its own."""
+"""`mindbatch` on a node other than the first: it serves the front, and has no rows of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the ranks of one replica find each other: the leader listens, the front passes its address on."""
+"""Rendezvous of one replica's ranks: the leader listens, the front passes its address on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a job run, by role."""
+"""Commands that the processes of a job run, by role."""
 
 from __future__ import annotations
 

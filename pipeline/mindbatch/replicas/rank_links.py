@@ -65,7 +65,7 @@ class RankLinks:
 
     @property
     def address(self) -> Address:
-        """Where ranks are to connect."""
+        """Address for ranks to connect to."""
         return self._listener.address
 
     def next(self, seconds: float) -> Arrival | None:

@@ -1,4 +1,4 @@
-"""What a rank process does: it says who it is, loads its part of the model, and computes."""
+"""Rank process: it says who it is, loads its part of the model, and computes."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class RemoteEngine:
         self._dealing.add(request)
 
     def step(self) -> StepResult:
-        """What replicas have brought, waited for a moment.
+        """Collects what replicas have brought, waiting for a moment.
 
         Raises:
             RankError: a rank has ended, failed or hangs, and may not be started again. What was finished

@@ -1,4 +1,4 @@
-"""What the front knows of one replica: its ranks, how far they are, and the requests that it has."""
+"""State of one replica as the front knows it: its ranks, how far they are, and its requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Replica:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all of its ranks have loaded their part of the model."""
+        """True if all of its ranks have loaded their part of the model."""
         return not self.waiting_for
 
     @property
@@ -46,7 +46,7 @@ class Replica:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether its requests may have ended a process: then it gets no others."""
+        """True if its requests may have ended a process: then it gets no others."""
         return any(asked.is_suspect for asked in self.dealt.values())
 
     def begin_again(self) -> list[Asked]:

@@ -39,7 +39,7 @@ MOST_SECONDS_APART = 1800.0
 
 
 def digest_of(request: Request) -> str:
-    """Of all that decides what a request brings."""
+    """Hashes everything that decides the result of a request."""
     fields, [prompt] = request_parts([request])
     said = json.dumps([fields, prompt.tolist()], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
@@ -79,7 +79,7 @@ class SharingEngine:
         self._untold.append((request.key, digest_of(request)))
 
     def step(self) -> StepResult:
-        """What a step has brought.
+        """Runs a step and shares its result with the copies.
 
         Raises:
             MindBatchError: a copy has left; or what the check or `RemoteEngine.step` raises.
@@ -184,7 +184,7 @@ class FollowingEngine:
         self._compare()
 
     def step(self) -> StepResult:
-        """What rank 0's next step has brought, waited for a moment.
+        """Receives the result of rank 0's next step, waiting for a moment.
 
         Raises:
             MindBatchError: what rank 0's has raised; or it has made other calls, or none for too long.
@@ -233,7 +233,7 @@ class FollowingEngine:
                 self._fail(f"request {int(key) + 1} of this process is not that of rank 0: {SAME_CALLS}")
 
     def _part_of(self, result: StepResult) -> StepResult:
-        """What is for requests that were made here; what is for those to come is kept for them."""
+        """Selects the part for requests that were made here; that for requests to come is kept for them."""
         mine = StepResult([], [])
         for event in result.events:
             if event.key in self._asked:

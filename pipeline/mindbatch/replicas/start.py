@@ -35,7 +35,7 @@ _TICK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class NodeLogs:
-    """Where the processes of this node print to.
+    """Log settings of this node's processes.
 
     folder: it exists. shown: show their output as it comes, too.
     """
@@ -49,7 +49,7 @@ Commands = Mapping[str, Sequence[str]]
 
 
 def job_plan(setup: JobSetup, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
-    """What the processes are told.
+    """Builds the plan that the processes are started by.
 
     front: where the coordinating process listens. has_worlds: see `meeting_place.needs_world`.
     """

@@ -1,4 +1,4 @@
-"""What a leader tells its followers of each step, and what they answer."""
+"""Messages of a step: what a leader sends to its followers, and what they answer."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _OF_THE_OPERATOR = ("signal 1", "signal 2", "signal 15")  # SIGHUP, SIGINT, SIGT
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a replica cannot go on.
+    """Reason why a replica cannot go on.
 
     reason: one line. details: the last lines of ranks, each after its rank.
     may_be_a_row: whether what it computed may be the cause.
@@ -105,7 +105,7 @@ class Supervision:
         self._failed.setdefault(rank, (self._clock(), faults))
 
     def check(self) -> list[Failure]:
-        """What has failed since this was asked last, once for each replica; looks now and then only."""
+        """Lists the failures since the last call, one for each replica; looks every CHECK_SECONDS only."""
         now = self._clock()
         if now < self._next_check:
             return []
@@ -142,7 +142,7 @@ class Supervision:
                 yield self._failure_of([rank], f"rank {rank}: its connection has ended", may_be_a_row=False)
 
     def _failures_of_failed(self, now: float) -> Iterable[Failure]:
-        """What ranks have said, the first of a replica, unless the end of another one explains it."""
+        """Yields the failures that ranks have reported, unless another rank's end explains them."""
         for rank, (since, faults) in self._failed.items():
             replica = self._replica_of(rank)
             others = [each for each in self._topology.ranks_of(replica) if each not in self._failed]
@@ -167,7 +167,7 @@ class Supervision:
             yield self._failure_of(hung.ranks, reason, may_be_a_row=may_be_a_row)
 
     def _state(self, rank: int, now: float) -> ProcessState | None:
-        """Of a process of this machine the kernel knows; of another's, what it has said a moment ago."""
+        """Reads a process's state from the kernel; of another machine's, what it reported a moment ago."""
         process = self._process_of(rank)
         if process is not None:
             return self._state_of(process)
@@ -195,7 +195,7 @@ class Supervision:
 
 
 def _is_a_cause(ended: EndedRank) -> bool:
-    """Whether neither what it has said nor another rank's end explains it."""
+    """True if neither what the rank has said nor another rank's end explains this end."""
     return ended.is_lost or ended.how.startswith("signal")
 
 

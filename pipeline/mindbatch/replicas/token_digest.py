@@ -13,7 +13,7 @@ COMPARED_STEPS = 16
 
 
 class TokenDigest:
-    """Of the likeliest token of each row of logits since it was compared last."""
+    """Digest of the likeliest token of each row of logits since the last comparison."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()

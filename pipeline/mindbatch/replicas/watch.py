@@ -62,8 +62,8 @@ class _Watched:
         return self.doing == "waiting"
 
     def gets_on(self, state: ProcessState | None) -> bool:
-        """Whether those that wait for it to come may hope; of another machine's no more is known than that it
-        is heard."""
+        """True if it makes progress that others may wait for; of another machine's no more is known than
+        that it is heard."""
         if self.doing == "loading":
             return state == "running" or (state is None and not self.is_late)
         return self.doing == "compiling" or state == "running"
@@ -112,7 +112,7 @@ class Watch:
             self._ranks[rank].hear(doing, step)
 
     def is_late(self, rank: int) -> bool:
-        """Whether a rank has not been heard from for a while."""
+        """True if a rank has not been heard from for a while."""
         return rank in self._ranks and self._ranks[rank].is_late
 
     @property
@@ -168,10 +168,10 @@ class Watch:
 
 
 def _stands(rank: _Watched, seconds: float) -> bool:
-    """Whether a step, or waiting, has lasted so long although nothing computed."""
+    """True if a step, or waiting, has lasted so long although nothing computed."""
     return rank.doing in ("step", "waiting") and rank.standing_not_running >= seconds
 
 
 def _may_stand(rank: _Watched) -> bool:
-    """Whether one has to look whether it stands. Those that somebody waits for are believed until then."""
+    """True if a look must tell whether it hangs. Ranks that others wait for are believed until then."""
     return (rank.waits and rank.standing >= LATE) or _stands(rank, LATE)

@@ -73,7 +73,7 @@ class BatchConfig(ModelTaskConfig):
         return faults
 
     def folder_fault(self, path: Path) -> str | None:
-        """Why `output.dir` cannot be used."""
+        """Explains why `output.dir` cannot be used; None if it can."""
         return run_folder_fault(path)
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
@@ -98,7 +98,7 @@ def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]
 
 
 def _adapter_faults(config: BatchConfig) -> Iterator[str]:
-    """What rows cannot ask for, or results cannot hold, where there are adapters."""
+    """Yields the errors of adapters: what rows cannot ask for, or results cannot hold."""
     column, has_adapters = config.data.adapter_column, bool(config.lora.adapters)
     if column is not None and not has_adapters:
         yield f"data.adapter_column={shown(column)}: has no effect without lora.adapters; remove it"

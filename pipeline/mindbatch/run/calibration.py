@@ -43,7 +43,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a few rows took.
+    """Measurements of a few rows.
 
     steps: seconds of each, and what it did.
     lengths: generated tokens of each sequence that ended; unfinished: of those that had not ended yet.

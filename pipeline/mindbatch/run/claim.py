@@ -117,7 +117,7 @@ def opened_ledger(
 
 
 def _undated(folder: RunFolder, record: RunRecord, index: RowIndex) -> Iterator[str]:
-    """What is to be said of a run whose chats go on, and that was begun before dates were written down."""
+    """Yields a notice for a run whose chats go on, and that was begun before dates were written down."""
     if record.date is not None:
         return
     first = next(index.pending(), None)

@@ -1,4 +1,4 @@
-"""What rows were computed with, as far as it decides their last bits: for the ledger, told on a resume."""
+"""Settings that decide the last bits of results: kept in the ledger, reported on a resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAME_BITS = {"avx512_vnni": "avx512", "avx512_bf16": "avx512"}
 
 
 def computed_with(config: ModelTaskConfig, kernels: str) -> ComputedWith:
-    """What a session computes with. kernels: see `LLM.kernels`."""
+    """Collects these settings of a session. kernels: see `LLM.kernels`."""
     device = config.runtime.device_target
     return {
         "device_target": device,
@@ -40,7 +40,7 @@ def _adding_alike(kind: ComputedWith) -> str:
 
 
 def results_by_kind(index: RowIndex, ledger: Ledger) -> list[tuple[ComputedWith | None, int]]:
-    """How many results were computed with what; None where that was not written down."""
+    """Counts the results by what they were computed with; None where that was not written down."""
     found: dict[str, tuple[ComputedWith | None, int]] = {}
     for part, count in index.results_by_part().items():
         kind = ledger.part_computed_with(part)

@@ -25,7 +25,7 @@ PROMPT_STAGE = "prompt"
 
 
 class Generator(Protocol):
-    """What runs rows: an `LLM`, or a stand-in for it."""
+    """Runner of rows: an `LLM`, or a stand-in for it."""
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Steps[StepResult, None, None]:
         """See `LLM.steps`."""
@@ -51,7 +51,7 @@ class Generator(Protocol):
 
 
 class _Asked(NamedTuple):
-    """What must be remembered of a row while it runs."""
+    """Source and digest of a row while it runs."""
 
     source: str
     digest: str
@@ -130,12 +130,12 @@ def _record(output: RequestOutput, asked: _Asked, index: RowIndex, ledger: Ledge
 
 
 def entry_of(output: RequestOutput, source: str, digest: str) -> Entry:
-    """What the ledger keeps of a finished row."""
+    """Builds the ledger entry of a finished row."""
     return Entry(output.key, digest, *outcome_of(output, source))
 
 
 def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]]:
-    """What has become of a row. Nothing in it depends on when or with what it was computed."""
+    """Returns kind and content of a row's result. Neither depends on when or with what it was computed."""
     if output.error is not None:
         reason = without_hidden(output.error.removeprefix(f"{source}: "))
         return "error", {"stage": PROMPT_STAGE, "reason": reason}

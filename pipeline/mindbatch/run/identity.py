@@ -1,4 +1,4 @@
-"""What a run's results depend on besides the row itself: the fields of its fingerprint."""
+"""Fields of a run's fingerprint: all that its results depend on besides the row itself."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _provider(model: ModelConfig) -> dict[str, str]:
 
 
 def _quantization(model: ModelConfig, device_target: str) -> dict[str, str]:
-    """Of weights and cache. Nothing where there is none: as in the runs from before it could be asked."""
+    """Lists quantization of weights and cache; empty without, as in runs from before it could be asked."""
     found = {} if model.quantization is None else {"model.quantization": model.quantization}
     cache = rounded_cache(model, device_target)
     return found if cache is None else {**found, "model.cache_dtype": cache}
@@ -182,7 +182,7 @@ def _weights(
 def _assistant_digest(
     model: ModelConfig, topology: Topology, digest_file: Callable[[Path], str]
 ) -> str | None:
-    """Of the model that drafts tokens: what is sampled has the same distribution, but not the same draws."""
+    """Digests the model that drafts tokens: samples have the same distribution, but not the same draws."""
     if model.assistant is None:
         return None
     slices = Topology(1, topology.model_parallel)  # its layers are never divided

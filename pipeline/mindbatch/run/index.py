@@ -40,7 +40,7 @@ CREATE TABLE rows (
 
 
 class Standing(NamedTuple):
-    """How an index stands to a ledger.
+    """Differences between an index and a ledger.
 
     changed: rows whose result is there, but for another content, or that cannot be read any more:
         (key, source), the first few.
@@ -139,7 +139,7 @@ class RowIndex:
         return self._number("SELECT count(*) FROM rows WHERE row IS NOT NULL AND kind IS ?", (kind,))
 
     def results_by_part(self) -> dict[int, int]:
-        """How many rows have their result in each part of the ledger, by its number."""
+        """Counts the rows that have their result in each part of the ledger, by the part's number."""
         return dict(self._rows("SELECT part, count(*) FROM rows WHERE kind = 'result' GROUP BY part"))
 
     @property

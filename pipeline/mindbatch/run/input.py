@@ -1,4 +1,4 @@
-"""Where a run's data comes from; standard input is kept in the run's folder, so that it can be resumed."""
+"""Source of a run's data; standard input is kept in the run's folder, so that the run can be resumed."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def _counts(index: RowIndex) -> RowCounts:
 
 
 def _progress(index: RowIndex, results: str = "") -> str:
-    """How many rows are done; and in which file their results are, once it is written."""
+    """Formats how many rows are done; and in which file their results are, once it is written."""
     rows = _counts(index)
     written = f" ({results})" if results and rows.done else ""
     failed = f", {rows.failed:,} failed (errors.jsonl)" if rows.failed else ""

@@ -46,7 +46,7 @@ def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
 
 
 def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry | None, ComputedWith | None]:
-    """What the ledger says last of a row, and with what it was computed."""
+    """Reads the last entry of a row in the ledger, and with what it was computed."""
     with Ledger(folder, record.fingerprint) as ledger:
         places = [found.place for found in ledger.recover() if found.key == key]
         if not places:

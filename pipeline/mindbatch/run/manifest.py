@@ -102,7 +102,7 @@ def write_manifest(
 
 
 def _digests(fields: Mapping[str, Any]) -> dict[str, str | None]:
-    """Of what the results were made from; a chat template is one of the tokenizer's files."""
+    """Lists the digests of what results were made from; a chat template is one of the tokenizer's files."""
     template = fields.get(_TEMPLATE)
     digest = None if template is None else f"xxh3-128:{xxhash.xxh3_128_hexdigest(template.encode())}"
     adapters = {name: value for name, value in fields.items() if name.startswith(ADAPTERS)}
@@ -115,7 +115,7 @@ def now() -> str:
 
 
 def status_of(folder: RunFolder) -> str | None:
-    """What the manifest says of the run; None when there is none to be read."""
+    """Reads the status of the run; None if there is no manifest to be read."""
     status = _read(folder).get("status")
     return status if isinstance(status, str) else None
 

@@ -154,7 +154,7 @@ class MetricsLog(Closing):
 
 
 def _ends_whole(path: Path) -> bool:
-    """Whether a file of lines is empty or ends with a whole line."""
+    """True if a file of lines is empty or ends with a whole line."""
     with open(open_regular(path), "rb") as file:
         if file.seek(0, 2) == 0:
             return True

@@ -60,7 +60,7 @@ class Monitor:
             yield on_step
 
     def session(self) -> Session:
-        """What this session has done until now."""
+        """Summarizes this session until now."""
         found = self._statistics
         return Session(
             started=self._started,

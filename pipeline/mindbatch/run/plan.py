@@ -1,4 +1,4 @@
-"""What a run over a dataset would need: its rows and tokens, the memory for them, and the time."""
+"""Requirements of a run over a dataset: its rows and tokens, the memory for them, and the time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class Lengths:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return self._counts.total()
 
     @property
@@ -118,7 +117,7 @@ def count_rows(index: RowIndex, check: RowCheck) -> RowTotals:
 
 @dataclass(frozen=True)
 class Fit:
-    """How many sequences of one length the cache holds at the same time."""
+    """Number of sequences of one length that the cache holds at the same time."""
 
     tokens: int
     sequences: int
@@ -126,7 +125,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """How long the rows would take.
+    """Estimated time that the rows take.
 
     seconds: from the command's start to its end; without starting up where the rate was given.
     startup_seconds, compile_seconds: of those, until the model is loaded, and what the first step of each
@@ -147,13 +146,13 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What the ranks of a job hold. demand_at: of ranks at such places, on one machine."""
+    """Memory demand of a job's ranks. demand_at: of ranks at such places, on one machine."""
 
     topology: Topology
     demand_at: Callable[[Sequence[RankPlace]], MemoryDemand]
 
     def demand(self, ranks: Iterable[int]) -> MemoryDemand:
-        """Of these ranks together."""
+        """Computes the demand of these ranks together."""
         return self.demand_at([self.topology.coordinates(rank) for rank in ranks])
 
     def stages(self) -> Iterator[tuple[range, MemoryDemand]]:
@@ -183,7 +182,7 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `mindbatch plan` tells."""
+    """Report of `mindbatch plan`."""
 
     rows: RowTotals
     setup: EngineSetup
@@ -202,18 +201,18 @@ class Plan:
         return "" if self.num_batches == 1 else f" of each of {self.num_batches} batches"
 
     def fit(self, tokens: int) -> Fit:
-        """How many sequences of that many tokens fit at once, of one batch."""
+        """Counts the sequences of that many tokens that the cache of one batch holds at once."""
         settings = self.setup.settings
         return Fit(tokens, settings.num_blocks // max(1, settings.blocks_for(tokens)))
 
     @property
     def typical(self) -> Fit:
-        """Of the median sequence."""
+        """Fit of the median sequence."""
         return self.fit(self.rows.sequences.quantile(0.5))
 
     @property
     def longest(self) -> Fit:
-        """Of the longest sequence."""
+        """Fit of the longest sequence."""
         return self.fit(self.rows.sequences.longest)
 
     def as_json(self) -> dict[str, Any]:

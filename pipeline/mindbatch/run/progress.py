@@ -77,7 +77,7 @@ def status_line(snapshot: Snapshot, rates: Rates, left: float | None) -> str:
 
 
 def engine_line(snapshot: Snapshot, rates: Rates) -> str:
-    """How fast the engine is, and what it holds."""
+    """Formats the speed and the load of the engine."""
     return (
         f"prompt {rates.prompt_tokens:.0f} tokens/s, generated {rates.generated_tokens:.0f} tokens/s, "
         f"{snapshot.running} running, {snapshot.waiting} waiting, "
@@ -86,7 +86,7 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
-    """What this session has run between its first and its last snapshot; what failed is counted elsewhere."""
+    """Summarizes a session between its first and its last snapshot; what failed is counted elsewhere."""
     seconds = max(last.seconds - first.seconds, 1e-9)
     rows = f"{counted(last.rows_ended - first.rows_ended, 'row')} run"
     prompts = f"{counted(last.prompt_tokens, 'prompt token')} ({last.prefix_hits:.0%} found in the cache)"

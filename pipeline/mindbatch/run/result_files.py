@@ -29,7 +29,7 @@ def result_format(asked: str, is_openai: bool) -> str:
 
 
 def output_options(config: BatchConfig, record: RunRecord, token_bytes: TokenBytes | None) -> OutputOptions:
-    """What the files hold; all of it follows from the configuration and the run record."""
+    """Derives the contents of the files, from the configuration and the run record alone."""
     return OutputOptions(
         prompt=config.output.prompt,
         token_ids=config.output.token_ids,

@@ -1,4 +1,4 @@
-"""Whether rows can be run and how many tokens they have, as the engine will judge it; none is run."""
+"""Checks rows and counts their tokens as the engine will judge them; none is run."""
 
 from __future__ import annotations
 

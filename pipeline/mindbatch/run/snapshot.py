@@ -1,4 +1,4 @@
-"""What a run has done by one moment, and the rates between such moments."""
+"""Totals of a run at one moment, and the rates between such moments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a run is: tokens and rows per second."""
+    """Speed of a run: tokens and rows per second."""
 
     prompt_tokens: float = 0.0
     generated_tokens: float = 0.0

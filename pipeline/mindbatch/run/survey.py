@@ -17,7 +17,7 @@ _MOST_REASONS = 3
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows are wanted: those of some keys, in a shuffled order, without the first few, up to a limit.
+    """Selected rows: those of some keys, in a shuffled order, without the first few, up to a limit.
 
     keys: None takes all. shuffle_seed: None keeps the order of the data. max_errors: of the rows that are
     wanted; None is no limit.
@@ -37,7 +37,7 @@ class Selection:
         return self.skip + self.limit
 
     def surely_has(self, position: int) -> bool:
-        """Whether a row that is read, and has a wanted key, is chosen whatever else there is."""
+        """True if a row that is read, and has a wanted key, is chosen whatever else there is."""
         if self.shuffle_seed is None and self.keys is None:
             return position >= self.skip
         return self.skip == 0 and self.limit is None
@@ -84,7 +84,7 @@ def survey(
 
 
 def too_many_errors(most: int, last: str) -> str:
-    """Why a job ends. last: where the row is that is one too many, and why it is one."""
+    """Formats the error that ends a job. last: where the row is that is one too many, and why it is one."""
     return (
         f"data.max_errors={most}: more rows than that are errors ({last}); give a larger number, or null for "
         "no limit"
@@ -100,7 +100,7 @@ def _records(dataset: Dataset, selection: Selection) -> Iterator[tuple[int, Reco
 
 
 def _refuse_hopeless(index: RowIndex, dataset: Dataset, *, is_empty: bool) -> None:
-    """Where no row can be used for the way in which prompts are asked for, that is what is wrong."""
+    """Refuses data without a usable row: then it is the way in which prompts are asked for that is wrong."""
     name = ", ".join(map(str, dataset.files[:_MOST_REASONS]))
     if is_empty:
         raise ConfigError(f"data.path: {name}: holds no row")

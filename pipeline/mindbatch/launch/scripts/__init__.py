@@ -1,1 +1,1 @@
-"""What is behind run_dist_gen.sh and msrun_launcher.sh: MindFormers' arguments, taken literally."""
+"""Implementation of run_dist_gen.sh and msrun_launcher.sh: MindFormers' arguments, taken literally."""

@@ -78,7 +78,7 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
 def _placement(
     path: Path, devices: str, size: str, visible: str | None, faults: list[str]
 ) -> Placement | None:
-    """Which ranks are here; None where something is at fault."""
+    """Finds the ranks of this machine; adds to `faults` and returns None if something is invalid."""
     num_faults = len(faults)
     num_ranks = _rank_size(size, faults)
     numbers = _numbers(devices, num_ranks, faults)
@@ -164,7 +164,7 @@ def _as_hccl_reads_it(path: Path, table: RankTable) -> Path:
 
 
 def _launch_values(path: Path, placement: Placement) -> dict[str, str | int]:
-    """What a program of ours is told of the job."""
+    """Builds the `launch` values for a program of ours."""
     values: dict[str, str | int] = {
         "launcher": "rank_table",
         "rank_table": str(path),

@@ -1,4 +1,4 @@
-"""How both scripts run: arguments and environment to a job, faults and interrupts to exit codes."""
+"""Entry of both scripts: arguments and environment to a job, errors and interrupts to exit codes."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run: a program of ours that starts its ranks itself, or another with its processes.
+    """Program to run: one of ours, which starts its ranks itself, or another with its processes.
 
     variables: for the program of ours. notes: for the screen, beforehand.
     """

@@ -37,7 +37,7 @@ class Order:
 
     @property
     def starts_its_ranks(self) -> bool:
-        """Whether it is to be run once, whatever the number of ranks."""
+        """True if it is to be run once, whatever the number of ranks."""
         return self.kind != "other"
 
     def beginning_with(self, *further: str) -> "Order":
@@ -87,7 +87,7 @@ def _python(name: str) -> str:
 
 
 def _is_generate_custom(word: str) -> bool:
-    """Whether it is MindBatch's tool of this name, or a copy of that."""
+    """True if `word` is the path of MindBatch's tools/generate_custom.py, or of a copy of it."""
     try:
         return Path(word).name == _GENERATE_CUSTOM.name and filecmp.cmp(word, _GENERATE_CUSTOM, shallow=False)
     except (OSError, ValueError):  # no such file, or no name of one

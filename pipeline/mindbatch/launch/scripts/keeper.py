@@ -69,7 +69,7 @@ def _wait(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _reap_strangers(program: int) -> None:
-    """Of the children that have ended, those that the program has left to the keeper."""
+    """Reaps the ended children that the program has left to the keeper."""
     for child in children_of(os.getpid()):
         if child != program:
             with suppress(ChildProcessError):

@@ -140,7 +140,7 @@ def read_settings(given: Mapping[str, str]) -> Settings:
 
 
 def _node_faults(settings: Settings) -> list[str]:
-    """Whether the workers fill their nodes, and this is one of these."""
+    """Lists the errors where workers do not fill their nodes, or this node is none of these."""
     workers, local, node = settings.workers, settings.local_workers, settings.node
     if workers % local:
         return [f"LOCAL_WORKER {local}: {workers} workers cannot be dealt to nodes of {local}"]
@@ -206,7 +206,7 @@ def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> Pr
 
 
 def _launch_values(given: Mapping[str, str], settings: Settings) -> dict[str, str | int]:
-    """What a program of ours is told of the job."""
+    """Builds the `launch` values for a program of ours."""
     values: dict[str, str | int] = {
         "worker_num": settings.workers,
         "log_dir": str(Path.cwd() / settings.logs),

@@ -95,7 +95,7 @@ def _first_failure(
 
 
 def _wait_for_an_end(supervisor: Supervisor, seconds: float | None) -> bool:
-    """Whether a process has ended before the time was up; None is for ever."""
+    """Waits for a process to end, for ever if `seconds` is None; True if one has ended in time."""
     found = select.poll()
     descriptors = []
     try:

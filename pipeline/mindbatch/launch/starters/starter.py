@@ -1,4 +1,4 @@
-"""What a launcher is: the program that starts agents for a node's ranks; none where mindbatch does it."""
+"""Launcher: the program that starts agents for a node's ranks; none where mindbatch does it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Starter(Protocol):
     """One launcher."""
 
     def faults(self) -> Iterator[str]:
-        """Why it cannot be used on this machine."""
+        """Yields the reasons why it cannot be used on this machine."""
         ...
 
     def program(self, place: NodePlace, agent: Sequence[str]) -> Program | None:

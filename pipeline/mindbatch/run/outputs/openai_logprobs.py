@@ -13,7 +13,7 @@ UNLIKELY = -9999.0
 
 
 class TokenName(NamedTuple):
-    """How a token is called.
+    """Text that a token is called by, and its bytes.
 
     bytes: what it adds to a text; None where that is not known.
     is_part: it ends within a character, and the name shows its bytes like \\xe4\\xbb.

@@ -95,7 +95,7 @@ class _Sink(io.RawIOBase):
 
 
 def _column_type(kinds: set[type]) -> pa.DataType | None:
-    """What a column of the data is where its values have one type; None where it must be JSON."""
+    """Chooses the type of a column of the data if its values have one type; None where it must be JSON."""
     if not kinds:
         return pa.string()
     if kinds == {int, float}:

@@ -30,7 +30,7 @@ class FinishedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """What the files hold.
+    """Contents of the result files.
 
     prompt, token_ids: write the prompt, and the tokens of each generation.
     columns: of the data, written beside the results.
