@@ -61,7 +61,7 @@ class EngineCalls:
 
     @property
     def has_work(self) -> bool:
-        """Whether any call has unfinished requests."""
+        """True if any call has unfinished requests."""
         return self._engine is not None and self._engine.has_work
 
     def add(self, requests: Iterable[Request], inbox: Inbox) -> list[RequestOutput]:
@@ -182,7 +182,7 @@ class Call:
         return refused + failures
 
     def next(self) -> StepResult:
-        """What a step has brought, which may be nothing; computes one if nothing is there yet.
+        """Result of a step, which may be empty; computes one if none is waiting.
 
         Raises:
             MindBatchError: the engine was closed, or a step failed that another caller computed.

@@ -100,7 +100,7 @@ class VirtualEngines:
 
 
 def _without(result: StepResult, keys: Set[str] | None) -> StepResult:
-    """What concerns other requests."""
+    """Leaves out the requests of these keys."""
     dropped = keys or set()
     return StepResult(
         [event for event in result.events if event.key not in dropped],
