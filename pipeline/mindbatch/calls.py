@@ -182,7 +182,7 @@ class Call:
         return refused + failures
 
     def next(self) -> StepResult:
-        """Result of a step, which may be empty; computes one if none is waiting.
+        """Returns the next step's result, which may be empty; computes a step if no result is waiting.
 
         Raises:
             MindBatchError: the engine was closed, or a step failed that another caller computed.

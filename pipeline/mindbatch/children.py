@@ -197,7 +197,7 @@ class AnsweringProcess:
         return child
 
     def _failure(self, error: Exception) -> Exception:
-        """Describes how the child ended, as an error."""
+        """Ends the child and describes what became of it, as an error."""
         child, self._child = self._child, None
         if child is None:
             return ChildDied(f"its process did not start ({error})")

@@ -129,7 +129,7 @@ def parts_fault(data: bytes) -> str | None:
 
 
 def unicode_fault(text: str) -> str | None:
-    """Reason why UTF-8 cannot hold a text: half a surrogate pair, which JSON can write; or None."""
+    """Reason why UTF-8 cannot hold a text, or None: JSON can write half a surrogate pair, no character."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -190,7 +190,6 @@ def weights_of(arch: Architecture) -> RandomWeights:
 
 @lru_cache(maxsize=1)
 def recorded() -> dict[str, FloatArray]:
-    """Reads the arrays of RECORDED."""
     with np.load(RECORDED) as arrays:
         return dict(arrays)
 

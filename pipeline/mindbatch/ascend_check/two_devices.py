@@ -58,7 +58,6 @@ def generated(folder: Path, *words: str) -> dict[str, list[int]]:
 
 
 def recorded() -> dict[str, list[int]]:
-    """Reads the token ids of RECORDED."""
     found: dict[str, list[int]] = json.loads(RECORDED.read_text())
     return found
 

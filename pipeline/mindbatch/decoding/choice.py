@@ -41,7 +41,7 @@ class Constraint(Protocol):
     """The state of one row; the row advances it by each token that it gets."""
 
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Mask [V] of the tokens that may follow; not to be changed. Has end tokens where the output may end.
+        """Mask [V] of the tokens that may follow; not to be changed. End tokens are in it where allowed.
 
         None is when the constraint is complete and there are no end tokens, and when it is at fault.
         """
@@ -54,7 +54,7 @@ class Constraint(Protocol):
 
     @property
     def fault(self) -> str | None:
-        """Reason why the row cannot go on, in a line: no token fits, or its grammar takes too much to follow."""
+        """Error of the row, in one line: no token fits, or its grammar takes too much to follow."""
         ...
 
     def advance(self, token_id: int) -> None:

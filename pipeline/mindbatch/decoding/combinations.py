@@ -17,7 +17,7 @@ WARMTH = Need(lambda p: p.temperature > 0 or not p.do_sample, "temperature", "se
 
 
 def _takes_likeliest(params: Any) -> bool:
-    """True if top_k asks for what greedy decoding does anyway, as MindFormers' users ask for it."""
+    """True if top_k says what greedy decoding does anyway: MindFormers' users ask for it so."""
     return bool(params.top_k == 1 and params.num_beams == 1)
 
 
@@ -59,7 +59,7 @@ def combination_faults(params: Any, parameters: Parameters) -> list[str]:
 
 
 def shortest_fault(params: Any, most_tokens: int) -> str | None:
-    """Reason why no request is as long as asked for, of `most_tokens` with its prompt."""
+    """Reason why no request is as long as was asked for within `most_tokens`, the prompt included."""
     for name, allowed in (("min_length", most_tokens), ("min_new_tokens", most_tokens - 1)):
         if getattr(params, name) > allowed:
             together = f"prompt and output together may have {most_tokens} tokens"

@@ -87,7 +87,6 @@ def _decide_alone(strategy: Strategy, view: GroupView, logits: NDArray[np.float3
 
 
 def _view(each: _GroupStep, output: StepOutput) -> GroupView:
-    """View of a group as the strategy sees it."""
     group = each.group
     sequences = group.sequences
 

@@ -28,7 +28,7 @@ the weights takes more of the step. Measured in float32 (64 to 256 tokens) and b
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """Parts of one engine, or of one rank of it; none needs MindSpore, nor the weights.
+    """Setup of one engine, or of one rank of it; nothing of it needs MindSpore, nor the weights.
 
     opened: the model. assistant: the model that drafts for it, if any.
     eos_token_ids: the ids that end a sequence.

@@ -97,7 +97,7 @@ def _beside_faults(weights: Mapping[str, AdaptedModule], acting: Collection[str]
 
 
 class Place(NamedTuple):
-    """Place of an adapted tensor of the model in what a rank computes with.
+    """Place where a rank computes with what an adapter does to a tensor of the model.
 
     base: the tensor that the model computes with. is_turned: it is stored [inputs, outputs].
     parameter, part: as in `AdaptedShape`. outputs: slices of the tensor's outputs, in the rank's order.

@@ -15,7 +15,7 @@ def stages_fault(stages: int) -> str:
 
 
 def division_faults(arch: Architecture, size: int) -> Iterator[str]:
-    """Reason why a model cannot be divided over so many ranks: all that does not divide, what would."""
+    """Yields why a model cannot be divided over so many ranks: all that does not divide, and what would."""
     undivided = _undivided(arch, size)
     if undivided:
         numbers = ", ".join(f"{name}={number}" for name, number in undivided.items())

@@ -41,7 +41,7 @@ class SimulationLimits:
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """Rank and number of ranks of the process, as `init()` of MindSpore's communication sets them up."""
+    """Rank of the process, and the number of ranks; `init()` of MindSpore's communication makes it so."""
 
     rank: int = 0
     num_ranks: int = 1

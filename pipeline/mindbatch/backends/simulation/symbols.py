@@ -21,7 +21,7 @@ _TOOL_SECONDS = 120
 
 
 def wanted_functions(plugin: AscendPlugin) -> list[str]:
-    """Lists functions missing from MindSpore and the system: linked by the plugin, or looked up at run time.
+    """Lists functions that the plugin links and MindSpore and the system lack, or looks up while it runs.
 
     Raises:
         BackendError: no program nm, or it failed.
@@ -90,7 +90,7 @@ def _listing(kind: str, libraries: Sequence[Path]) -> Iterator[list[str]]:
 
 
 def _system_libraries() -> list[ctypes.CDLL]:
-    """Loads what every process and C++ programs have: old compilers left versions out of some names."""
+    """Loads the libraries of every process and of C++ programs: old compilers left versions out of some names."""
     found = [ctypes.CDLL(None)]
     for name in _SYSTEM:
         with suppress(OSError):

@@ -73,7 +73,7 @@ class _Writer:
         self.attributes: dict[str, Any] = {"absent": kernels.absent()}
 
     def expression(self, each: Any) -> str:
-        """Source of an argument of a call."""
+        """Source text of a call's argument."""
         if each is None:
             return "self.absent"
         if isinstance(each, Symbol):
