@@ -41,7 +41,7 @@ class Constraint(Protocol):
     """The state of one row; the row advances it by each token that it gets."""
 
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Mask [V] of the tokens that may follow; not to be changed. End tokens are in it where allowed.
+        """Mask [V] of tokens that may follow, not to be changed; has end tokens where the output may end.
 
         None is when the constraint is complete and there are no end tokens, and when it is at fault.
         """

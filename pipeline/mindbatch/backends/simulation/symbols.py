@@ -90,7 +90,7 @@ def _listing(kind: str, libraries: Sequence[Path]) -> Iterator[list[str]]:
 
 
 def _system_libraries() -> list[ctypes.CDLL]:
-    """Loads the libraries of every process and of C++ programs: old compilers left versions out of some names."""
+    """Loads every process's libraries and C++ programs': old compilers left versions out of some names."""
     found = [ctypes.CDLL(None)]
     for name in _SYSTEM:
         with suppress(OSError):
