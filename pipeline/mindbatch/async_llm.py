@@ -106,7 +106,7 @@ class AsyncLLM:
         return _AsyncRun(await self._ask(lambda llm: llm.begin(prompts, params, inbox, **options)), inbox)
 
     async def _ask(self, function: Callable[[LLM], Result]) -> Result:
-        """What a function of the LLM returns or raises; the engine's thread calls it between two steps."""
+        """Calls a function on the LLM in the engine's thread between two steps; returns or raises alike."""
         if not self._stop.alive:
             raise MindBatchError(CLOSED)
         if self._thread.ident is None:

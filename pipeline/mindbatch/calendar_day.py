@@ -23,7 +23,7 @@ def day_of(moment: str) -> str:
 
 
 def is_day(text: str) -> bool:
-    """Whether the text is a day as YYYY-MM-DD."""
+    """True if the text is a day as YYYY-MM-DD."""
     try:
         return bool(_FORM.fullmatch(text) and date.fromisoformat(text))
     except ValueError:

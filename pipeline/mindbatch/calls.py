@@ -61,7 +61,7 @@ class EngineCalls:
 
     @property
     def has_work(self) -> bool:
-        """Whether any call has unfinished requests."""
+        """True if any call has unfinished requests."""
         return self._engine is not None and self._engine.has_work
 
     def add(self, requests: Iterable[Request], inbox: Inbox) -> list[RequestOutput]:
@@ -182,7 +182,7 @@ class Call:
         return refused + failures
 
     def next(self) -> StepResult:
-        """What a step has brought, which may be nothing; computes one if nothing is there yet.
+        """Returns the next step's result, which may be empty; computes a step if no result is waiting.
 
         Raises:
             MindBatchError: the engine was closed, or a step failed that another caller computed.

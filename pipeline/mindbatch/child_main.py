@@ -1,4 +1,4 @@
-"""What a child process runs first: it is isolated, dies with its parent, and calls one function.
+"""First code of a child process: isolates it, ties it to its parent's life, and calls one function.
 
 Run by `children` as a program (`python -I`). It imports nothing but the module of that function, and that one
 without the packages above it, so that a small child stays small.

@@ -69,7 +69,7 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 def output_of(process: subprocess.Popen[bytes], seconds_left: Callable[[], float]) -> Iterator[bytes]:
-    """What a process writes to its pipe, as it comes, until it closes that.
+    """Yields what a process writes to its pipe, as it comes, until it closes that.
 
     seconds_left: asked before each wait. TimeoutError when it is used up.
     """
@@ -111,7 +111,7 @@ class Child:
         """Kills it, whatever it does; returns when it is gone. In a forked process it stays the parent's."""
 
     def death(self) -> str:
-        """How it ended; waits for that."""
+        """Waits for the process to end and describes how it ended."""
         code = self.process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
@@ -125,7 +125,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a request to a child may use: seconds of processor time, bytes of address space."""
+    """Resource limits of a request to a child: seconds of processor time, bytes of address space."""
 
     seconds: float
     memory_bytes: int
@@ -197,7 +197,7 @@ class AnsweringProcess:
         return child
 
     def _failure(self, error: Exception) -> Exception:
-        """What became of the child."""
+        """Ends the child and describes what became of it, as an error."""
         child, self._child = self._child, None
         if child is None:
             return ChildDied(f"its process did not start ({error})")
@@ -217,13 +217,13 @@ class AnsweringProcess:
         self._child = None
 
     def _forget(self) -> None:
-        """What a forked process does with what is its parent's."""
+        """Gives up, in a forked process, what is its parent's."""
         self._lock = threading.Lock()
         self._child = None
 
 
 def _received(child: Child, most_bytes: int) -> bytes:
-    """What it sends, waited for as long as it works: the child itself bounds its processor time.
+    """Reads the child's answer, waiting as long as it works: the child itself bounds its processor time.
 
     Raises:
         TimeoutError: it has slept for long; nothing is counted while it is stopped or waits for a processor.

@@ -47,7 +47,7 @@ class CommandLine:
 
 
 def entry_point() -> NoReturn:
-    """What the console script runs. Being told to end is an interrupt too: what was begun is tidied up."""
+    """Runs the console script. Being told to end is an interrupt too: what was begun is tidied up."""
     own_the_process()
     signal_notes.install()
     code = main(sys.argv[1:], is_command=True)

@@ -46,5 +46,5 @@ class CacheBudgetError(PromptError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust gave up: what it raises then has no name to import, and is no Exception."""
+    """True if a library in Rust panicked: what it raises then has no name to import, and is no Exception."""
     return type(error).__name__ == "PanicException"

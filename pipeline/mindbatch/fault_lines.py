@@ -72,7 +72,7 @@ def did_you_mean(
 
 
 def unknown_adapter(name: object, names: Iterable[str]) -> str:
-    """Why no row can have an adapter of this name."""
+    """Error line for an adapter name that no request can have."""
     there = [*names]
     if not there:
         return f"there is no adapter {shown(name, notation=repr)}: lora.adapters names none"

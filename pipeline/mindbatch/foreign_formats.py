@@ -1,4 +1,4 @@
-"""What a file or folder that is not what was asked for most likely is, and what to do with it."""
+"""Guesses what a file or folder of another format is, and says what to do with it."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def foreign_format(head: bytes) -> str | None:
 
 
 def foreign_file(path: Path) -> str | None:
-    """What a file is that was given in place of a model, by its name, and what to do; None: not known."""
+    """Guesses by its name what a file given in place of a model is, and what to do; None: not known."""
     match path.suffix:
         case ".gguf":
             return GGUF
@@ -95,7 +95,7 @@ def foreign_folder(folder: Path) -> str | None:
 
 
 def ranks_without_config(folder: Path) -> str | None:
-    """What a folder with rank folders alone is, and the command that makes a model of it; None for others."""
+    """Describes a folder of rank folders alone, and the command that makes a model of it; None for others."""
     with suppress(OSError):
         if any(_RANK.fullmatch(entry.name) for entry in islice(folder.iterdir(), _NAMES_LOOKED_AT)):
             return _RANKS.format(command=reshard_command(folder))
@@ -103,7 +103,7 @@ def ranks_without_config(folder: Path) -> str | None:
 
 
 def reshard_command(folder: Path) -> str:
-    """What makes one model folder of rank folders, as a shell takes it."""
+    """Shell command that makes one model folder of rank folders."""
     keys = {"source": str(folder)}
     if not (folder / "config.json").is_file():
         above = folder.parent

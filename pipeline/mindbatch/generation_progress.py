@@ -1,4 +1,4 @@
-"""How far a generation is: a line that moves on a terminal, and the counts at its end."""
+"""Progress of a generation: a line that moves on a terminal, and the counts at its end."""
 
 from __future__ import annotations
 

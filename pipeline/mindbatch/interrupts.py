@@ -23,7 +23,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def interrupt_outcome(kind: type[KeyboardInterrupt]) -> tuple[str, int]:
-    """What a command that an interrupt has ended says, and its exit code."""
+    """Message and exit code of a command that an interrupt has ended."""
     if issubclass(kind, Terminated):
         return "terminated", EXIT_TERMINATED
     return "interrupted", EXIT_INTERRUPTED

@@ -134,17 +134,17 @@ class LLM(Closing):
 
     @property
     def kernels(self) -> str:
-        """What it is computed with: the instruction sets of the C++ kernels, or other kernels by name."""
+        """Kernels in use: the instruction sets of the C++ kernels, or other kernels by name."""
         return self._model.kernels
 
     def take_notes(self) -> list[str]:
-        """What there is to say about the prompts since the last call: lines for the user."""
+        """Takes the notes about the prompts since the last call: lines for the user."""
         note = None if self.tokenizer is None else self.tokenizer.take_note()
         return [] if note is None else [note]
 
     @property
     def statistics(self) -> EngineStatistics:
-        """What the engine has done since the model was loaded."""
+        """Counts of the engine's work since the model was loaded."""
         return self._model.engine.statistics
 
     def generate(
@@ -302,7 +302,7 @@ class LLM(Closing):
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would compute something, for this caller or for others."""
+        """True if a step would compute something, for this caller or for others."""
         return self._calls.has_work
 
     def step(self) -> None:

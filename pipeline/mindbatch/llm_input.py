@@ -1,4 +1,4 @@
-"""What a program gives to LLM: its options, prompts of every kind, and parameters for all or for each."""
+"""Inputs of LLM: its options, prompts of every kind, and parameters for all or for each."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _allowed(key: Key) -> str:
 
 
 def options_of(path: str | Path | None, given: Mapping[str, Any]) -> ModelTaskConfig:
-    """What LLM's arguments say of the model, its runtime and its processes, with the paths settled.
+    """Reads the model, runtime and process options from LLM's arguments, with the paths resolved.
 
     Names of vLLM's that mean the same are taken (`config.other_names`), `model` for the path among them.
 

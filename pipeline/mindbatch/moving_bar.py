@@ -13,8 +13,11 @@ REDRAWS_PER_SECOND = 5.0
 
 
 class MovingBar(Progress):
-    """What is printed meanwhile to standard error appears above it, and to standard output if that is a
-    terminal; not so with redirect=False. Without a terminal, or with disable=True, nothing is drawn."""
+    """Progress bar that printed lines do not break.
+
+    What is printed meanwhile to standard error appears above it, and to standard output if that is a
+    terminal; not so with redirect=False. Without a terminal, or with disable=True, nothing is drawn.
+    """
 
     def __init__(
         self, description: str, console: Console, *, disable: bool = False, redirect: bool = True
@@ -42,7 +45,7 @@ class MovingBar(Progress):
         self.update(self._rows, completed=ended, total=total, note=note)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn, from top to bottom."""
+        """Yields what is drawn, from top to bottom."""
         yield from super().get_renderables()
         if self._status:
             yield Text(self._status, style="dim")

@@ -60,7 +60,7 @@ def make_folder(path: Path) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says, without number and file name."""
+    """The system's reason for an error, without number and file name."""
     return error.strerror or str(error)
 
 

@@ -17,7 +17,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 
 
 class Streamer(Protocol):
-    """What the TextStreamer and TextIteratorStreamer of MindFormers and of transformers offer.
+    """Interface of the TextStreamer and TextIteratorStreamer of MindFormers and of transformers.
 
     put: the prompt's token ids first, then each new token; with several sequences, a list with one list per
         sequence, empty where a sequence has nothing new.

@@ -18,12 +18,12 @@ _SURE_DIGITS = 18  # any such number fits 64 bits
 
 
 class JsonFault(ValueError):
-    """Why JSON is refused, in one line."""
+    """JSON is refused; the message is the reason, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a reader words its refusals; {found} is the key or number, {digits} its length."""
+    """Wording of a reader's refusals; {found} is the key or number, {digits} its length."""
 
     syntax: str = "not valid JSON ({error})"
     """Also with {what} and {place}, the character's number from 0."""
@@ -118,7 +118,7 @@ class StrictReader:
 
 
 def parts_fault(data: bytes) -> str | None:
-    """Why JSON could take too much memory, counted before anything of it is read.
+    """Reason why JSON could take too much memory, counted before anything of it is read; or None.
 
     A value of two bytes, such as an empty list, may take a hundred once it is read.
     """
@@ -129,7 +129,7 @@ def parts_fault(data: bytes) -> str | None:
 
 
 def unicode_fault(text: str) -> str | None:
-    """Why UTF-8 cannot hold a text, or None: half a surrogate pair, which JSON can write, is no character."""
+    """Reason why UTF-8 cannot hold a text, or None: JSON can write half a surrogate pair, no character."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

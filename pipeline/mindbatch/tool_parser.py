@@ -69,7 +69,7 @@ class ToolParser(argparse.ArgumentParser):
         return converted
 
     def _unread(self, words: Sequence[str]) -> Iterator[str]:
-        """What is neither a flag nor the value of one; a word behind an unknown flag may be its value."""
+        """Yields words that are neither a flag nor its value; one after an unknown flag may be its value."""
         flags = [word for word in words if word.startswith("-")]
         known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
         for word in flags:

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> ToolParser:
-    """What to check, and where the page goes."""
+    """Parser of the command line: which checks to run, and where the page goes."""
     found = ToolParser(prog=NAME, description=__doc__.partition("\n")[0] if __doc__ else None)
     found.add_argument("--simulate", action="store_true", help="compile only, without an NPU")
     types = [each.name for each in DTYPES["Ascend"]]
@@ -64,7 +64,7 @@ def parser() -> ToolParser:
 
 
 def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[Result]:
-    """What this process does itself comes last: it keeps the device that it has chosen."""
+    """Runs the checks. This process's own come last: it keeps the device that it has chosen."""
     prepare_environment()
     from mindbatch.ascend_check import two_devices, worker
     from mindbatch.backends.simulation.process import simulate

@@ -23,7 +23,7 @@ class CommandError(Exception):
 def said_by(
     *words: str, seconds: float = 900.0, logs: Path | None = None, allowed: Collection[int] = (EXIT_DONE,)
 ) -> str:
-    """What a command prints.
+    """Runs a command and returns what it prints.
 
     logs: a folder below which its processes keep their logs. allowed: its exit codes.
 

@@ -183,14 +183,13 @@ def mindformers_spec(family: str) -> families.MindFormersSpec:
 
 
 def weights_of(arch: Architecture) -> RandomWeights:
-    """Of a tiny model of a type. Norms of Gemma's types are 1 + weight."""
+    """Random weights of a tiny model of a type. Norms of Gemma's types are 1 + weight."""
     centre = 0.0 if arch.model_type.startswith("gemma") else 1.0
     return RandomWeights(arch.model_type, source_shapes(tensor_specs(arch)), centre)
 
 
 @lru_cache(maxsize=1)
 def recorded() -> dict[str, FloatArray]:
-    """What is in RECORDED."""
     with np.load(RECORDED) as arrays:
         return dict(arrays)
 

@@ -58,7 +58,7 @@ class _Bench:
         return Tensor.from_numpy(np.ascontiguousarray(values.astype(self.kernels.dtype)))
 
     def of(self, operation: str, *inputs: FloatArray | None, **settings: Any) -> list[Pair]:
-        """What a cell gives, and what the operation's NumPy function does; None is of a missing vector."""
+        """Pairs each output of a cell with that of the NumPy function; an input None is a missing vector."""
         absent = self.kernels.absent()
         given = [absent if each is None else self.tensor(each) for each in inputs]
         found = _several(self.kernels.cell(operation, **settings)(*given))

@@ -94,7 +94,7 @@ def _machine() -> dict[str, str]:
 
 
 def _devices() -> list[str]:
-    """What npu-smi says, where it is."""
+    """Lines of npu-smi about the devices, where it is installed."""
     if (program := shutil.which("npu-smi")) is None:
         return []
     with suppress(OSError, subprocess.TimeoutExpired):

@@ -58,7 +58,6 @@ def generated(folder: Path, *words: str) -> dict[str, list[int]]:
 
 
 def recorded() -> dict[str, list[int]]:
-    """What is in RECORDED."""
     found: dict[str, list[int]] = json.loads(RECORDED.read_text())
     return found
 

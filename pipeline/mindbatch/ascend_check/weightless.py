@@ -77,7 +77,7 @@ def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int
 
 
 def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdapters:
-    """What acts on tensors of these names, by their others."""
+    """Selects the modules that act on tensors of these names, and renames them."""
     kept = {
         name: replace(each, modules={renamed[at]: how for at, how in each.modules.items() if at in renamed})
         for name, each in fitted.adapters.items()

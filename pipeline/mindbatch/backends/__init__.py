@@ -1,1 +1,1 @@
-"""What runs MindFormers' own models. The only room that may import mindformers."""
+"""Backends that run MindFormers' own models. The only package that may import mindformers."""

@@ -6,4 +6,4 @@ from mindbatch.errors import MindBatchError
 
 
 class BackendError(MindBatchError):
-    """What MindSpore or MindFormers needs is missing, or one of their processes failed."""
+    """MindSpore or MindFormers lacks what it needs, or one of their processes failed."""

@@ -47,7 +47,7 @@ def llama_options(
 
 
 def _shape_faults(arch: Architecture) -> Iterator[str]:
-    """What MindFormers' Llama cannot compute: a layout of it would be of another model."""
+    """Lists what MindFormers' Llama cannot compute: a layout of it would be of another model."""
     name = f"{arch.model_type} model"
     if arch.rotary is None:
         yield f"a {name} is no Llama; allowed are llama, mistral and qwen2"

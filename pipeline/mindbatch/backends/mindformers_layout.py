@@ -1,4 +1,4 @@
-"""How MindSpore cuts a MindFormers model over ranks of NPUs, worked out on this machine without any."""
+"""Sharding of a MindFormers model by MindSpore over NPU ranks, worked out on this machine without any."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class LayoutJob:
 
     @property
     def use_past(self) -> bool:
-        """Whether it is compiled with its cache: MindFormers 1.9 cannot cut the cache's slots over copies."""
+        """True if it is compiled with its cache: MindFormers 1.9 cannot shard the slots over replicas."""
         return self.data_parallel == 1
 
     def as_json(self) -> dict[str, Any]:
-        """What the worker reads."""
+        """The job as the worker reads it."""
         settled = {"num_ranks": self.num_ranks, "leaders": self.leaders, "use_past": self.use_past}
         return {**vars(self), "model": {**self.model}, **settled}
 
@@ -96,7 +96,7 @@ def infer_layouts(
 
 
 def _read(job: LayoutJob, answers: Sequence[Mapping[str, Any]]) -> InferredLayout:
-    """What the leaders have found: shapes of the compiler, all else as the strategy files have it."""
+    """Collects the leaders' answers: shapes of the compiler, all else as the strategy files have it."""
     parameters: list[ParameterLayout] = []
     borrowed: list[tuple[int, str]] = []
     files: dict[str, bytes] = {}

@@ -49,7 +49,7 @@ def _decide(request: RequestStep, uniforms: NDArray[np.float64]) -> Decision:
 
 
 def _kept(request: RequestStep, parent: int) -> Candidates:
-    """What may follow row `parent`."""
+    """Selects the candidates that may follow row `parent`."""
     scores = processed_scores(request, parent)
     if scores is None:
         return Candidates(np.empty(0, dtype=np.float32))

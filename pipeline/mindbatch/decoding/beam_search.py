@@ -90,7 +90,7 @@ class BestTokens:
 
 
 def _may_change_scores(row: Row) -> bool:
-    """Whether the row's processors, which are not known before its first step, may do something."""
+    """True if the row's processors, which are not known before its first step, may do something."""
     return row.processors != () or row.constraint is not None
 
 

@@ -1,4 +1,4 @@
-"""What the beam searches share: their part of a step, the hypotheses that ended, and how beams go on.
+"""Shared parts of the beam searches: their part of a step, the hypotheses that ended, and how beams go on.
 
 The rules are those of transformers 4.57.1 (`GenerationMixin._beam_search`). A hypothesis is ranked by its sum
 of scores divided by length**length_penalty, a simple form of the length normalisation of Wu et al., "Google's
@@ -64,7 +64,7 @@ class RequestStep:
         return max(2, 1 + len(self.group.rows[0].eos_token_ids))
 
     def ending(self, candidate: Candidate) -> FinishReason | None:
-        """Why the candidate would end, or None."""
+        """Reason why the candidate would end, or None."""
         return self.group.ending(candidate.parent, candidate.token_id)
 
     def hypothesis(self, candidate: Candidate, reason: FinishReason) -> Hypothesis:
@@ -117,7 +117,7 @@ class Finished:
         del self.ranked[self._limit :]
 
     def settled(self, best_total: float, request: RequestStep) -> bool:
-        """Whether early_stopping ends the search when the best live row has `best_total`.
+        """True if early_stopping ends the search when the best live row has `best_total`.
 
         true: as soon as there are enough hypotheses. "never": when the best row cannot come to beat the worst
         of them, were all its further tokens certain. false: when it would not, if it ended here.
@@ -152,7 +152,7 @@ class Beams:
 
     @classmethod
     def begin(cls, params: DecodingParams) -> "Beams":
-        """Of a new request: its one row is the prompt."""
+        """Begins the search of a new request: its one row is the prompt."""
         return cls(Finished(params.num_beams), [0.0])
 
     def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> Decision:
@@ -192,7 +192,7 @@ def _fill(live: Sequence[Candidate], spares: Sequence[Candidate], request: Reque
 
 
 class OneSetOfBeams:
-    """What strategies have in common whose requests are each one `Beams`."""
+    """Base of the strategies whose requests are each one `Beams`."""
 
     searches = True
     needs_hidden = False

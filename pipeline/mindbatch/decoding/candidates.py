@@ -65,7 +65,7 @@ class Candidates:
 
     @property
     def normaliser(self) -> float:
-        """What to subtract from a score to get its log-probability; exact to the seventh digit of a sum."""
+        """Number to subtract from a score to get its log-probability; exact to the seventh digit of a sum."""
         if self._normaliser is None:
             self._normaliser = float(self.scores.max()) + math.log(self.weights.sum())
         return self._normaliser

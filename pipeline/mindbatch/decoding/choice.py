@@ -1,4 +1,4 @@
-"""What a sequence is given: a choice of a step, a draft to be verified, a constraint; and why it ends."""
+"""Inputs and end of a sequence: a step's choice, a draft to verify, a constraint; the reason it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Constraint(Protocol):
     """The state of one row; the row advances it by each token that it gets."""
 
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Which tokens [V] may follow; not to be changed. End tokens are among them where the output may end.
+        """Mask [V] of tokens that may follow, not to be changed; has end tokens where the output may end.
 
         None is when the constraint is complete and there are no end tokens, and when it is at fault.
         """
@@ -49,12 +49,12 @@ class Constraint(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the output fulfils it and no text can be added."""
+        """True if the output fulfils it and no text can be added."""
         ...
 
     @property
     def fault(self) -> str | None:
-        """Why the row cannot go on, in one line: no token fits, or its grammar takes too much to follow."""
+        """Error of the row, in one line: no token fits, or its grammar takes too much to follow."""
         ...
 
     def advance(self, token_id: int) -> None:

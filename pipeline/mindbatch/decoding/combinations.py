@@ -1,4 +1,4 @@
-"""Which values of decoding parameters cannot go together: one contradicts another, or leaves it idle.
+"""Combinations of decoding parameters that are refused: one contradicts another, or leaves it idle.
 
 What is said of one parameter is declared with it; here are the general checks, and what concerns several.
 `params` are always `DecodingParams`, which import this module, each value allowed by itself.
@@ -17,7 +17,7 @@ WARMTH = Need(lambda p: p.temperature > 0 or not p.do_sample, "temperature", "se
 
 
 def _takes_likeliest(params: Any) -> bool:
-    """Whether top_k says what greedy decoding does anyway: MindFormers' users ask for it so."""
+    """True if top_k says what greedy decoding does anyway: MindFormers' users ask for it so."""
     return bool(params.top_k == 1 and params.num_beams == 1)
 
 
@@ -59,7 +59,7 @@ def combination_faults(params: Any, parameters: Parameters) -> list[str]:
 
 
 def shortest_fault(params: Any, most_tokens: int) -> str | None:
-    """Why no request is as long as was asked for, where prompt and output together have `most_tokens`."""
+    """Reason why no request is as long as was asked for within `most_tokens`, the prompt included."""
     for name, allowed in (("min_length", most_tokens), ("min_new_tokens", most_tokens - 1)):
         if getattr(params, name) > allowed:
             together = f"prompt and output together may have {most_tokens} tokens"
@@ -76,7 +76,7 @@ def _strategies_asked(params: Any, parameters: Parameters) -> dict[str, Asks]:
 
 
 def _is_given(params: Any, name: str, parameter: Parameter) -> bool:
-    """Whether the parameter has a value that should have an effect."""
+    """True if the parameter has a value that should have an effect."""
     value = getattr(params, name)
     return bool(value != parameter.default and value != parameter.idle)
 
@@ -113,7 +113,7 @@ def _without_effect(params: Any, parameters: Parameters, asked: Mapping[str, Ask
 
 
 def _cause(params: Any, need: Need, asked: Mapping[str, Asks]) -> str:
-    """What is in the way, and what to do; not that which the strategy asked for refuses in its turn."""
+    """Names what is in the way, and what to do; not what the strategy asked for refuses in its turn."""
     if need.missing == "do_sample":
         for name, asks in asked.items():
             if not asks.samples:

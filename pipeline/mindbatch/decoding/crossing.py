@@ -1,4 +1,4 @@
-"""Where a sum of weights, taken in the order of their keys, crosses a limit: without sorting them all."""
+"""Finds where a sum of weights, in the order of their keys, crosses a limit, without sorting them all."""
 
 from dataclasses import dataclass
 
@@ -37,12 +37,12 @@ class Limit:
     reached: bool = False
 
     def is_crossed(self, weight: float) -> bool:
-        """Whether a sum of `weight` crosses it."""
+        """True if a sum of `weight` crosses it."""
         found = np.float32(weight / self.total)
         return bool(found >= self.share if self.reached else found > self.share)
 
     def num_short(self, sums: NDArray[np.float64]) -> int:
-        """How many of `sums`, in ascending order, do not cross it."""
+        """Counts those of `sums`, in ascending order, that do not cross it."""
         shares = (sums / self.total).astype(np.float32)
         return int(np.searchsorted(shares, self.share, side="left" if self.reached else "right"))
 

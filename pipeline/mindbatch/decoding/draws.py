@@ -1,4 +1,4 @@
-"""What a step's rows of logits come to: the likeliest tokens, log-probabilities, tokens drawn by sampling.
+"""Reduces a step's rows of logits: the likeliest tokens, log-probabilities, tokens drawn by sampling.
 
 All rows at once by the C++ kernels, on all their threads, where they are built and have a row's filters; else
 by NumPy.
@@ -29,7 +29,7 @@ _NONE = np.empty(0)
 
 @dataclass(slots=True, frozen=True)
 class Draw:
-    """What to draw from by a row's parameters: a token for each of the uniform numbers [m] in [0, 1).
+    """One row's draw: a token for each of the uniform numbers [m] in [0, 1), by the row's parameters.
 
     scores: [V], what the row's logits were changed to; None for the logits.
     """
@@ -41,7 +41,7 @@ class Draw:
 
 @dataclass(slots=True, frozen=True)
 class Drawn:
-    """Of S rows of logits.
+    """Results of draws from S rows of logits.
 
     likeliest: [S], the place of each row's largest logit, the lowest among equals.
     normalisers: [S], what to subtract from a row's logits to get log-probabilities (nats).
@@ -54,7 +54,7 @@ class Drawn:
 
 
 def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None], summary: Summary = None) -> Drawn:
-    """Of `logits` [S, V], and of what is to be drawn for each row, if anything; a row does not touch another.
+    """Draws from `logits` [S, V] what is asked of each row, if anything; a row does not touch another.
 
     summary: of the logits: see `likeliest_and_normalisers`.
 

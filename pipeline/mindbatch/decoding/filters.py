@@ -1,4 +1,4 @@
-"""Which tokens sampling may choose from: temperature and the filters after it, in transformers' order.
+"""Filters the tokens that sampling chooses from: temperature, then the others in transformers' order.
 
 The rules are those of transformers 4.57 (generation/logits_process.py) without sorting the vocabulary; top_h
 is that of transformers 5, and top_n_sigma that of llama.cpp, where it comes first. Each filter is a mask over
@@ -36,7 +36,7 @@ def sampling_candidates(
     least: int = 1,
     normaliser: float | None = None,
 ) -> Candidates:
-    """What is left of `scores` [V] after the filters of `params`; no copy is made when none is active.
+    """Filters `scores` [V] by `params`; no copy is made when no filter is active.
 
     The `least` likeliest tokens survive every filter but top_h: beam sampling asks for one more than
     there are end tokens, so that a hypothesis can always go on. The scores' own `normaliser`, if it is known,

@@ -43,7 +43,7 @@ class Grammar:
 
     @property
     def name(self) -> str:
-        """What the user wrote, for error lines."""
+        """Constraint as the user wrote it, for error lines."""
         return shown(self.kind, self.source)
 
 
@@ -66,7 +66,7 @@ def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
 
 
 def text_fault(kind: Kind, source: str) -> str | None:
-    """Why the library could not read this, in one line, or None; nothing is compiled."""
+    """Reason why the library could not read this, in one line, or None; nothing is compiled."""
     try:
         _text(kind, source)
     except ValueError as error:

@@ -104,7 +104,7 @@ class GrammarConstraint:
         return forked
 
     def _next(self) -> NDArray[np.bool_]:
-        """Which tokens [V] may add text."""
+        """Mask [V] of the tokens that may add text."""
         if self._fault is not None:
             return np.zeros(self._compiled.vocabulary.size, dtype=np.bool_)
         if self._mask is None:
@@ -126,7 +126,7 @@ class GrammarConstraint:
         return self._compiled.vocabulary.entry(token_id, first=first)
 
     def _may_end_with(self, token_id: int) -> bool:
-        """Whether the output may end with this token; one that shows text is itself part of the output."""
+        """True if the output may end with this token; one that shows text is itself part of the output."""
         if not self._compiled.vocabulary.shows_text(token_id):
             return bool(self._matcher.is_accepting())
         if not self._next()[token_id]:

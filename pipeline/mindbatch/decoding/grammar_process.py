@@ -22,7 +22,7 @@ _KEPT_TRIALS = 1024
 
 
 class Trial(NamedTuple):
-    """Why no row can follow a grammar, or None, and the bytes that it takes when it is compiled."""
+    """Result of compiling a grammar: the reason no row can follow it, or None, and the bytes it takes."""
 
     fault: str | None
     nbytes: int = 0
@@ -36,7 +36,7 @@ class GrammarProcess:
         self._process = AnsweringProcess(grammar_worker.main, limits)
 
     def tried(self, grammar: str) -> Trial:
-        """What compiling the grammar comes to."""
+        """Compiles the grammar in the child."""
         if find_spec("llguidance") is None:
             return Trial("constrained output needs the package llguidance, which is not installed")
         try:
@@ -57,7 +57,7 @@ _trials: dict[bytes, Trial] = {}
 
 
 def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
-    """What is wrong with a row's constraint, in one line, or None; it needs no model and no tokenizer."""
+    """Error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
     try:
         grammar = grammar_of(regex, json_schema)
     except ValueError as error:
@@ -66,7 +66,7 @@ def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
 
 
 def tried(grammar: Grammar) -> Trial:
-    """What compiling the grammar came to; its fault names what the user wrote."""
+    """Compiles the grammar on trial, once; an error names what the user wrote."""
     digest = blake2b(grammar.text.encode(), digest_size=16).digest()
     if digest not in _trials:
         trial = _process.tried(grammar.text)

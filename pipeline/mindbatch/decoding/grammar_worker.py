@@ -37,7 +37,7 @@ def main(connection: Connection, seconds: str, memory_bytes: str) -> None:
 
 
 def trial_of(grammar: str, llguidance: Any, tokenizer: Any) -> "tuple[str | None, int]":
-    """Why the grammar cannot be used, as llguidance says it, and the bytes by which this process grew."""
+    """Compiles the grammar: llguidance's reason against it, or None, and the bytes this process grew by."""
     ctypes.CDLL(None).malloc_trim(0)  # what earlier grammars have given back does not count
     before = _resident_bytes()
     limits = llguidance.LLParserLimits(precompute_large_lexemes=False, verbose_errors=False)

@@ -116,7 +116,7 @@ def _decide(request: RequestStep, best: BestTokens) -> Decision:
 
 
 def _padding(request: RequestStep, size: int) -> dict[int, int]:
-    """What the beams of a team that is done count as going on with, which later teams are kept off.
+    """Counts the tokens that a finished team's beams go on with, which later teams are kept off.
 
     transformers pads them, with the first end token unless another padding token is given.
     """

@@ -37,7 +37,7 @@ def recommended(folder: Path) -> dict[str, Any]:
 
 
 def model_defaults(folder: Path, given: Mapping[str, Any], params: type) -> tuple[dict[str, Any], list[str]]:
-    """What the model's file says of parameters that are not `given`, and a line for each thing left out.
+    """Reads the model's values of parameters that are not `given`, and a line for each one left out.
 
     Left out are keys that are no parameter, and values that are not allowed or have no effect beside the
     others and the given ones. ConfigError as of `recommended`.

@@ -18,7 +18,7 @@ _DOUBT = 2e-7
 
 
 def nucleus(candidates: Candidates, top_p: float, least: int = 1) -> NDArray[np.bool_]:
-    """Which candidates [n] are left by top-p, 0 < top_p < 1: those outside a tail of probability 1 - top_p.
+    """Mask of the candidates [n] that top-p keeps, 0 < top_p < 1: all but a tail of probability 1 - top_p.
 
     As in transformers 4.57: in ascending order a token is removed while the sum of the probabilities up to it
     is at most 1 - top_p; the last `least` tokens always stay. Among equal scores the earlier place is removed

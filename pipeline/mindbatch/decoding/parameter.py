@@ -1,4 +1,4 @@
-"""What a decoding parameter is: all that is said of one beside its name, its type and its default."""
+"""Declaration of a decoding parameter: all about it beside its name, its type and its default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Need:
-    """What a parameter needs to have an effect.
+    """Condition for a parameter to have an effect.
 
     met: whether all parameters together fulfil it. missing: the parameter in the way where they do not.
     remedy: what to do then.
@@ -45,7 +45,7 @@ class Asks:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What is said of a parameter.
+    """Declaration of a parameter.
 
     default: the value without effect.
     kind: the values allowed.

@@ -356,7 +356,7 @@ class DecodingParams:
 
     @classmethod
     def from_model(cls, folder: str | Path, **given: Any) -> "DecodingParams":
-        """What the model folder's generation_config.json recommends, with the given parameters before it.
+        """Reads what the folder's generation_config.json recommends; given parameters override it.
 
         Raises ConfigError where there is no such file or the given parameters are at fault.
         """
@@ -364,7 +364,7 @@ class DecodingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken at every step."""
+        """True if the most likely token is taken at every step."""
         return not self.do_sample or self.temperature == 0
 
     @property

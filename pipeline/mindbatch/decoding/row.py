@@ -59,7 +59,7 @@ class Row:
 
     @property
     def ends_too_early(self) -> bool:
-        """Whether the row is still below min_length or min_new_tokens, so that it may not end."""
+        """True if the row is still below min_length or min_new_tokens, so that it may not end."""
         prompt_length = len(self.prompt_token_ids)
         return prompt_length + self.step < self.params.min_total_tokens(prompt_length)
 
@@ -219,7 +219,7 @@ class Step:
 
     @property
     def allowed(self) -> NDArray[np.bool_] | None:
-        """Which tokens [V] the row's constraint allows; None if it has no constraint."""
+        """Mask [V] of the tokens that the row's constraint allows; None if it has no constraint."""
         if self._allowed is None and self.row.constraint is not None:
             self._allowed = self.row.constraint.allowed(self.row.eos_token_ids)
         return self._allowed

@@ -117,7 +117,7 @@ def _tokens(
 
 
 def _asked(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64]) -> Draw | Tokens | None:
-    """What follows the row, or what to draw it from; None for its likeliest token."""
+    """The row's next token, or what to draw it from; None for its likeliest token."""
     try:
         scores = adjust(logits, row)
     except Exception as error:

@@ -72,13 +72,13 @@ def largest_of_rows(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 
 def _groups(size: int, k: int) -> int:
-    """How many groups to deal `size` scores into, in turn, to find the k largest; 0 if that does not pay."""
+    """Number of groups to deal `size` scores into, in turn, to find the k largest; 0 if that does not pay."""
     groups = max(_GROUPS, _GROUPS_PER_KEPT * k)
     return groups if groups * _SCORES_PER_GROUP <= size else 0
 
 
 def _whole(size: int, groups: int) -> int:
-    """How many scores fill the groups evenly; the few after them belong to no group."""
+    """Number of scores that fill the groups evenly; the few after them belong to no group."""
     return size - size % groups
 
 

@@ -31,7 +31,7 @@ class StopMatcher:
         return self._release(certain)
 
     def flush(self) -> str:
-        """What was held back, at the end of the text; `stopped` is set if it holds a stop string."""
+        """Text that was held back, at the end of the text; `stopped` is set if it holds a stop string."""
         found = self._first_stop()
         self.stopped = self.stopped or found < len(self._held)
         return self._release(found)
@@ -42,12 +42,12 @@ class StopMatcher:
         return certain
 
     def _first_stop(self) -> int:
-        """Where the first stop string in the held text begins; the text's length if there is none."""
+        """Start of the first stop string in the held text; the text's length if there is none."""
         places = (self._held.find(stop) for stop in self._stops)
         return min((place for place in places if place >= 0), default=len(self._held))
 
     def _open_tail(self) -> int:
-        """Where the longest tail that may begin a stop string starts; the text's length if there is none."""
+        """Start of the longest tail that may begin a stop string; the text's length if there is none."""
         length = len(self._held)
         starts = range(max(0, length - self._longest + 1), length)
         return next((start for start in starts if self._may_begin_stop(start)), length)

@@ -1,4 +1,4 @@
-"""What a decoding strategy is: it sees a step's logits and says how each request goes on."""
+"""Interface of decoding strategies: each sees a step's logits and decides how each request goes on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Hypothesis:
 
 @dataclass(slots=True, frozen=True)
 class Decision:
-    """How a request goes on.
+    """Decision about how a request goes on.
 
     branches: its live sequences after the step, in order. Several with one parent fork it; a row that is
         nobody's parent is dropped.
@@ -117,7 +117,7 @@ class Strategy(Protocol):
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """What becomes of each group, from logits [S, V] whose rows are the groups' rows one after another.
+        """Decides for each group, from logits [S, V] whose rows are the groups' rows one after another.
 
         summary: what else is known of the logits, if anything.
 
@@ -129,7 +129,7 @@ class Strategy(Protocol):
 
 
 def guarded(group: GroupView, decide: Callable[[], Decision]) -> Decision:
-    """What `decide` gives for the group; whatever it raises ends this request and no other."""
+    """Calls `decide` for the group; whatever it raises ends this request and no other."""
     try:
         return decide()
     except Exception as error:

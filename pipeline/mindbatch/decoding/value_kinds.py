@@ -229,7 +229,7 @@ def _is_sequence(value: object) -> bool:
 
 
 def _are_biases(value: object, is_key: Callable[[object], bool], most: float) -> bool:
-    """Whether `value` is a tuple of (key, bias), no key twice and no bias beyond `most`."""
+    """True if `value` is a tuple of (key, bias), no key twice and no bias beyond `most`."""
     if not isinstance(value, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
         return False
     if not all(is_key(key) and isinstance(bias, float) and abs(bias) <= most for key, bias in value):
@@ -247,7 +247,7 @@ def _is_decay(value: object) -> bool:
 
 
 def _of_numpy(value: object, name: str) -> bool:
-    """Whether `value` is of NumPy's type `name`; NumPy need not be imported to know that it is not."""
+    """True if `value` is of NumPy's type `name`; NumPy need not be imported to know that it is not."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, getattr(numpy, name))
 

@@ -48,7 +48,7 @@ class Vocabulary:
         return None if entry == self._silent else entry
 
     def allowed(self, matcher: llguidance.LLMatcher, *, first: bool) -> NDArray[np.bool_]:
-        """Which tokens [V] may follow, end tokens left out; none if the matcher has failed.
+        """Mask [V] of the tokens that may follow, end tokens left out; none if the matcher has failed.
 
         A token that adds nothing to an empty output may come first if any other may come after it: the lone
         space of sentencepiece, which models write before a digit or before a space that is to be seen.

@@ -1,4 +1,4 @@
-"""Which adapter is in which slot of a model's memory for adapters: names and counts only."""
+"""Assignment of adapters to the slots of a model's memory for adapters: names and counts only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AdapterSlots:
         return first if first is not None and self._refused[first] >= self._patience else None
 
     def offers(self, name: str | None) -> bool:
-        """Whether a request may take the slot of this adapter now; what is refused is remembered."""
+        """True if a request may take the slot of this adapter now; what is refused is remembered."""
         if name is None:
             return True
         if self.overdue in (None, name) and (name in self._slots or self._empty or self._idle is not None):
@@ -103,7 +103,7 @@ class LiveAdapter(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownAdapters:
-    """What requests may name.
+    """Adapters that requests may name.
 
     live: by name; None stands for the model as it is loaded.
     default: what a request that names none is computed with; None is the model as it is loaded.
@@ -117,5 +117,5 @@ class KnownAdapters:
         return None if name is None else self.live[name]
 
     def fault(self, name: str | None) -> str | None:
-        """Why no request can have this name; None if it can."""
+        """Reason why no request can have this name; None if it can."""
         return None if name is None or name in self.live else unknown_adapter(name, self.live)

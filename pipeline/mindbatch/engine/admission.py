@@ -1,4 +1,4 @@
-"""Which waiting request may begin, and in how much of a step."""
+"""Admission: which waiting request may begin, and in how much of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step brings: strategies decide, sequences get tokens, fork or end."""
+"""Advances sequences after a step: strategies decide, sequences get tokens, fork or end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _by_strategy(step: Step) -> Iterable[list[_GroupStep]]:
 
 
 def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
-    """What the strategy of these groups, one for all, decides for each.
+    """Asks the strategy of these groups, one for all, to decide for each.
 
     If it fails for all together it is asked for each alone, so that only the one to blame fails.
     """
@@ -87,7 +87,6 @@ def _decide_alone(strategy: Strategy, view: GroupView, logits: NDArray[np.float3
 
 
 def _view(each: _GroupStep, output: StepOutput) -> GroupView:
-    """What the strategy sees of a group."""
     group = each.group
     sequences = group.sequences
 
@@ -236,7 +235,7 @@ def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[Str
 
 
 def _texts(group: SequenceGroup, rest: Items[int]) -> tuple[str, str]:
-    """What the rest of the tokens adds to the agreed text, and both together."""
+    """Text that the rest of the tokens adds to the agreed text, and both together."""
     if group.agreed is None:
         return "", ""
     text = group.agreed.fork()

@@ -22,7 +22,7 @@ _PLAIN = DecodingParams()
 
 
 class DraftSequence:
-    """What the assistant keeps of one row: a copy that runs ahead of the row by the guessed tokens.
+    """Draft sequence of one row: a copy that runs ahead of the row by the guessed tokens.
 
     row: the row itself, which only ever grows; holding it keeps its id from being given to another.
     group: the assistant's own, of one sequence whose row is the copy.
@@ -49,13 +49,13 @@ class DraftSequence:
 
     @property
     def writes(self) -> Write:
-        """What is written in the cache until all wanted tokens are guessed."""
+        """Cache writes until all wanted tokens are guessed."""
         sequence = self.sequence
         return sequence.block_table, sequence.num_computed_tokens, self.num_settled_tokens + self._wanted - 1
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing more to guess: enough, or an end."""
+        """True if there is nothing more to guess: enough, or an end."""
         if not self._guesses:
             return self._wanted == 0
         row = self.sequence.row

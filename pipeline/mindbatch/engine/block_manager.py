@@ -1,4 +1,4 @@
-"""Which cache block belongs to which sequence: integers only, with shared blocks copied on write."""
+"""Assignment of cache blocks to sequences: integers only, with shared blocks copied on write."""
 
 from __future__ import annotations
 

@@ -45,21 +45,21 @@ class Assistant(Protocol):
 
 
 class StepResult(NamedTuple):
-    """What one step brought: new text of running sequences, and the requests that are done."""
+    """Result of one step: new text of running sequences, and the requests that are done."""
 
     events: list[StreamEvent]
     finished: list[RequestOutput]
 
 
 class StepEngine(Protocol):
-    """What runs requests step by step: an `Engine`, or others in processes of their own."""
+    """Runs requests step by step: an `Engine`, or others in processes of their own."""
 
     @property
     def settings(self) -> EngineSettings: ...
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
+        """True if any request is unfinished."""
         ...
 
     @property
@@ -125,7 +125,7 @@ class Engine:
 
     @property
     def statistics(self) -> EngineStatistics:
-        """What the engine has done since it was made, and its load now."""
+        """Counts of the engine's work since it was made, and its load now."""
         return self._counters.statistics(self.scheduler)
 
     def add(self, request: Request) -> None:
@@ -327,7 +327,7 @@ def _result(group: SequenceGroup) -> RequestOutput:
 
 
 def _longer(max_tokens: int, settings: EngineSettings) -> str:
-    """What helps a prompt that reaches `max_tokens`, by the limit that this is."""
+    """Remedy for a prompt that reaches `max_tokens`, by the limit that this is."""
     if max_tokens < settings.seq_length:
         return f"shorten it or raise decoding.max_length={max_tokens}"
     if max_tokens == settings.max_positions:

@@ -26,7 +26,7 @@ class StepNetwork(Protocol):
     """A model's layers as steps go through them."""
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """What computes a step, and its sizes after padding; see `Kernels.step_shape`."""
+        """Graph and padded sizes of a step; see `Kernels.step_shape`."""
         ...
 
     def run(self, inputs: StepInputs) -> StepValues:
@@ -66,7 +66,7 @@ class ModelRunner:
 
     @property
     def is_adapted(self) -> bool:
-        """Whether steps have the slots of adapters."""
+        """True if steps have the slots of adapters."""
         return self._model.adapters is not None
 
     def run(self, step: Step) -> RunnerOutput:

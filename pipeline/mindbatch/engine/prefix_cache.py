@@ -15,8 +15,10 @@ DIGEST_BYTES = 16
 
 
 def root_digest(adapter: str | None) -> bytes:
-    """What a chain begins with: keys and values of one adapter, named by its digest, say nothing about
-    another's."""
+    """Digest that a chain begins with.
+
+    Keys and values of one adapter, named by its digest, say nothing about another's.
+    """
     return blake2b(repr(adapter).encode(), digest_size=DIGEST_BYTES).digest()
 
 
@@ -26,7 +28,7 @@ def block_digest(parent: bytes, tokens: Items[int]) -> bytes:
 
 
 class PrefixCache:
-    """Which blocks hold the beginning of a sequence already, and the names of those that a step fills.
+    """Finds blocks that hold the beginning of a sequence already, and names those that a step fills.
 
     Only full blocks have names, and the last token of a sequence is always left to compute: its logits choose
     the next one. So nobody writes into a block that was found.
@@ -49,7 +51,7 @@ class PrefixCache:
     def is_coming(
         self, group: SequenceGroup, prefixes: Items[Items[int]], digests: Collection[bytes]
     ) -> bool:
-        """Whether a block that continues one of these prefixes is among those with the given digests."""
+        """True if a block that continues one of these prefixes is among those with the given digests."""
         if not digests or not self._enabled:
             return False
         return any(
@@ -86,7 +88,7 @@ class PrefixCache:
 
 
 def _root(group: SequenceGroup, sequence: Sequence) -> bytes:
-    """What a sequence's chain begins with. Of tokens that see each other none is without all the others."""
+    """Digest that a sequence's chain begins with; it covers the whole context whose tokens see each other."""
     root = root_digest(None if group.adapter is None else group.adapter.digest)
     context = sequence.context
     return root if context is None else block_digest(root, sequence.tokens(0, context.length))

@@ -14,7 +14,7 @@ from mindbatch.models.architecture import TwoPositions
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """Of one prompt of a model with `TwoPositions`.
+    """Context of one prompt of a model with `TwoPositions`.
 
     length: tokens of the context, which begins the prompt. mask: the position of all tokens behind it.
     """
@@ -30,7 +30,7 @@ class PromptContext:
         return found
 
     def lengths(self, places: IntArray) -> IntArray:
-        """How many tokens each of these sees: the whole context from within it."""
+        """Number of tokens that each of these sees: the whole context from within it."""
         seen: IntArray = np.maximum(places + 1, self.length, dtype=np.int32)
         return seen
 

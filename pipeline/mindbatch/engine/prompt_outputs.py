@@ -1,4 +1,4 @@
-"""What a step computed of prompts, for the requests that ask for it: log-probabilities and hidden states."""
+"""Collects a step's results on prompts for the requests that ask for log-probabilities or hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out of it."""
+"""Requests to the engine, and its outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Request:
         return RequestOutput.failed(self.key, f"{self.source or self.key}: {self.reason(error)}", self.prompt)
 
     def reason(self, error: PromptError) -> str:
-        """What an error that the engine raised for this prompt says of it."""
+        """Reason in an error that the engine raised for this prompt."""
         return "; ".join(fault.removeprefix(f"{self.key}: ") for fault in error.faults)
 
 
@@ -94,7 +94,7 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """What one step added to one sequence.
+    """New text and tokens of one sequence in one step.
 
     index: the sample within its request; all outputs of a search begin alike, with one event for each.
     text: the characters that have become certain; may be empty.

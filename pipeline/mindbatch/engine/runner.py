@@ -1,4 +1,4 @@
-"""What the engine asks of a model, whoever computes it."""
+"""Interface that the engine needs of a model, whoever computes it."""
 
 from __future__ import annotations
 

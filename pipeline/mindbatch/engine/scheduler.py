@@ -1,4 +1,4 @@
-"""Which tokens of which sequences make up the next step: policy only, no tensors."""
+"""Schedules the tokens of the next step: policy only, no tensors."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Scheduler:
         return [sequence for group in dropped for sequence in group.sequences]
 
     def _still_runs(self, group: SequenceGroup, preemptions: int) -> bool:
-        """Whether no earlier one of a step, which began after so many pre-emptions, has pre-empted it."""
+        """True if no earlier group of a step, begun after so many pre-emptions, has pre-empted this one."""
         return self.num_preemptions == preemptions or group in self.running
 
     def _schedule_running(self, group: SequenceGroup, step: Step, budget: int) -> None:
@@ -185,7 +185,7 @@ class Scheduler:
             step.scheduled.append(tokens)
 
     def _fits(self, wanted: list[ScheduledTokens]) -> bool:
-        """Whether there are blocks for what is to be written."""
+        """True if there are blocks for what is to be written."""
         size, most = self.settings.block_size, 0
         for tokens in wanted:  # they are in so many blocks at most: mostly no more has to be known
             most += (tokens.stop - tokens.start) // size + 2

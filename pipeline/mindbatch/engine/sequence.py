@@ -131,12 +131,12 @@ class Sequence:
         )
 
     def reason_to_finish(self, max_tokens: int) -> FinishReason | None:
-        """Why the sequence ends with its last token, or None."""
+        """Reason why the sequence ends with its last token, or None."""
         stopped = self.text is not None and self.text.stop.stopped
         return _reason(self.row, self.row.output_token_ids[-1], stopped, len(self) >= max_tokens)
 
     def reason_to_finish_with(self, token_id: int, max_tokens: int) -> FinishReason | None:
-        """Why the sequence would end with one more token, or None; it is left as it is."""
+        """Reason why the sequence would end with one more token, or None; it is left as it is."""
         text, row = self.text, self.row
         if text is not None:
             text = text.fork()
@@ -213,7 +213,7 @@ class SequenceGroup:
 
     @property
     def records_prompt(self) -> bool:
-        """Whether what steps compute of its prompt is kept: log-probabilities, or hidden states."""
+        """True if what steps compute of its prompt is kept: log-probabilities, or hidden states."""
         return self.request.params.prompt_logprobs is not None or self.strategy.needs_hidden
 
     @property
@@ -225,7 +225,7 @@ class SequenceGroup:
 
     @property
     def has_output(self) -> bool:
-        """Whether the first tokens have been chosen."""
+        """True if the first tokens have been chosen."""
         return bool(self.finished) or any(sequence.row.output_token_ids for sequence in self.sequences)
 
     @property
@@ -238,7 +238,7 @@ class SequenceGroup:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether every sequence has just its last token, and a draft, to compute."""
+        """True if every sequence has just its last token, and a draft, to compute."""
         for sequence in self.sequences:  # noqa: SIM110 - asked of every request in every step; all() takes twice as long
             if sequence.num_earlier_tokens != 0:
                 return False
@@ -263,5 +263,5 @@ class SequenceGroup:
 
     @property
     def _is_scored(self) -> bool:
-        """Whether no log-probability of the prompt is missing."""
+        """True if no log-probability of the prompt is missing."""
         return self.first_unscored >= len(self.request.prompt_token_ids)

@@ -1,4 +1,4 @@
-"""What the engine has done so far and how full it is, in numbers."""
+"""Counts of the engine's work so far, and how full it is."""
 
 from __future__ import annotations
 

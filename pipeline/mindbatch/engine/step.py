@@ -24,7 +24,7 @@ class ScheduledTokens:
 
     @property
     def num_encoder_tokens(self) -> int:
-        """How many of them, the first ones, are of an encoder's input, of which nothing is read off."""
+        """Number of tokens, the first ones, of an encoder's input, of which nothing is read off."""
         return max(0, min(self.sequence.num_encoder_tokens, self.stop) - self.start)
 
 

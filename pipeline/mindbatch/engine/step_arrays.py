@@ -1,4 +1,4 @@
-"""What a step is to the processes that compute it, and what they give back: plain arrays, no scheduling."""
+"""Arrays of a step for the processes that compute it, and of what they return: no scheduling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adapters do to parameters on one rank, and what kernels keep of them: slot 0 is the base."""
+"""Adapted parameters on one rank, and what kernels keep of adapters: slot 0 is the base."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mindbatch.kernels.arrays import Held
 
 
 class AdaptedParameter(NamedTuple):
-    """What an adapted cell takes after the slots, and what it is made for."""
+    """Inputs of an adapted cell after the slots, and the shape it is made for."""
 
     stored: tuple[Held, ...]
     shape: AdaptedShape

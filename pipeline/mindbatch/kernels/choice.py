@@ -1,4 +1,4 @@
-"""Which kernels a run uses: the C++ ones, NumPy's functions, or those of the NPU."""
+"""Choice of a run's kernels: the C++ ones, NumPy's functions, or those of the NPU."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _kernels(
 
 
 def kernels_in_use(name: str, device_target: str) -> str:
-    """What this process computes with, once they are chosen: an instruction set, or other kernels by name."""
+    """Names the kernels of this process, once chosen: an instruction set, or other kernels by name."""
     if device_target == "Ascend":
         return "ascend"
     library = None if name == "reference" else find_library()

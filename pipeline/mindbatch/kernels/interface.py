@@ -1,4 +1,4 @@
-"""How a model's weights and cache are kept, and what a recording of its steps is run with."""
+"""Interface of kernels: how they keep weights and cache, and run a recording of a model's steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kernels(ABC):
 
     @property
     def cache_type(self) -> FloatType:
-        """What cached keys and values are kept in."""
+        """Number type of cached keys and values."""
         return self.float_type
 
     @property
@@ -52,7 +52,7 @@ class Kernels(ABC):
 
     @property
     def weight_type(self) -> NumberType:
-        """What packed weights are kept in."""
+        """Number type of packed weights."""
         return self.float_type
 
     def held(self, name: str, array: Array) -> Held:
@@ -96,7 +96,7 @@ class Kernels(ABC):
 
     @property
     def packs_any_float(self) -> bool:
-        """Whether `pack` takes float32, float16 and the bits of bfloat16 (uint16), or its own dtype only."""
+        """True if `pack` takes float32, float16 and bfloat16's bits (uint16), not its own dtype only."""
         return False
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Kernels(ABC):
 
     @property
     def keeps_integers(self) -> bool:
-        """Whether weights are packed as int8 with a scale for each output."""
+        """True if weights are packed as int8 with a scale for each output."""
         return False
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Kernels(ABC):
         return needed
 
     def graph_inputs(self, batch: Batch, shape: StepShape, geometry: CacheGeometry) -> Sequence[IntArray]:
-        """What a step is run with, of a batch that is laid out in `shape.tokens` tokens."""
+        """Inputs of a step, of a batch that is laid out in `shape.tokens` tokens."""
         return [array for array in batch if array is not None]
 
     def set_up(self) -> None:  # noqa: B027 - by default there is nothing to do
@@ -176,7 +176,7 @@ class ProgramKernels(Kernels):
 
     @abstractmethod
     def can_run(self, shard: TensorSlice, stage: Stage) -> bool:
-        """Whether a rank can do what its model has it do with others. It is asked after `meet`."""
+        """True if a rank can do what its model has it do with others. It is asked after `meet`."""
 
     @abstractmethod
     def lowered(self, recording: Recording) -> Recording:
@@ -184,4 +184,4 @@ class ProgramKernels(Kernels):
 
     @abstractmethod
     def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> Runnable:
-        """What runs a lowered recording. outputs: memory of what it gives, shared with other programs."""
+        """Program of a lowered recording. outputs: memory of what it gives, shared with other programs."""

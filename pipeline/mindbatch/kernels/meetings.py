@@ -45,7 +45,7 @@ class Meetings:
             self.hand_overs[topology.coordinates(ranks[0]).stage] = join(name, ranks)
 
     def has_slices(self, shard: TensorSlice) -> bool:
-        """Whether all ranks of a slice meet so."""
+        """True if all ranks of a slice meet so."""
         return self._slices is not None and self._slices[0] == shard
 
     def of_slices(self, shard: TensorSlice) -> int:
@@ -55,7 +55,7 @@ class Meetings:
         return self._slices[1]
 
     def suffice(self, shard: TensorSlice, stage: Stage) -> bool:
-        """Whether a rank meets all that it has to do with here, or has to do with none."""
+        """True if a rank meets all that it has to do with here, or has to do with none."""
         neighbours = [sender for sender in (stage.index - 1, stage.index) if 0 <= sender < stage.count - 1]
         within = shard.size == 1 or self.has_slices(shard)
         return within and all(sender in self.hand_overs for sender in neighbours)

@@ -1,4 +1,4 @@
-"""What kernels keep weights and cache in, for whoever plans memory without MindSpore."""
+"""Number types in which kernels keep weights and cache, to plan memory without MindSpore."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ REFUSED = {
 
 
 def dtype_fault(dtype: str, device_target: str) -> str | None:
-    """Why the kernels of the device do not compute in the type of `model.dtype`; None where they do."""
+    """Reason why the device's kernels do not compute in the type of `model.dtype`; None if they do."""
     if dtype == "auto" or dtype in [allowed.name for allowed in DTYPES[device_target]]:
         return None
     return f"model.dtype={dtype}: not with runtime.device_target={device_target}, {REFUSED[device_target]}"
 
 
 def quantization_fault(quantization: str | None, dtype: str, device_target: str) -> str | None:
-    """Why the kernels of the device do not keep weights so; None where they do, or where nothing is asked."""
+    """Reason why the device's kernels do not keep weights so; None if they do, or nothing is asked."""
     if quantization is None:
         return None
     if quantization not in [allowed.name for allowed in QUANTIZATIONS[device_target]]:
@@ -110,7 +110,7 @@ def cache_type(cache_dtype: str, dtype: str, quantization: str | None, device_ta
 
 
 def cache_fault(cache_dtype: str, dtype: str, device_target: str) -> str | None:
-    """Why the device's kernels do not keep a cache in the type of `model.cache_dtype`; None where they do."""
+    """Reason why the device's kernels do not keep a cache of `model.cache_dtype`; None if they do."""
     own = kernel_dtype(dtype, device_target).name
     allowed = ("auto", own, *([BFLOAT16.name] if device_target == "CPU" else []))
     if cache_dtype in allowed:

@@ -48,7 +48,7 @@ class MindSporeKernels(Kernels):
         return constant(np.zeros(width), self.dtype)
 
     def absent(self) -> Tensor:
-        """What stands for a vector that a layer has not: [1] of zero."""
+        """Stand-in for a vector that a layer has not: [1] of zero."""
         return self.zeros(1)
 
     @abstractmethod

@@ -101,7 +101,7 @@ def _take_over(meeting: MPI.Intracomm, ids: FloatArray, y: FloatArray) -> None:
 
 
 def _parts(meeting: MPI.Intracomm, x: FloatArray) -> FloatArray:
-    """What each rank has given [ranks, rows, width]."""
+    """Gathers the arrays of all ranks as [ranks, rows, width]."""
     parts = np.empty((meeting.size, *x.shape), np.float32)
     meeting.Allgather(x, parts)
     return parts

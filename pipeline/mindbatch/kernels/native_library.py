@@ -52,7 +52,7 @@ class NativeLibrary:
         self.handle.mb_set_num_threads(count)
 
     def address_of(self, function: str, others: Mapping[str, Any] | None = None) -> int:
-        """Where a function of the library is, for calls from within it; of `others` one of that name."""
+        """Address of a function of the library, for calls from within it; of `others` one of that name."""
         found = (others or {}).get(function) or getattr(self.handle, function)
         address = ctypes.cast(found, ctypes.c_void_p).value
         assert address is not None
@@ -193,7 +193,7 @@ def library_text() -> str:
 
 
 def faster() -> str | None:
-    """Which rounded weights are worth trying with these kernels, and why; None without kernels."""
+    """Names rounded weights worth trying with these kernels, and why; None without kernels."""
     library = find_library()
     if library is None:
         return None

@@ -16,7 +16,7 @@ _TAILS = {BFLOAT16: 0, INT8: 8 * PANEL}  # bytes of a panel beside its numbers: 
 
 
 class NativeWeights:
-    """How matrices of a type are packed, and which functions of the library take them.
+    """Packs matrices of a type, and names the functions of the library that take them.
 
     suffix: of the names of these functions.
     """

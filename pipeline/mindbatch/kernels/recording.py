@@ -1,4 +1,4 @@
-"""What a model computes in every step as a list of calls, recorded by calling it with symbols."""
+"""Records what a model computes in every step, as a list of calls, by calling it with symbols."""
 
 from __future__ import annotations
 

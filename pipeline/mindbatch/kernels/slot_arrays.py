@@ -65,7 +65,7 @@ class SlotArrays(AdapterStore):
 
 
 def _sizes(shape: AdaptedShape, rank: int) -> list[tuple[int, ...]]:
-    """Of the arrays of a slot."""
+    """Shapes of the arrays of a slot."""
     outputs = sum(shape.widths)
     a = (shape.inputs, rank) if shape.is_embedding else (rank, shape.inputs)
     sizes = [a, (outputs, rank), (outputs,), (outputs,)]

@@ -1,4 +1,4 @@
-"""What a step is to a model's graph: the arrays of its tokens, and which graph computes it."""
+"""Inputs of a model's graph in a step: the arrays of its tokens, and which graph computes it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StepShape(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """What a model's head gives of S hidden states.
+    """Output of a model's head for S hidden states.
 
     scores: [S, vocabulary].
     summary: [S, 2, panels], what else is known of the scores (csrc/summary.h); None where nothing is.

@@ -1,4 +1,4 @@
-"""What attention of every kind is made of beside products: rotation, and the paged cache of a layer."""
+"""Parts of attention of every kind beside products: rotation, and the paged cache of a layer."""
 
 from __future__ import annotations
 

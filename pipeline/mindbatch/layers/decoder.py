@@ -39,11 +39,11 @@ class Decoder(Module):
                 child.bind(path, rank)
 
     def embed(self, tokens: Tokens) -> Any:
-        """What the first layer takes [T, H]."""
+        """Input of the first layer [T, H]."""
         return self.embedding(tokens)
 
     def finish(self, x_TH: Any, tokens: Tokens) -> Any:
-        """What the head takes, of what the last layer gives."""
+        """Input of the head, from the output of the last layer."""
         return self.norm(x_TH)
 
     def forward(self, tokens: Tokens) -> Any:

@@ -1,4 +1,4 @@
-"""What the layers of one rank are bound to: its parameters by name, its cache, and the ranks beside it."""
+"""Bindings of one rank's layers: its parameters by name, its cache, and the other ranks."""
 
 from __future__ import annotations
 

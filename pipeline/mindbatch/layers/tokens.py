@@ -26,7 +26,7 @@ class Tokens:
 
     @property
     def places(self) -> tuple[Any, ...]:
-        """Where they are written and what they see, as attention takes it."""
+        """Cache slots of the tokens and what they see, as attention takes it."""
         seen = (self.slots, self.rows, self.block_tables, self.lengths)
         return seen if self.firsts is None else (*seen, self.firsts, self.positions)
 

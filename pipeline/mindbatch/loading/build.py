@@ -52,14 +52,14 @@ class LoadedEngine:
 
 
 class Runners(NamedTuple):
-    """What steps of a model are computed with, and those of its assistant if it has one."""
+    """Runners of a model's steps, and of its assistant's if it has one."""
 
     model: ModelRunner
     assistant: ModelRunner | None
 
     @property
     def cache_bytes(self) -> int:
-        """Of the keys and values of all."""
+        """Bytes of the keys and values of all runners."""
         return sum(each.cache.nbytes for each in self if each is not None)
 
 
@@ -82,7 +82,7 @@ def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> Loade
 
 
 def _demand_of(setup: EngineSetup) -> MemoryDemand:
-    """Of this process."""
+    """Memory demand of this process."""
     return MemoryDemand.of(setup, [RankPlace(0, setup.spec.stage.index, 0)])
 
 

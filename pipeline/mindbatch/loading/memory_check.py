@@ -1,4 +1,4 @@
-"""Whether the weights, adapters and caches of the processes of a machine fit into its memory."""
+"""Checks that the weights, adapters and caches of a machine's processes fit into its memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
 
 @dataclass(frozen=True)
 class MemoryDemand:
-    """What the processes of one machine hold of a model, in bytes.
+    """Bytes that the processes of one machine hold of a model.
 
     cache_tokens: of each process. stages: the pipeline stage of each process. replicas: how many these are.
     """
@@ -47,7 +47,7 @@ class MemoryDemand:
 
     @classmethod
     def of(cls, setup: EngineSetup, places: Sequence[RankPlace]) -> MemoryDemand:
-        """Of the ranks at these places, which are on one machine, each with the setup's part of memory."""
+        """Demand of the ranks at these places, all on one machine, each with the setup's part of memory."""
         stages, replicas = [place.stage for place in places], len({place.replica for place in places})
         assistant = None if setup.assistant is None else setup.assistant.spec
         tokens, live = setup.cache_tokens, setup.adapters.live
@@ -59,7 +59,7 @@ class MemoryDemand:
 
     @property
     def numbers(self) -> int:
-        """Of the weights; the assistant's are on the last stage."""
+        """Number of weights; the assistant's are on the last stage."""
         of_stage, assistant = self.spec.rank_parameters, self.assistant
         numbers = sum(of_stage[stage] for stage in self.stages)
         if assistant is not None:
@@ -77,7 +77,7 @@ class MemoryDemand:
 
     @property
     def slot(self) -> int:
-        """Of one adapter in the memory of all processes."""
+        """Bytes of one adapter in the memory of all processes."""
         if self.adapters is None:
             return 0
         numbers = sum(
@@ -91,12 +91,12 @@ class MemoryDemand:
 
     @property
     def adapter_slots(self) -> int:
-        """Of the memory for adapters: each slot holds the largest."""
+        """Bytes of the memory for adapters: each slot holds the largest."""
         return self._num_loaded * self.slot
 
     @property
     def experts(self) -> int:
-        """Of the experts' rows in a step."""
+        """Bytes of the experts' rows in a step."""
         device = self.runtime.device_target
         return self.processes * self.spec.expert_bytes(self.runtime.max_batched_tokens, device)
 
@@ -113,7 +113,7 @@ class MemoryDemand:
         return self.weights + self.adapter_slots + self.experts + self.caches
 
     def parts(self) -> str:
-        """What takes how much, in words."""
+        """Lists the parts with their sizes, in words."""
         found = [f"{size(self.weights)} of weights in {self.weight_type.name}"]
         if self._num_loaded:
             found.append(f"{size(self.adapter_slots)} of adapters")
@@ -122,7 +122,7 @@ class MemoryDemand:
         return f"{', '.join(found)} and {size(self.caches)} of runtime.cache_memory"
 
     def fault(self, machine: MachineMemory) -> str | None:
-        """Why a machine does not hold it, of whose memory a part may be in use; None where it does."""
+        """Reason why a machine, of whose memory a part may be in use, does not hold it; or None."""
         there, free = machine.whole, machine.free
         if self.caches > there:
             on = "" if machine.name is None else f" on {machine.name}"
@@ -141,7 +141,7 @@ class MemoryDemand:
         )
 
     def remedies(self, there: int) -> Iterator[str]:
-        """What would make it fit so many bytes, each by itself; what loses least comes first."""
+        """Yields ways to make it fit so many bytes, each by itself; what loses least comes first."""
         left = there - self.weights - self.experts
         most = self._most_cache(left - self.adapter_slots)
         smaller = [*self._smaller_types(there, as_is=most > 0)]
@@ -159,7 +159,7 @@ class MemoryDemand:
             yield f"fewer than {self.runtime.max_batched_tokens} of runtime.max_batched_tokens"
 
     def exhausted(self, doing: str) -> str:
-        """What to say where memory has run out. doing: what, in words."""
+        """Error line for memory that has run out. doing: what, in words."""
         smaller = [*self.smaller_types(), f"runtime.cache_memory below {self.runtime.cache_memory}"]
         if self._num_loaded > 1:
             smaller.append(f"lora.max_loaded below {self._num_loaded}")

@@ -76,7 +76,7 @@ def _open_once(folder: AdapterFolder, base: str | None) -> LoraAdapter:
 
 
 def _stamp(path: Path) -> Stamp:
-    """What tells that a file beside the adapter's, or of it, has been written."""
+    """Stamp that changes when a file of the adapter, or one beside it, is written."""
     folder = path if path.is_dir() else path.parent
     try:
         return tuple(

@@ -1,4 +1,4 @@
-"""Who computes a model, and the folder of a model opened, declared and found in order by its provider."""
+"""Providers that compute models; a model's folder is opened, declared and checked by its provider."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ the weights takes more of the step. Measured in float32 (64 to 256 tokens) and b
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """What one engine is made of, or the rank of one; nothing of it needs MindSpore, nor the weights.
+    """Setup of one engine, or of one rank of it; nothing of it needs MindSpore, nor the weights.
 
     opened: the model. assistant: the model that drafts for it, if any.
     eos_token_ids: the ids that end a sequence.
@@ -54,7 +54,7 @@ class EngineSetup:
 
     @property
     def specs(self) -> Sequence[ModelSpec]:
-        """Of the model, and of its assistant."""
+        """Specs of the model, and of its assistant."""
         return [self.spec, *([] if self.assistant is None else [self.assistant.spec])]
 
     @property
@@ -68,22 +68,22 @@ class EngineSetup:
 
     @property
     def weight_type(self) -> NumberType:
-        """Of nearly all weights in memory."""
+        """Number type of nearly all weights in memory."""
         return weight_type(self.model.dtype, self.model.quantization, self.runtime.device_target)
 
     @property
     def weight_bytes(self) -> int:
-        """Of the weights in memory."""
+        """Bytes of the weights in memory."""
         return self.num_parameters * self.weight_type.itemsize
 
     @property
     def stored_bytes(self) -> int:
-        """Of the tensors in the folders."""
+        """Bytes of the tensors in the folders."""
         return self.opened.folder.nbytes + (0 if self.assistant is None else self.assistant.folder.nbytes)
 
     @property
     def adapter_bytes(self) -> int:
-        """Of the memory for adapters: each slot holds the largest."""
+        """Bytes of the memory for adapters: each slot holds the largest."""
         live = self.adapters.live
         if live is None:
             return 0
@@ -98,7 +98,7 @@ class EngineSetup:
 
     @property
     def num_blocks(self) -> int:
-        """Of the cache, which all engines share."""
+        """Number of blocks of the cache, which all engines share."""
         return self.settings.num_blocks * self.num_engines
 
     @property
@@ -108,12 +108,12 @@ class EngineSetup:
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Of one token's keys and values, the assistant's included."""
+        """KV-cache bytes per token, the assistant's included."""
         return token_bytes_of(self.model, self.runtime, *self.specs)
 
     @property
     def cache_bytes(self) -> int:
-        """Of the whole cache; a block more than it holds is for padding."""
+        """Bytes of the whole cache; a block more than it holds is for padding."""
         return (self.cache_tokens + self.settings.block_size) * self.cache_bytes_per_token
 
 
@@ -261,7 +261,7 @@ def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int
 
 
 def model_start_id(folder: ModelFolder, spec: ModelSpec) -> int | None:
-    """What an encoder-decoder's outputs begin with: generation_config.json's id, else the configuration's.
+    """Start id of an encoder-decoder's outputs: generation_config.json's, else the configuration's.
 
     None of other models.
 

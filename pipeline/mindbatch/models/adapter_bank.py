@@ -34,7 +34,7 @@ class AdapterBank:
 
     @property
     def parameters(self) -> Mapping[str, AdaptedParameter]:
-        """What layers take, by the name of each parameter that any adapter adds to."""
+        """Inputs of layers, by the name of each parameter that any adapter adds to."""
         return self._store.parameters
 
     def load(self, slot: int, name: str) -> None:

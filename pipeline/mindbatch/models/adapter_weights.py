@@ -97,7 +97,7 @@ def _beside_faults(weights: Mapping[str, AdaptedModule], acting: Collection[str]
 
 
 class Place(NamedTuple):
-    """Where a rank computes with what an adapter does to a tensor of the model.
+    """Place where a rank computes with what an adapter does to a tensor of the model.
 
     base: the tensor that the model computes with. is_turned: it is stored [inputs, outputs].
     parameter, part: as in `AdaptedShape`. outputs: slices of the tensor's outputs, in the rank's order.
@@ -168,7 +168,7 @@ class AdapterPlaces:
         return found
 
     def numbers(self, adapter: LoraPlan) -> int:
-        """How many numbers the rank holds of an adapter."""
+        """Counts the numbers that the rank holds of an adapter."""
         return sum(
             shape.inputs * width if rank == WHOLE_WEIGHT else rank * (shape.inputs + width)
             for name, ranks in self.ranks(adapter).items()
@@ -207,7 +207,7 @@ class AdapterPlaces:
 def rank_places(
     specs: Sequence[TensorSpec], fitted: FittedAdapters, shard: TensorSlice, stage: Stage
 ) -> AdapterPlaces:
-    """Where a rank computes with adapters. specs: of the whole model."""
+    """Maps adapted tensors to the places where a rank computes with adapters. specs: of the whole model."""
     held = stage_specs(with_head(specs), stage)
     return AdapterPlaces(held, shard, fitted.adapters.values(), embedding_of(specs))
 

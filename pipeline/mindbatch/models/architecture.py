@@ -25,7 +25,7 @@ class Rotary:
 
 @dataclass(frozen=True)
 class TwoPositions:
-    """Of models whose prompts have a context: the tokens before the first `start_id`, which see each other.
+    """Positions of models with a context: the tokens before the first `start_id`, which see each other.
 
     They have their place as their position, and 0 as the second. The tokens from `start_id` on have the
     place of a mask for theirs, and are counted by the second, from 1 on (Du et al., "GLM", 2022).
@@ -80,7 +80,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Encoder:
-    """What comes before the decoder of an encoder-decoder, whose heads and widths are the decoder's.
+    """Encoder of an encoder-decoder, whose heads and widths are the decoder's.
 
     buckets, farthest: of relative positions, see `kernels.distances`.
     is_gated: of the MLPs, the decoder's too.
@@ -170,7 +170,7 @@ class Architecture:
 
     @property
     def num_positions(self) -> int:
-        """Of each token."""
+        """Number of positions of each token."""
         return 1 if self.two_positions is None else 2
 
     def rotary_of(self, layer: int) -> Rotary | None:

@@ -67,7 +67,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def _either(reader: ConfigReader, name: str, other: str) -> str:
-    """Of two keys with one meaning that which is there; a fault where they differ."""
+    """Chooses, of two keys with one meaning, the one that is there; an error where they differ."""
     if not reader.has(other):
         return name
     if reader.has(name):

@@ -46,7 +46,7 @@ INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides position
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """What the tensors of a `chatglm` configuration follow from; faults are left in the reader."""
+    """Reads what the tensors of a `chatglm` configuration follow from; errors are left in the reader."""
     heads, layers = reader.positive("num_attention_heads"), reader.positive("num_layers")
     # Without it, queries, keys and values take turns head by head.
     reader.needs("multi_query_attention", [True])

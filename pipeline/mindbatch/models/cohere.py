@@ -34,7 +34,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...] = ()) -> Architecture:
-    """What `cohere` and `cohere2` have in common."""
+    """Reads what `cohere` and `cohere2` have in common."""
     reader.needs("rotary_pct", [1.0])
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(

@@ -38,7 +38,7 @@ _COMPUTED = re.compile(
 
 
 def is_positive_float32(value: object) -> bool:
-    """Whether it is a number that is still above 0, finite and exact to 24 bits as float32."""
+    """True if it is a number that is still above 0, finite and exact to 24 bits as float32."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 2.0**-126 <= value < 2.0**128  # type: ignore[operator]
 
@@ -113,7 +113,7 @@ class ConfigReader:
         return self._config.get(key, self._defaults.get(key))
 
     def has(self, *keys: str) -> bool:
-        """Whether the configuration has any of the keys, with a value or null."""
+        """True if the configuration has any of the keys, with a value or null."""
         return any(key in self._config for key in keys)
 
     def take_defaults(self, defaults: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
 def describe_latent(
     reader: ConfigReader, defaults: Mapping[str, Any], *, is_interleaved: bool
 ) -> Architecture:
-    """What both generations read in the same way. is_interleaved: of rotary positions."""
+    """Reads what both generations have in common. is_interleaved: of rotary positions."""
     rotated = reader.positive("qk_rope_head_dim")
     if rotated % 2:
         reader.fault("qk_rope_head_dim", "must be even for rotary positions")
@@ -155,7 +155,7 @@ class Attention(Module):
         return self.output(self.kv_b.expanded(seen, self.head_dim, self.latent.rotated), tokens)
 
     def queries(self, x_TH: Any, tokens: Tokens) -> Any:
-        """Of all heads first the parts that meet keys by the latent, then those that are rotated."""
+        """Queries: of all heads first the parts that meet keys by the latent, then those that are rotated."""
         if not self.latent.query_rank:
             return self.q(x_TH, tokens)
         return self.q_b(self.q_norm(self.q_a(x_TH, tokens)), tokens)

@@ -1,4 +1,4 @@
-"""What a folder's config.json alone says of its model, its weights unopened."""
+"""Describes a model by its folder's config.json alone, its weights unopened."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MAX_SHARED = 64
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """How a checkpoint names the parts of a layer of experts, behind the name of its feed-forward block.
+    """Names, in a checkpoint, of the parts of a layer of experts, behind the name of its feed-forward block.
 
     shared: of a network beside the experts, with {} for its number.
     """

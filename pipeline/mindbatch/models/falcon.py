@@ -82,7 +82,7 @@ def _kv_heads(reader: ConfigReader, heads: int) -> int:
 
 
 def _shares_norm(reader: ConfigReader) -> bool:
-    """Whether attention and MLP read the same norm of x."""
+    """True if attention and MLP read the same norm of x."""
     is_second = reader.flag("new_decoder_architecture")
     norms = reader.positive("num_ln_in_parallel_attn", 2 if is_second else 1)
     if is_second:

@@ -1,4 +1,4 @@
-"""Whether a folder holds just the tensors of an architecture, and what only they tell of it."""
+"""Checks that a folder holds just the tensors of an architecture, and reads what only they tell of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is that is not run here, by its config.json: quantised, of another kind, for another task."""
+"""Recognises, by config.json, models that are not run here: quantised, of another kind, for another task."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _QUANTISED = (
 
 
 def foreign_model(config: Mapping[str, Any], ignored: Collection[str] = (), instead: str = "") -> str | None:
-    """Why a model of this configuration is not run whatever its sizes are; None where nothing tells.
+    """Reason why a model of this configuration is not run, whatever its sizes; None if nothing tells.
 
     ignored: keys that are to be passed over. instead: what else than these quantised weights is read.
     """
@@ -69,7 +69,7 @@ def foreign_model(config: Mapping[str, Any], ignored: Collection[str] = (), inst
 
 
 def kind_of(model_type: str, config: Mapping[str, Any]) -> str | None:
-    """What a model type that is not supported is, in a few words; None where it is not known."""
+    """Describes a model type that is not supported, in a few words; None where it is not known."""
     if config.get("is_encoder_decoder") is True:
         return "an encoder-decoder model"
     if "moe" in model_type or any(config.get(key) for key in _EXPERTS):

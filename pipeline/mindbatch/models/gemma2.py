@@ -33,7 +33,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: bool) -> Architecture:
-    """What Gemma 2 and 3 have in common."""
+    """Reads what Gemma 2 and 3 have in common."""
     reader.ignore(["hidden_act"])  # transformers computes with hidden_activation
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(

@@ -1,4 +1,4 @@
-"""Which layers of a model have a sliding window, as layer_types and its forerunners say."""
+"""Layers of a model with a sliding window, by layer_types and the keys that came before it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def describe_family(
     activation_key: str = "hidden_act",
     rotary: RotaryReader = read_rotary,
 ) -> Architecture:
-    """What all relatives of Llama read from config.json in the same way.
+    """Reads what all relatives of Llama have in common in config.json.
 
     default_intermediate: the intermediate_size where that is null; None: it must not be.
     """

@@ -84,7 +84,7 @@ def planned_merge(
 def _base_weight(
     folder: ModelFolder, shapes: Mapping[str, Shape], name: str, inputs_first: bool
 ) -> BaseWeight:
-    """Where DoRA finds whole rows; nothing of what another stage of the pipeline has."""
+    """Source of the whole rows that DoRA reads; nothing of what another stage of the pipeline has."""
     refuse_cut_rows(folder, name)
     shape, whole = shapes[name], full_region(shapes[name])
     oriented_shape = shape[::-1] if inputs_first else shape

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # MindSpore
 
 @dataclass(frozen=True)
 class Model:
-    """What steps are run with.
+    """Model that steps are run with.
 
     steps: recorded, of a model of ours; of MindFormers' what makes its network.
     attention: of a layer with the narrowest window.

@@ -56,7 +56,7 @@ class ModelSpec:
 
     @property
     def prefix(self) -> str:
-        """Of the names in the checkpoint; bare base models are saved without it."""
+        """Prefix of the names in the checkpoint; bare base models are saved without it."""
         return declaration(self.model_type).prefix
 
     def is_unused(self, name: str) -> bool:
@@ -89,13 +89,13 @@ class ModelSpec:
 
     @property
     def decoder_start_id(self) -> int | None:
-        """Of an encoder-decoder, whose prompts are its encoder's input; None of others."""
+        """Start id of an encoder-decoder, whose prompts are its encoder's input; None of others."""
         encoder = self.architecture.encoder
         return None if encoder is None else encoder.start_id
 
     @property
     def two_positions(self) -> TwoPositions | None:
-        """Of a model whose prompts have a context, whose tokens see each other; None of others."""
+        """Positions of a model whose prompts have a context, whose tokens see each other; None of others."""
         return self.architecture.two_positions
 
     @property
@@ -157,11 +157,11 @@ class ModelSpec:
         )
 
     def ascend_faults(self, block_size: int) -> Iterator[str]:
-        """Why Ascend's operators do not take the model, or blocks of so many tokens."""
+        """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
         return limit_faults(self._ascend_head, block_size, is_gathered=self.is_gathered)
 
     def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:
-        """Of a step, where attention's memory bounds them."""
+        """Most tokens of a step, where attention's memory bounds them."""
         if device != "Ascend" or not self.is_gathered:
             return None
         return most_gathered_tokens(seq_length, 2 * self._kv_heads * self.architecture.head_dim)
@@ -183,5 +183,5 @@ class ModelSpec:
         return max(routed, *(kept(1, 1, inner) for inner in experts.shared), 0)
 
     def expert_bytes(self, num_tokens: int, device: str) -> int:
-        """Of what layers of experts keep of a step's rows on a CPU, all in the same memory."""
+        """Bytes that layers of experts keep of a step's rows on a CPU, all in the same memory."""
         return num_tokens * self.expert_numbers * FLOAT32.itemsize if device == "CPU" else 0

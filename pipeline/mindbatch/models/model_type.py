@@ -1,4 +1,4 @@
-"""What a model's file declares: how its configuration is read, and its layers."""
+"""Declarations in a model's file: how its configuration is read, and its layers."""
 
 from __future__ import annotations
 

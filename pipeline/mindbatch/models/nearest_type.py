@@ -21,7 +21,7 @@ class NearestType:
     differences: tuple[str, ...]
 
     def brief(self) -> str:
-        """Of each difference what was found, in part of a line."""
+        """Lists for each difference what was found, in part of a line."""
         found = [fault.partition(": ")[2].partition(";")[0] for fault in self.differences[:_MOST_IN_A_LINE]]
         more = len(self.differences) - len(found)
         what = ", ".join([*found, *([f"and {more} more"] if more else [])])

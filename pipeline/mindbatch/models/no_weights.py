@@ -30,7 +30,7 @@ class NoWeights:
 
     @classmethod
     def of(cls, arch: Architecture, shard: TensorSlice = WHOLE) -> NoWeights:
-        """Of a model of ours."""
+        """Names and shapes of a native model's tensors."""
         specs = tensor_specs(arch)
         return cls(source_shapes(specs if shard.size == 1 else shard_specs(specs, shard)), shard)
 

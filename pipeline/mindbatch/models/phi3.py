@@ -61,7 +61,7 @@ def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rot
 
 
 def _is_long(scaling: object, original: int) -> bool:
-    """Whether it is longrope's, as transformers 4 wrote it or as 5 does, with the original context in it."""
+    """True if it is longrope's, as transformers 4 wrote it or as 5 does, with the original context in it."""
     if not isinstance(scaling, Mapping):
         return False
     kinds = [scaling[key] for key in ("type", "rope_type") if key in scaling]
@@ -79,7 +79,7 @@ def _are_factors(values: object, count: int) -> bool:
 
 
 def _attention_factor(max_positions: int, original: int) -> float:
-    """Of cosine and sine: Ding et al., "LongRoPE" (2024)."""
+    """Factor of cosine and sine: Ding et al., "LongRoPE" (2024)."""
     if max_positions <= original or original < 2:
         return 1.0
     return math.sqrt(1 + math.log(max_positions / original) / math.log(original))

@@ -1,4 +1,4 @@
-"""How the weights of a folder are stored, by `quantization_config` of its config.json; and opening it."""
+"""Storage of a folder's weights, by `quantization_config` of its config.json; and opening it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mindbatch.models.foreign_models import QUANTIZATION
 def read_layout(
     config: Mapping[str, Any], source: str, ignored: Collection[str] = ()
 ) -> Layout | Mxfp4 | None:
-    """How the matrices of a folder are stored; None where they are floats, or by a method that is not read.
+    """Reads how a folder's matrices are stored; None where they are floats, or by a method that is not read.
 
     What else the settings hold says how a tool arrived at the numbers; whether these are as they are said to
     be is seen from the tensors.
@@ -84,7 +84,7 @@ def _awq(reader: ConfigReader) -> Layout:
 
 
 def _bits(reader: ConfigReader, key: str, allowed: tuple[int, ...] = (4, 8)) -> int:
-    """How many bits a number has; the first that is allowed where a fault is noted."""
+    """Reads the bits of a number; the first that is allowed where an error is noted."""
     found = reader.value(key)
     if isinstance(found, int) and found in allowed:
         return found
@@ -141,7 +141,7 @@ def _packed(weights: ConfigReader) -> Layout:
 
 
 def _scale_groups(weights: ConfigReader) -> int | None:
-    """How many inputs have a scale together; None for all."""
+    """Number of inputs that have a scale together; None for all."""
     weights.needs("type", ["int"])
     strategy = weights.choice("strategy", {"channel": "channel", "group": "group"})
     return weights.positive("group_size") if strategy == "group" else None

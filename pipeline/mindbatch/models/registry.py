@@ -1,4 +1,4 @@
-"""Which model types there are, and from a folder's config.json to an architecture."""
+"""Registry of model types; from a folder's config.json to an architecture."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _own_type(config: Mapping[str, Any]) -> Any:
 
 
 def _is_read_quantised(config: Mapping[str, Any], source: str, ignore: IgnoredKeys) -> bool:
-    """Whether the matrices are stored as integers, in a way that is read. CheckpointError: not with these."""
+    """True if the matrices are stored as integers, in a way that is read. CheckpointError: not with these."""
     if QUANTIZATION not in config:
         return False
     from mindbatch.models.quantisation import read_layout  # NumPy, which a wrong setting need not load

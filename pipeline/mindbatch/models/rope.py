@@ -74,7 +74,7 @@ def plain_frequencies(theta: float, rotary_dim: int) -> Frequencies:
 
 
 def rotary_width(reader: ConfigReader, head_dim: int, key: str = "partial_rotary_factor") -> int:
-    """How many numbers of a head are rotated, by the factor that `key` holds."""
+    """Counts the numbers of a head that are rotated, by the factor that `key` holds."""
     width = int(head_dim * min(reader.number(key), 1.0))
     if width < 2 or width % 2 or reader.number(key) > 1:
         reader.fault(key, f"must leave an even number of a head's {head_dim} numbers")
@@ -141,7 +141,7 @@ def _yarn_attention(factor: float, scaling: dict[str, Any]) -> float:
 
 
 def yarn_scale(factor: float, weight: float) -> float:
-    """What YaRN multiplies attention with for a context so many times as long."""
+    """Factor of YaRN on attention, for a context so many times as long."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

@@ -34,7 +34,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def rotated_layers(reader: ConfigReader) -> Sequence[bool]:
-    """Which layers have rotary positions: the 1s of no_rope_layers, else all but every interval-th."""
+    """Lists the layers with rotary positions: the 1s of no_rope_layers, else all but every interval-th."""
     layers, flags = reader.positive("num_hidden_layers"), reader.raw("no_rope_layers")
     if flags is None:
         interval = reader.positive("no_rope_layer_interval")

@@ -1,4 +1,4 @@
-"""Which layers, and so which parameters, each pipeline stage of a model holds."""
+"""Division of a model over pipeline stages: which layers, and so which parameters, each stage holds."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def layer_of(spec: TensorSpec) -> int | None:
 
 
 def is_tied(specs: Sequence[TensorSpec]) -> bool:
-    """Whether the head is the token embedding."""
+    """True if the head is the token embedding."""
     return not any(spec.name == "head.weight" for spec in specs)
 
 
 def holds(stage: Stage, spec: TensorSpec, *, tied: bool) -> bool:
-    """Whether a stage computes with a parameter.
+    """True if a stage computes with a parameter.
 
     The embeddings are on the first stage, the last norm and the head on the last one, and so is the token
     embedding where it is the head too.
@@ -61,7 +61,7 @@ def stage_specs(specs: Sequence[TensorSpec], stage: Stage) -> list[TensorSpec]:
 
 
 def stage_faults(layers: int, stages: int, device_map: DeviceMap = None) -> Iterator[str]:
-    """Why so many layers cannot be divided so; each fault begins with the name of a key of `parallel`.
+    """Yields reasons why so many layers cannot be divided so; each begins with a key of `parallel`.
 
     device_map: None for as many layers to each stage, AUTO, or the number of layers of each stage.
     """

@@ -97,7 +97,7 @@ def _encoder(reader: ConfigReader, layers: int) -> Encoder:
 
 
 def _activation(reader: ConfigReader) -> str:
-    """Of feed_forward_proj. A file may have what transformers makes of it, too, and computes with."""
+    """Reads feed_forward_proj. A file may have what transformers makes of it, too, and computes with."""
     activation = reader.choice("feed_forward_proj", FEED_FORWARD)
     reader.needs("dense_act_fn", SPELT[activation])
     reader.needs("is_gated_act", [_is_gated(reader)])

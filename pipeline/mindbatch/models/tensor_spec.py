@@ -1,4 +1,4 @@
-"""How each tensor of a model is made from the checkpoint's tensors and cut over model-parallel ranks.
+"""Tensor specs: how each tensor is made from the checkpoint's tensors and sharded over ranks.
 
 One declaration serves the layers (which slice they hold), the loader (which bytes it reads) and the
 resharding tools (which element goes where).
@@ -16,7 +16,7 @@ Range = tuple[int, int]  # half-open
 
 
 class Sharding(Enum):
-    """Which dimension of a [outputs, inputs] matrix, or [outputs] vector, is divided over the ranks."""
+    """Dimension of a [outputs, inputs] matrix, or [outputs] vector, that is divided over the ranks."""
 
     REPLICATED = "replicated"
     OUTPUTS = "outputs"
@@ -51,7 +51,7 @@ class Part:
     matrix: int | None = None
 
     def source_ranges(self, low: int, high: int) -> list[Range]:
-        """Where the part's outputs low .. high - 1 lie along the outputs of the source, in their order."""
+        """Ranges of the part's outputs low .. high - 1 along the outputs of the source, in their order."""
         if not self.run:
             return [(self.first + low, self.first + high)]
         found = []
@@ -70,13 +70,13 @@ class Part:
         return (self.inputs, total_outputs) if self.transposed else (total_outputs, self.inputs)
 
     def units(self, sharding: Sharding) -> int | None:
-        """How many indivisible units are divided over the ranks; None where nothing is divided evenly."""
+        """Number of indivisible units divided over the ranks; None where nothing is divided evenly."""
         if sharding is Sharding.OUTPUTS:
             return self.outputs // self.unit
         return self.inputs if sharding is Sharding.INPUTS else None
 
     def divides(self, sharding: Sharding, size: int) -> bool:
-        """Whether it can be cut over so many ranks."""
+        """True if it can be sharded over so many ranks."""
         units = self.units(sharding)
         if units is None or units % size == 0:
             return True
@@ -130,7 +130,7 @@ class Part:
 
 
 class Layout(Enum):
-    """How the layers keep a tensor."""
+    """Layout in which the layers keep a tensor."""
 
     PACKED = "packed"  # a linear layer's matrix, in the layout of the kernels
     PLAIN = "plain"  # as it is: vectors and small tables
@@ -161,7 +161,7 @@ class TensorSpec:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is the matrix of one linear layer, to which adapters can add."""
+        """True if it is the matrix of one linear layer, to which adapters can add."""
         return self.layout is Layout.PACKED and not self.matrices and not self.split
 
     def local_outputs(self, shard: TensorSlice) -> int:
@@ -176,7 +176,7 @@ class TensorSpec:
         return high - low
 
     def numbers(self, shard: TensorSlice) -> int:
-        """How many numbers this rank holds of it."""
+        """Counts the numbers that this rank holds of it."""
         return self.local_outputs(shard) * (self.local_inputs(shard) or 1)
 
 

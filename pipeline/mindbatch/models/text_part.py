@@ -21,7 +21,7 @@ UNUSED = tuple(
 
 
 def has_text_part(config: Mapping[str, Any]) -> bool:
-    """Whether it is of a multimodal model whose text part is run."""
+    """True if it is of a multimodal model whose text part is run."""
     own = config.get("model_type")
     return isinstance(own, str) and own in TEXT_TYPES and isinstance(config.get(TEXT_CONFIG), Mapping)
 

@@ -40,19 +40,19 @@ class StepSlots(nn.Cell):
 
 
 class StepAdapters(NamedTuple):
-    """What adapters add, by the names of `adapter_specs`, and where a step's slots are kept."""
+    """Adapter parameters by the names of `adapter_specs`, and where a step's slots are kept."""
 
     parameters: Mapping[str, AdaptedParameter]
     slots: StepSlots
 
     def of(self, name: str) -> AdaptedLayer | None:
-        """What a layer is given; None where no adapter adds anything to it."""
+        """The adapter parameters of a layer; None where no adapter adds anything to it."""
         found = self.parameters.get(name)
         return None if found is None else AdaptedLayer(*found, self.slots.kept)
 
 
 class AdaptedLayer(NamedTuple):
-    """What adapters add to one layer (`AdaptedParameter`), and the slots of the step's tokens."""
+    """Adapter parameters of one layer (`AdaptedParameter`), and the slots of the step's tokens."""
 
     stored: tuple[Parameter, ...]
     shape: AdaptedShape

@@ -1,4 +1,4 @@
-"""What configuration classes of MindFormers are given of a model, by family, and what they do not compute."""
+"""Arguments of MindFormers' configuration classes, by family, and what these do not compute."""
 
 from __future__ import annotations
 

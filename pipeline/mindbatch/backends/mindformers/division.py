@@ -8,7 +8,6 @@ from mindbatch.models.architecture import Architecture
 
 
 def stages_fault(stages: int) -> str:
-    """Why there is one stage only."""
     return (
         f"parallel.pipeline_stage={stages}: not with model.provider=mindformers, whose networks are not "
         "divided by layers; allowed: 1 with parallel.model_parallel, or model.provider=native"
@@ -16,7 +15,7 @@ def stages_fault(stages: int) -> str:
 
 
 def division_faults(arch: Architecture, size: int) -> Iterator[str]:
-    """Why a model cannot be divided over so many ranks: all that does not divide, and what would."""
+    """Yields why a model cannot be divided over so many ranks: all that does not divide, and what would."""
     undivided = _undivided(arch, size)
     if undivided:
         numbers = ", ".join(f"{name}={number}" for name, number in undivided.items())

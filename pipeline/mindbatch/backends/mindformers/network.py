@@ -137,7 +137,7 @@ def _classes(family: Family) -> tuple[Any, Any]:
 
 
 def _types(kernels: MindSporeKernels) -> dict[str, str]:
-    """What is computed in which type: softmax, norms, rotations and routing as the weights on a CPU."""
+    """Number types of what is computed: softmax, norms, rotations and routing as the weights on a CPU."""
     kind = kernels.float_type.name
     computed = dict.fromkeys(("compute_dtype", "params_dtype", "rotary_dtype"), kind)
     exact = dict.fromkeys(("layernorm_compute_dtype", "softmax_compute_dtype", "moe_router_dtype"), "float32")
@@ -160,7 +160,7 @@ def _forget_rotations() -> None:
 
 
 def attention_shapes(network: nn.Cell, arch: Architecture) -> list[AttentionShape]:
-    """What the cache and the kernels have to know of each layer, on this rank."""
+    """Attention shapes of each layer on this rank, for the cache and the kernels."""
     return [_attention_shape(layer.self_attention, arch) for layer in network.model.decoder.layers]
 
 

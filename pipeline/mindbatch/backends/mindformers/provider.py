@@ -95,7 +95,7 @@ def fit_adapters(
 
 
 def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
-    """Where a rank computes with adapters."""
+    """Maps adapted tensors to the places where a rank computes with adapters."""
     return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
 
 

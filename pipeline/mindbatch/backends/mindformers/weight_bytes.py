@@ -1,4 +1,4 @@
-"""How many bytes the weights of a network of MindFormers take on a rank: what is built says it."""
+"""Bytes of a rank's weights in a network of MindFormers, counted on the network as built."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mindspore import nn
 
 @dataclass(frozen=True)
 class WeightBytes:
-    """Of each layer, and of all that is outside of layers."""
+    """Bytes of the weights of each layer, and of all that is outside of layers."""
 
     layer_bytes: list[int]
     other_bytes: int

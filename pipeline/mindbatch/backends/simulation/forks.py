@@ -49,7 +49,7 @@ def as_rank(rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]) ->
 def _answer(
     pipe: int, parent: int, rank: int, num_ranks: int, function: Callable[[], Iterable[Any]]
 ) -> NoReturn:
-    """What the fork does."""
+    """Runs the function in the fork, sends its values or its error, and ends the process."""
     with os.fdopen(pipe, "wb", buffering=0) as file:
         try:
             die_with(parent)

@@ -47,7 +47,7 @@ COLLECTIVES = frozenset({"AllGather", "AllReduce", "AllToAll", "Broadcast", "Red
 
 
 def launched(folder: Path) -> dict[str, int]:
-    """How often each kernel is launched by the graphs compiled last; what MindSpore saved of them is removed.
+    """Counts the launches of each kernel by the graphs compiled last, and removes MindSpore's files of them.
 
     folder: where MindSpore saves graphs.
     """

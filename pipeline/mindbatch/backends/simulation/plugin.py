@@ -30,7 +30,7 @@ class AscendPlugin:
 
     @property
     def search_folders(self) -> tuple[Path, ...]:
-        """Where the plugin's libraries are."""
+        """Folders of the plugin's libraries."""
         return self.folder, self.folder / "plugin", self.folder / "plugin/ascend"
 
     @property

@@ -29,7 +29,7 @@ _ALWAYS_SAID = "_check_version.py"  # that CANN's packages are missing
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationLimits:
-    """What a run may use: seconds by the clock, bytes of address space.
+    """Limits of a run: seconds by the clock, bytes of address space.
 
     seconds_key: the option that gives it longer.
     """
@@ -41,7 +41,7 @@ class SimulationLimits:
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """Which of how many ranks the process is; `init()` of MindSpore's communication makes it so."""
+    """Rank of the process, and the number of ranks; `init()` of MindSpore's communication makes it so."""
 
     rank: int = 0
     num_ranks: int = 1

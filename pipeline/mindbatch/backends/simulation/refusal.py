@@ -1,4 +1,4 @@
-"""What MindSpore says where it refuses to compile: the operator, its rule, and the layer of the model."""
+"""Reads MindSpore's refusals to compile: the operator, its rule, and the layer of the model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Refusal:
 
 
 def refusal_of(error: BaseException, leftovers: Path) -> Refusal:
-    """What the error of a compilation says.
+    """Reads the refusal out of the error of a compilation.
 
     leftovers: the folder in which MindSpore leaves `rank_N/om/analyze_fail.ir`; that of this failure is
         removed.

@@ -21,7 +21,7 @@ _TOOL_SECONDS = 120
 
 
 def wanted_functions(plugin: AscendPlugin) -> list[str]:
-    """What the plugin wants and neither MindSpore nor the system has, and what it looks up while it runs.
+    """Lists functions that the plugin links and MindSpore and the system lack, or looks up while it runs.
 
     Raises:
         BackendError: no program nm, or it failed.
@@ -71,7 +71,7 @@ def needed_tool(*names: str) -> str:
 
 
 def run_tool(command: Sequence[str]) -> str:
-    """What a program of the compiler writes. BackendError with its first line when it fails."""
+    """Runs a program of the compiler and returns its output. BackendError with the first line on failure."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=_TOOL_SECONDS
@@ -90,7 +90,7 @@ def _listing(kind: str, libraries: Sequence[Path]) -> Iterator[list[str]]:
 
 
 def _system_libraries() -> list[ctypes.CDLL]:
-    """What every process has, and what C++ programs have: old compilers left versions out of some names."""
+    """Loads every process's libraries and C++ programs': old compilers left versions out of some names."""
     found = [ctypes.CDLL(None)]
     for name in _SYSTEM:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What runs first in a process that simulates an NPU: limits, stub packages, then the given function.
+"""First code of a process that simulates an NPU: limits, stub packages, then the given function.
 
 It imports nothing of MindSpore: that is the function's business.
 """

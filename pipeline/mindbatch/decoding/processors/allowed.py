@@ -36,7 +36,7 @@ def obey_constraint(step: Step) -> None:
 
 
 def _mask(given: Iterable[int], vocabulary_size: int) -> NDArray[np.bool_]:
-    """Where [V] the given token ids are."""
+    """Mask [V] of the given token ids."""
     mask = np.zeros(vocabulary_size, dtype=np.bool_)
     token_ids = given if isinstance(given, np.ndarray) else np.array(list(given))
     if token_ids.size:

@@ -1,4 +1,4 @@
-"""When an output may end and when it must: minimum lengths, forced tokens and the decaying length penalty."""
+"""Output lengths: minimum lengths, forced tokens and the decaying length penalty."""
 
 import sys
 

@@ -93,7 +93,7 @@ class AlibiAttention(nn.Cell):
 
 
 def _parts(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
-    """Of x [..., 1] the nearest number of a type, that of the rest, and that of what is left: [..., 3]."""
+    """Splits x [..., 1] into a type's nearest number, that of the rest and that of what is left: [..., 3]."""
     first = x.astype(dtype).astype(np.float32)
     second = (x - first).astype(dtype).astype(np.float32)
     third = (x - first - second).astype(dtype).astype(np.float32)

@@ -92,7 +92,7 @@ class CachedAttention(AscendAttention):
 
 
 class PlainAttention(AscendAttention):
-    """What no fused operator computes; each token is a sequence, whose whole block table is gathered."""
+    """Attention that no fused operator computes; each token is a sequence, its whole block table gathered."""
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(shape)
@@ -115,7 +115,7 @@ class PlainAttention(AscendAttention):
 
 
 def is_plain(shape: AttentionShape) -> bool:
-    """Whether PlainAttention computes it."""
+    """True if PlainAttention computes it."""
     is_rounded = shape.alibi is not None and shape.alibi.is_rounded
     has_softcap, has_sinks = shape.softcap > 0, shape.has_sinks
     return needs_gathering(

@@ -27,7 +27,7 @@ class StepCell(nn.Cell):
         self.mask = Tensor(_fixed_mask(graph, dtype)).astype(dtype)
 
     def mask_of(self, positions: Tensor, block_tables: Tensor) -> Tensor:
-        """What attention adds to scores: a row for each token where a sequence has several."""
+        """Mask that attention adds to scores: a row for each token where a sequence has several."""
         if not self.is_masked_by_row:
             return self.mask
         columns = ops.arange(block_tables.shape[1] * self.block_size).expand_dims(0)

@@ -1,4 +1,4 @@
-"""What Ascend's attention operators take beyond what MindSpore checks when it compiles.
+"""Limits of Ascend's attention operators beyond what MindSpore checks when it compiles.
 
 Sources: CANN 8.5, Ascend Transformer Boost, PagedAttention, constraints (page ascendtb_01_0198 of its API
 reference); for FlashAttentionScore the docstring of MindSpore 2.9's operator.
@@ -23,7 +23,7 @@ ALIBI_NUMBERS = 16
 
 
 def needs_gathering(head_dim: int, *, is_rounded: bool, has_softcap: bool, has_sinks: bool = False) -> bool:
-    """Whether attention is one that the fused operators do not compute, so that plain ones do.
+    """True if plain operators compute attention, since the fused ones do not.
 
     is_rounded: of ALiBi. has_softcap: scores are capped. has_sinks: see `AttentionShape`.
     """
@@ -44,7 +44,7 @@ def limit_faults(
     *,
     is_gathered: bool = False,
 ) -> Iterator[str]:
-    """Why the operators do not take a model of these sizes, in the words of the configuration.
+    """Yields reasons why the operators do not take these sizes, in the configuration's words.
 
     head_dim: numbers of a head in the cache. is_gathered: see `needs_gathering`.
     """
@@ -71,7 +71,7 @@ def _head_faults(head_dim: int, block_size: int, where: str) -> Iterator[str]:
 
 
 def flash_is_legal(heads: int, head_dim: int, float_type: FloatType) -> bool:
-    """Whether FlashAttentionScore computes whole prompts; elsewhere PagedAttention does, from the cache.
+    """True if FlashAttentionScore computes whole prompts; elsewhere PagedAttention does, from the cache.
 
     Not in float16: MindSpore refuses masks of that type when it compiles ("Attn mask don't support float16").
     """

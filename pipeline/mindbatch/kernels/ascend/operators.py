@@ -123,7 +123,7 @@ class Rotary(nn.Cell):
         return self.rotate(query, key, ops.cat((cos, cos), 1), ops.cat((sin, sin), 1), tokens)
 
     def _parts(self, x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Of heads [T, heads * head_dim] the first numbers [T, heads * width], and the rest."""
+        """Splits heads [T, heads * head_dim] into the first numbers [T, heads * width], and the rest."""
         heads = x.reshape(x.shape[0], -1, self.head_dim)
         first, rest = mint.split(heads, (width, self.head_dim - width), -1)
         return first.reshape(x.shape[0], -1), rest

@@ -174,7 +174,7 @@ class GatheredAttention(nn.Cell):
 
 
 def by_head(cached: Tensor, tokens: int) -> Tensor:
-    """Of gathered [T, W, block_size, heads, head_dim]: [T * heads, W * block_size, head_dim] in float32."""
+    """Arranges [T, W, block_size, heads, head_dim] as [T * heads, W * block_size, head_dim] in float32."""
     heads, head_dim = cached.shape[3:]
     context = cached.shape[1] * cached.shape[2]
     heads_first = cached.reshape(tokens, context, heads, head_dim).swapaxes(1, 2)

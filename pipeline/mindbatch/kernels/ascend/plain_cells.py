@@ -1,4 +1,4 @@
-"""What plain operators of MindSpore compute."""
+"""Cells of plain operators of MindSpore."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class NormBySums(nn.Cell):
 
 
 def _widths(shape: AttentionShape) -> tuple[int, int, int]:
-    """Of query, key and value."""
+    """Widths of query, key and value."""
     keys = shape.kv_heads * shape.head_dim
     return shape.heads * shape.head_dim, keys, keys
 
@@ -177,7 +177,7 @@ class LatentHeads(nn.Cell):
 
 
 def _part(x: Tensor, first: int, count: int) -> Tensor:
-    """Of the last dimension."""
+    """Slice of the last dimension."""
     return mint.narrow(x, -1, first, count)
 
 

@@ -60,7 +60,7 @@ def _module_of(source: str) -> ModuleType:
 
 @lru_cache(maxsize=1)
 def _folder(process: int) -> TemporaryDirectory[str]:
-    """Of a process: a fork has its own, which goes with it."""
+    """Folder of a process: a fork has its own, which goes with it."""
     return TemporaryDirectory(prefix="mindbatch-graphs-")
 
 
@@ -73,7 +73,7 @@ class _Writer:
         self.attributes: dict[str, Any] = {"absent": kernels.absent()}
 
     def expression(self, each: Any) -> str:
-        """What a call reads."""
+        """Source text of a call's argument."""
         if each is None:
             return "self.absent"
         if isinstance(each, Symbol):

@@ -1,4 +1,4 @@
-"""How a step is laid out for Ascend's operators: which graph computes it, and in which sequences.
+"""Layout of a step for Ascend's operators: which graph computes it, and in which sequences.
 
 The operators read two of a graph's inputs on the host, by name: batch_valid_length, the positions that each
 sequence has with this step's, and q_seq_lens, how many tokens of it the step computes. What is left of a

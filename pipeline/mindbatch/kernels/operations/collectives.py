@@ -1,4 +1,4 @@
-"""What ranks of one model do together; NumPy computes one rank of one."""
+"""Collectives of the ranks of one model; NumPy computes one rank of one."""
 
 from __future__ import annotations
 

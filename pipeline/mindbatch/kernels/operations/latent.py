@@ -1,4 +1,4 @@
-"""What latent attention computes beside attention itself."""
+"""Operations of latent attention beside attention itself."""
 
 from __future__ import annotations
 

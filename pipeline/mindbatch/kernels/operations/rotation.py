@@ -113,6 +113,6 @@ def norm_by_sums(
 
 
 def _widths(shape: AttentionShape) -> tuple[int, int, int]:
-    """Of query, key and value."""
+    """Widths of query, key and value."""
     keys = shape.kv_heads * shape.head_dim
     return shape.heads * shape.head_dim, keys, keys

@@ -1,4 +1,4 @@
-"""Where the arrays of a program lie: buffers that are used again, and memory for what it gives."""
+"""Memory of a program's arrays: buffers that are used again, and memory for what it gives."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LENGTHS = Batch._fields.index("lengths")
 
 @dataclass(frozen=True)
 class StepRecordings:
-    """What a model computes. The inputs of a step are the fields of a `Batch`, or of `PartArrays`.
+    """Recordings of a model. The inputs of a step are the fields of a `Batch`, or of `PartArrays`.
 
     step: the hidden states of a step's tokens, or of a decoder's.
     head: their logits; None of a pipeline stage before the last, as is whole.
@@ -40,7 +40,7 @@ class Programs(Protocol):
 
     @property
     def has_head(self) -> bool:
-        """Whether it gives logits."""
+        """True if it gives logits."""
         ...
 
     def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
@@ -139,7 +139,7 @@ class EncoderDecoderPrograms:
 
 
 def programs_of(recordings: StepRecordings, kernels: ProgramKernels) -> Programs:
-    """What runs a model's steps."""
+    """Makes the programs of a model's steps."""
     if recordings.encoder is None:
         return StepPrograms(recordings, kernels)
     return EncoderDecoderPrograms(recordings, kernels)
