@@ -54,7 +54,7 @@ class SignalNotes:
 
 
 signal_notes = SignalNotes()
-"""Of this process; the console script installs them."""
+"""Signal notes of this process; the console script installs them."""
 
 
 @contextmanager

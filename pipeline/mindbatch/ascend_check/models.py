@@ -164,7 +164,7 @@ MINDFORMERS_CONFIGS: Mapping[str, Mapping[str, Any]] = {
 """By family, of model.provider=mindformers."""
 _MINDFORMERS = "mindformers_"
 NAMES = (*CONFIGS, *(f"{_MINDFORMERS}{family}" for family in MINDFORMERS_CONFIGS))
-"""Of all tiny models."""
+"""Names of all tiny models."""
 
 
 def family_of(name: str) -> str | None:

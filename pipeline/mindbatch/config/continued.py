@@ -12,7 +12,8 @@ from mindbatch.config.settings import Assignment, Setting, SettingReader
 
 FOLDER = "output.dir"
 NOT_CONTINUED = {"output.on_mismatch"}
-"""What a first command says about a folder that is taken is not meant for the run made there since."""
+"""Keys not taken from the saved configuration: what a first command says about a folder that already exists
+is not meant for the run made there since."""
 
 
 def read_saved(given: list[Setting], reader: SettingReader, log: FaultLog) -> list[Setting]:

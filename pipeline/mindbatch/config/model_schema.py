@@ -10,10 +10,10 @@ from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES
 
 MOST_THREADS = 256
-"""Of the C++ kernels, as csrc/thread_pool.cpp has it."""
+"""Most threads of the C++ kernels, as csrc/thread_pool.cpp has it."""
 
 DEFAULT_BATCH_SIZE = 32
-"""Where steps have fewer tokens, there are fewer sequences in them; who asks for more than fit is refused."""
+"""Default sequences in a step, fewer where steps have fewer tokens; asking for more than fit is refused."""
 
 
 @dataclass

@@ -52,16 +52,16 @@ class ModelTaskConfig(TaskConfig):
     runs_model: ClassVar[bool] = True
 
     uses_one_decoding: ClassVar[bool] = False
-    """Whether every row is decoded as `decoding` says: an assistant that it asks nothing of is a mistake."""
+    """True if every row is decoded as `decoding` says: an assistant that it asks nothing of is an error."""
 
     advises_sampling: ClassVar[bool] = False
-    """Whether the user is told that the model recommends sampling where the run is plainly greedy."""
+    """True if the user is told that the model recommends sampling where the run is plainly greedy."""
 
     records_seed: ClassVar[bool] = False
-    """Whether a run's record has the seed that was drawn, with which the same command goes on."""
+    """True if a run's record has the seed that was drawn, with which the same command goes on."""
 
     starts_processes: ClassVar[bool] = True
-    """Whether the task runs the model in as many processes as `parallel` makes."""
+    """True if the task runs the model in as many processes as `parallel` makes."""
 
     model: ModelConfig = section(ModelConfig)
     decoding: DecodingConfig = section(DecodingConfig)

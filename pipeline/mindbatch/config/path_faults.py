@@ -20,10 +20,10 @@ LONGEST_SHOWN = 200
 IS_THERE = "is there already; give another name, or output.overwrite=true"
 
 DATA_SUFFIXES = (".json", ".csv", ".tsv", ".parquet", ".gz", ".zst")
-"""Of files with rows, which prompts_file cannot be."""
+"""Suffixes of files with rows, which prompts_file cannot be."""
 
 ADAPTER_SUFFIXES = (".ckpt", ".safetensors")
-"""Of files with the tensors of an adapter."""
+"""Suffixes of files with the tensors of an adapter."""
 
 _PROBES = re.compile(r"\.mindbatch-[0-9a-f]{16}")
 

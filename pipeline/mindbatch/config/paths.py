@@ -15,7 +15,7 @@ STANDARD_INPUT = "-"
 """In place of the path of a file to read."""
 
 SAVED_BESIDE = ".config.yaml"
-"""What the configuration of a generated file is called after the file's name."""
+"""Suffix that, after the name of a generated file, names its configuration."""
 
 SAVED_CONFIG = "config.yaml"
 """The configuration of a run, in its folder."""

@@ -63,7 +63,7 @@ class TaskConfig:
     """By key, what was drawn in place of a value that leaves it to chance."""
 
     notes = tuple[str, ...]()
-    """What the user should be told before the task begins."""
+    """Notes that the user should read before the task begins."""
 
     variants = dict[str, Any]()
     """By option listed for `listed_group`: the group's section with the values of that option."""
@@ -81,10 +81,10 @@ class TaskConfig:
     """The key for all further words, as a list; empty where there is none."""
 
     continues_run: ClassVar[bool] = False
-    """Whether the task starts from the configuration saved in output.dir."""
+    """True if the task starts from the configuration saved in output.dir."""
 
     runs_model: ClassVar[bool] = False
-    """Whether the schema is a ModelTaskConfig, which other tasks do not import: it declares much."""
+    """True if the schema is a ModelTaskConfig, which other tasks do not import: it declares much."""
 
     verbose_key: ClassVar[str] = "verbose"
     """The key that --verbose sets."""
@@ -128,7 +128,7 @@ class Key:
     """bool, int, float, str, or Any for values that are checked further on."""
 
     optional: bool
-    """Whether null is allowed."""
+    """True if null is allowed."""
 
     default: Any
     meaning: str
@@ -136,16 +136,16 @@ class Key:
     minimum: int | None
     maximum: int
     accepts: str
-    """What may be given, in words, where the type is Any."""
+    """Allowed values, in words, where the type is Any."""
 
     is_path: bool
-    """Whether a text given for it names a file or folder."""
+    """True if a text given for it names a file or folder."""
 
     topic: str
-    """What this key and those after it are about; empty where that goes on."""
+    """Topic of this key and those after it; empty where the one before goes on."""
 
     is_kept: bool
-    """Whether configurations that are shown or saved have it."""
+    """True if configurations that are shown or saved have it."""
 
     @property
     def expected(self) -> str:

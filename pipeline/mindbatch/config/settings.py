@@ -16,7 +16,7 @@ from mindbatch.regular_file import open_regular
 
 JSON_SCHEMA = "decoding.json_schema"
 _MOST_KEYS = 4
-"""Of a section, that a fault line names: enough to show what its keys look like."""
+"""Most keys of a section that an error line names: enough to show what its keys look like."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Assignment:
     key: str
     value: Any
     source: str
-    """What to put before a fault: `run.yaml: `, or nothing for the command line."""
+    """Prefix of an error line: `run.yaml: `, or nothing for the command line."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Sizes = NDArray[np.int64] | int
-"""Of each cell, or of all of them alike."""
+"""Sizes of the cells, one for each or one for all of them alike."""
 _NULL = 1
 
 

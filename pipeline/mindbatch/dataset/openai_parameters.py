@@ -35,7 +35,7 @@ _NEUTRAL = {
 _FORMATS: dict[str, Any] = {"text": None, "json_object": {"type": "object"}, "json_schema": None}
 """By type of response_format, the schema that it stands for."""
 _SCHEMA_FIELDS = {"name", "description", "schema", "strict"}
-"""Of a format with a schema of its own, which the output follows strictly whether that is asked or not."""
+"""Fields of a format with its own schema, which the output follows strictly whether that is asked or not."""
 
 
 def read_parameters(body: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> None:

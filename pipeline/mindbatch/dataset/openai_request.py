@@ -23,7 +23,7 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 _PROMPTS = {CHAT: "messages", COMPLETION: "prompt"}
 
 _WITHOUT_EFFECT = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier")
-"""What concerns OpenAI's service only."""
+"""Fields that concern OpenAI's service only."""
 _ONE_VALUE: dict[str, Any] = {
     "stream": False,
     "modalities": ["text"],

@@ -17,9 +17,9 @@ from mindbatch.fault_lines import did_you_mean, shown
 PARAMETERS = tuple(name for name, declared in DECODING.items() if declared.in_config)
 """Those that data can hold: no function."""
 LARGEST_BYTES = 1 << 20
-"""Of a row's decoding parameters as JSON."""
+"""Most bytes of a row's decoding parameters as JSON."""
 _MOST_KEPT_BYTES = 4 << 20
-"""Of the same, of the sets that are known; in memory they take many times as much."""
+"""Bytes of JSON of all known sets of decoding parameters; in memory they take many times as much."""
 _OWN_NAME = re.compile(r"\bdecoding\.(\w+)")
 
 

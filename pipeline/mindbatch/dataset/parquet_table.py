@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 1024
 _BATCH_BYTES = 64 << 20
-"""Of the rows that Arrow holds."""
+"""Bytes of the rows that Arrow holds."""
 _PORTION_BYTES = 4 << 20
-"""Of those that are values."""
+"""Bytes of those rows that are values."""
 _READ_BYTES = 1 << 18
 _BYTES_PER_JSON_BYTE = 4  # a 0 and its comma, as a number of 8 bytes
 _SPARE_BYTES = 64 << 20

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _MOST_LEVELS = 32
-"""Of structs in each other."""
+"""Most levels of structs in each other."""
 _MOST_BITS = 63
 _TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE = 1, 2, 3, 4, 6, 7
 _BINARY, _LIST, _SET, _MAP, _STRUCT = 8, 9, 10, 11, 12

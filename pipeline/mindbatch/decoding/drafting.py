@@ -16,7 +16,7 @@ from mindbatch.decoding.softmax import softmax
 from mindbatch.errors import MindBatchError
 
 _DRAFT_STREAM = 2
-"""Of the random numbers that tokens are guessed with: they must not be those that verify them."""
+"""Stream of the random numbers that guess tokens: they must not be those that verify them."""
 
 
 class Guess(NamedTuple):

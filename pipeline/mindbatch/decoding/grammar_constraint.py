@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ROWS_TOGETHER = 256
 """Copies of a matcher share what the library computes and never gives back: after so many it starts anew."""
 _MOST_LEXER_STATES = 50_000
-"""Of the copies of one matcher together; about 2 kB each."""
+"""Most lexer states of the copies of one matcher together; about 2 kB each."""
 
 
 class CompiledGrammar:

@@ -8,7 +8,7 @@ from typing import Any
 from mindbatch.strict_json import MAX_DIGITS, StrictReader, Words
 
 MOST_CHARACTERS = 1 << 16
-"""Of a schema's text."""
+"""Most characters of a schema's text."""
 MOST_NESTING = 100
 """Levels of objects and arrays in a schema."""
 _TOO_DEEP = f"is nested too deeply; at most {MOST_NESTING} levels are allowed"

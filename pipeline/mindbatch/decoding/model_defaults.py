@@ -16,7 +16,7 @@ _SILENT = re.compile(
     r"_.*|transformers_version|use_cache|.*cache.*|return_.*|output_.*|.*assistant.*|assistant_.*|"
     r"(bos|pad|eos|decoder_start)_token_id|is_.*|prompt_lookup_num_tokens|max_matching_ngram_size"
 )
-"""What describes the file, or has no part in choosing tokens here."""
+"""Names of values that describe the file, or have no part in choosing tokens here."""
 _NAMED = re.compile(r"decoding\.(\w+)=")
 
 

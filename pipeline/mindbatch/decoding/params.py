@@ -31,7 +31,7 @@ MOST_LOGPROBS = 100
 MOST_SAMPLES, MOST_BEAMS, MOST_DRAFTED = 1 << 16, 1 << 12, 1 << 10
 """Far above what is of use, and far below what the counters of the random generator hold."""
 LARGEST_EXPONENT = 20
-"""Of a length: a million tokens to this power are still a float."""
+"""Largest exponent of a length: a million tokens to this power are still a float."""
 LARGEST_SEED = (1 << 64) - 1
 """The seed is the generator's 64-bit key."""
 
@@ -398,8 +398,8 @@ class DecodingParams:
 
 
 PARAMETERS = parameters_of(DecodingParams)
-"""What is declared of each parameter, by name, in the order of help."""
+"""Declaration of each parameter, by name, in the order of help."""
 OTHER_NAMES = other_names(PARAMETERS)
 """OpenAI's names of parameters, with our own; they are keywords, too."""
 FILTERS = tuple(name for name, declared in PARAMETERS.items() if declared.is_filter)
-"""What narrows the tokens that sampling chooses among."""
+"""Names of the parameters that narrow the tokens that sampling chooses among."""

@@ -13,7 +13,7 @@ from typing import Any
 from mindbatch.regex_tree import BEGINNINGS, ENDS, MOST_NESTING, TOO_DEEP, constants, regex_tree
 
 MOST_CHARACTERS = 1 << 16
-"""Of a regular expression."""
+"""Most characters of a regular expression."""
 # The library knows a later Unicode than Python, to which the characters that are new there mean nothing.
 _KNOWN = rf"\p{{age={'.'.join(unicodedata.unidata_version.split('.')[:2])}}}"
 _CATEGORIES = {

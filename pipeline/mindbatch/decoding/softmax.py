@@ -9,7 +9,7 @@ from mindbatch.errors import ConfigError
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 
 Summary = NDArray[np.float32] | None
-"""What else a head knows of its logits: see `kernels.step.Logits`."""
+"""Summary of logits, what else a head knows of them: see `kernels.step.Logits`."""
 _SCORES_AT_ONCE = 1 << 16
 """Scores worked on together (256 KB): they stay in a core's second-level cache."""
 _LOWEST_SHIFTED = np.float32(-200.0)

@@ -20,7 +20,7 @@ from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
 
 _TEST_STREAM = 1
-"""Of the random numbers that accept or refuse drawn tokens; stream 0 draws, as in plain sampling."""
+"""Stream of the random numbers that accept or refuse drawn tokens; stream 0 draws, as in plain sampling."""
 
 
 class SpeculativeStrategy(SamplingStrategy):

@@ -15,7 +15,7 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         """`stops` are texts, none of them empty."""
         self.stopped = False
-        """Whether a stop string was found; what is pushed from then on is dropped."""
+        """True if a stop string was found; what is pushed from then on is dropped."""
         self._stops = tuple(stops)
         self._longest = max(map(len, stops), default=0)
         self._held = ""

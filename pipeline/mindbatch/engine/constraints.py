@@ -16,9 +16,9 @@ from mindbatch.prompts.detokenizer import last_text_token
 from mindbatch.prompts.tokenizer import Tokenizer
 
 _MOST_KEPT_BYTES = 256 << 20
-"""Of compiled grammars."""
+"""Bytes of compiled grammars that are kept."""
 _USED_BYTES = 4 << 20
-"""What a grammar of common size comes to take when it is followed, besides compiling it."""
+"""Bytes that a grammar of common size comes to take when it is followed, besides compiling it."""
 _PROBES = 32
 
 

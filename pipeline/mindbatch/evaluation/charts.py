@@ -14,7 +14,7 @@ from mindbatch.evaluation.measures import Measure
 from mindbatch.evaluation.rendering import rendered
 
 WIDTH, NAMES, VALUES = 340, 122, 58
-"""Of a ranking: all of it, the column of names, the column of values."""
+"""Widths in a ranking: all of it, the column of names, the column of values."""
 ROW, FOOT, MARGIN = 22, 20, 8
 """Height of a row and of the line below all of them; what is left free at both ends of the scale."""
 LONGEST_NAME = 15

@@ -20,7 +20,7 @@ from mindbatch.evaluation.noise import Interval, fastest, resampled
 from mindbatch.hidden_values import concealed
 
 FORMAT = 2
-"""Of the JSON; it changes when a field is renamed, removed or means something else."""
+"""Version of the JSON; it changes when a field is renamed, removed or means something else."""
 
 Among = Literal["samples", "prompts"]
 

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 FEWEST = 3
 """Words of a shared stretch that is worth showing, but at the beginning: single ones are shared by chance."""
 MOST_WORDS = 2000
-"""Of longer texts only the beginning is compared: the work grows with the square of their length."""
+"""Most words compared, from the beginning of a text: the work grows with the square of its length."""
 
 _EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
 _WORD = re.compile(rf"\s*(?:[{_EAST_ASIAN}]|[^\W{_EAST_ASIAN}]+|[^\w\s])|\s+")

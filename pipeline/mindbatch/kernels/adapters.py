@@ -70,6 +70,6 @@ class AdaptedShape:
 
 WHOLE_WEIGHT = -1
 Ranks = Mapping[str, Sequence[int]]
-"""Of one adapter, by parameter: the rank of each part, 0 for none, or WHOLE_WEIGHT."""
+"""Ranks of one adapter, by parameter: the rank of each part, 0 for none, or WHOLE_WEIGHT."""
 AdapterParts = Mapping[str, Sequence[LowRankPart | WholePart]]
-"""Of one adapter: what it does, by parameter."""
+"""Parts of one adapter: what it does, by parameter."""

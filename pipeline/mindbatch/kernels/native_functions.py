@@ -16,7 +16,7 @@ from mindbatch.parallel.topology import TensorSlice
 
 ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3, "quick_gelu": 4}
 _NO_VECTOR = np.zeros(1, np.float32)
-"""What functions take for a vector that a model has not."""
+"""Placeholder that functions take for a vector that a model does not have."""
 
 
 class NativeFunction(NamedTuple):

@@ -12,7 +12,7 @@ from mindbatch.regular_file import check_own, open_own
 from mindbatch.screen_text import say
 
 MOST_BYTES = 8 << 20
-"""Of the log file, and of the one before it: when it is full it is renamed to NAME.1 and begun anew."""
+"""Most bytes of the log file, and of the one before it: a full one is renamed to NAME.1 and begun anew."""
 
 LONGEST_LINE = 400
 """Characters that are kept of one of the last lines."""

@@ -15,7 +15,7 @@ CLUSTER_VARIABLES = (
     *("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_WORKER_NUM", "MS_NODE_ID"),
     *("RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE", "DEVICE_ID"),
 )
-"""What a launcher has set in this process's environment is not for the ranks: their world is another."""
+"""Variables of this process's launcher that are not for the ranks: their world is another."""
 _MPI_PREFIXES = ("OMPI_", "PMIX_")
 _CLUSTER_PREFIXES = (*_MPI_PREFIXES, "PMI_", "MINDBATCH_")
 

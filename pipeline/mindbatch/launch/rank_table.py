@@ -18,7 +18,7 @@ DEVICE_KEYS = (
     *("device_id", "super_device_id", "device_ip", "device_port"),
     *("backup_device_ip", "backup_device_port", "host_port", "rank_id"),
 )
-"""What HCCL documents of a device, in the order of MindFormers' tools."""
+"""Keys that HCCL documents for a device, in the order of MindFormers' tools."""
 
 UNKNOWN = -1
 """A number that a faulty table lacks; no table without faults has it."""

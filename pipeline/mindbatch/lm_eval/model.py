@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 MOST_GENERATED = 256
 """Tokens of an output where the task says nothing, as for the harness's own models."""
 CLOCK = "strftime_now"
-"""What a chat template calls to write a date."""
+"""Function that a chat template calls to write a date."""
 PEFT = "peft"
 DEVICES = (None, "cpu", "cuda:0")
 """The harness gives the last one where it is not told any."""

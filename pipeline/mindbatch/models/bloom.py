@@ -24,7 +24,7 @@ DEFAULTS = {
     "tie_word_embeddings": True,
 }
 POSITIONS = 2048
-"""Where `seq_length` does not say with how many the model was trained: ALiBi itself has no limit."""
+"""Positions of training where `seq_length` does not say how many: ALiBi itself has no limit."""
 # Of training, and which of several ways computes the same.
 ONLY_TRAINED = (
     "attention_softmax_in_fp32",

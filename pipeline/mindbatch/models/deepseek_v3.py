@@ -47,10 +47,10 @@ DEFAULTS = llama.DEFAULTS | {
 # Of training, how experts were spread over devices, and layers that guess a token more, which are not read.
 IGNORED = ("aux_loss_alpha", "ep_size", "seq_aux")
 NORM_EPSILON = 1e-6
-"""Of the norms in front of queries and of the latent, whatever rms_norm_eps says: their class's own."""
+"""Epsilon of the norms before queries and the latent, whatever rms_norm_eps says: their class's own."""
 
 MAX_YARN_WEIGHT = 1e6
-"""Of mscale_all_dim, far above the published 1: its square is finite whatever the factor."""
+"""Largest mscale_all_dim, far above the published 1: its square is finite whatever the factor."""
 
 
 def describe(reader: ConfigReader) -> Architecture:

@@ -15,7 +15,7 @@ from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
 
 MAX_EXPERTS = 1 << 16
-"""Of all layers together, above those of every published model (23,040): each is described by three parts."""
+"""Most experts in all layers, above those of every published model (23,040): three parts describe each."""
 
 
 MAX_SHARED = 64

@@ -16,7 +16,8 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 _FIRST = ("embedding.", "positions.", "encoder.")
 _LAST = ("norm.", "head.")
 _HEAD_TIME = 0.5
-"""Of what a layer with as many numbers takes: prompts and new tokens about as many, the head for new ones."""
+"""Time of the head, as a share of that of a layer with as many numbers: prompts and new tokens about as many,
+the head for new ones."""
 
 
 def number_of_layers(specs: Sequence[TensorSpec]) -> int:

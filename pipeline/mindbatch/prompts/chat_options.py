@@ -26,7 +26,7 @@ _RESERVED = frozenset(
         *("return_assistant_tokens_mask", "tokenizer_kwargs"),
     )
 )
-"""What transformers' apply_chat_template takes beside the variables of a template."""
+"""Arguments of transformers' apply_chat_template besides the variables of a template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line
 
 VOCABULARY = "ice_text.model"
 END = ("[gMASK]", "<sop>")
-"""What every prompt ends with: the mask whose place the output takes, and what begins it."""
+"""Tokens that every prompt ends with: the mask whose place the output takes, and the one that begins it."""
 SPECIAL = ("[MASK]", "[sMASK]", "<eop>", *END)
 _MOST_IMAGES = 1 << 17
 _IMAGES = 20000  # where the settings say nothing

@@ -27,8 +27,8 @@ class LoadedTokenizer:
     templates: dict[str, str]
     """Chat templates by name; the usual one is "default"."""
     words: object | None = None
-    """What divides texts before `backend` encodes them, for `PreTokenizer.custom` of `tokenizers`. Not in
-    `backend`, which could not be copied then."""
+    """Object that divides texts before `backend` encodes them, for `PreTokenizer.custom` of `tokenizers`. Not
+    in `backend`, which could not be copied then."""
 
 
 def kept(

@@ -41,7 +41,7 @@ from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line,
 VOCABULARY = "vocab.model"
 CLASSES = ("GPTPanguTokenizer", "PanguAlphaTokenizer")
 WRITTEN = {" ": "\u2582", "\n": "\u2583"}
-"""What a space and the end of a line are to the model; a space of its own parts words."""
+"""Characters that are a space and the end of a line to the model; a space of its own parts words."""
 _NAMED = {"bos_token": "<s>", "eos_token": "<eot>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _KINDS = (UNIGRAM, BYTE_PAIRS)
 _IN_WORDS = re.compile(rf"{SPACE}?[\w+#&.%-]+")

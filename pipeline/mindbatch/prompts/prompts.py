@@ -28,7 +28,7 @@ _MOST_REASONS = 5
 MOST_ERRORS = 100_000
 """Lines of a file that cannot be run, all of which are held."""
 _IN_JSON = ("prompt", "messages", "conversations", "text")
-"""What an object on such a line may call its prompt."""
+"""Names that an object on such a line may give its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +319,7 @@ def _token_ids(prompt: Prompt, tokenizer: Tokenizer | None, most_tokens: int | N
 
 
 TOOLS, TEMPLATE_KWARGS = "tools", "chat_template_kwargs"
-"""What a row may hold for the chat template beside its messages."""
+"""Fields that a row may have for the chat template besides its messages."""
 _USUAL = ("prompt", "messages", "conversations")
 
 

@@ -29,7 +29,7 @@ from mindbatch.prompts.tokenizer_folder import one_line
 from mindbatch.strict_json import unicode_fault
 
 PLAIN, PARSE = "plain", "parse"
-"""What the text of a control token in a prompt is: text, or that token."""
+"""Meanings of the text of a control token in a prompt: text, or that token."""
 
 
 class Tokenizer:

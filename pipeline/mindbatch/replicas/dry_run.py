@@ -15,7 +15,7 @@ from mindbatch.replicas.start import launcher_program
 
 _FREE_PORT = "(free port)"
 _PARENT = "(process id)"
-"""Of who starts the process, without whom it ends."""
+"""Placeholder for the id of who starts the process, without whom it ends."""
 
 
 def dry_run(setup: JobSetup, plan: JobPlan, command: Sequence[str], logs: Path) -> Iterator[str]:

@@ -42,7 +42,7 @@ class RemoteNode:
     ) -> None:
         self.host, self.ranks, self.follows = host, ranks, follows
         self.has_left = False
-        """Whether its copy of the script has closed the model."""
+        """True if its copy of the script has closed the model."""
         self._connection = connection
         self._living: set[str] = set()
         self._told: SimpleQueue[EndedProcess] = SimpleQueue()

@@ -45,7 +45,7 @@ class NodeLogs:
 
 
 Commands = Mapping[str, Sequence[str]]
-"""What processes run, by role."""
+"""Commands of the processes, by role."""
 
 
 def job_plan(setup: JobSetup, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:

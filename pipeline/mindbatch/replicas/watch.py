@@ -9,7 +9,7 @@ from typing import Literal
 from mindbatch.launch.process_state import ProcessState
 
 Doing = Literal["loading", "waiting", "compiling", "step", "idle"]
-"""What a rank says that it does. Loading and compiling may take long, and hold back the heartbeats; it waits
+"""Activity that a rank reports. Loading and compiling may take long, and hold back the heartbeats; it waits
 for ranks of its replica that have not come so far."""
 
 LONGEST_TICK = 2.0

@@ -18,9 +18,9 @@ CSV_FIELDS = RESULT_FIELDS | {
     *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob", "logprobs"),
     *("score", "rank", "drafted_tokens", "accepted_tokens"),
 }
-"""What results hold already: no column of the data can have such a name there."""
+"""Fields that results have already: no column of the data can have such a name there."""
 ADAPTER = "adapter"
-"""What results hold besides where there are adapters."""
+"""Field that results have besides where there are adapters."""
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
 
 

@@ -43,7 +43,7 @@ _TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 _DATA_KEYS = (*(name for name in COLUMNS if name != "adapter_column"), "chat", "system")
-"""Of `data`, what decides how a record becomes a prompt; which records there are may change."""
+"""Keys of `data` that decide how a record becomes a prompt; which records there are may change."""
 
 
 def file_digest(path: Path) -> str:

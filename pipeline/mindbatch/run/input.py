@@ -17,7 +17,7 @@ from mindbatch.run.survey import Selection
 from mindbatch.storage import Storage, StorageError, WholeFile, reason_of
 
 STANDARD_INPUT_NAME = "standard input"
-"""What rows that came from standard input are called after, whichever file keeps them."""
+"""Name of rows that came from standard input, whichever file keeps them."""
 EMPTY_INPUT = "data.path=-: standard input is empty; pipe the rows into the command"
 _CHUNK_BYTES = 1 << 20
 

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindbatch.kernels.adapters import AdaptedParameter, AdaptedShape
 
 MOST_TOKENS = 1 << 18
-"""Of a step, padding included: for so many there is a place to keep their slots in."""
+"""Most tokens of a step, padding included: the size of the tensor that keeps their slots."""
 
 
 class ModulePlace(NamedTuple):

@@ -14,7 +14,7 @@ from mindbatch.backends.failure import BackendError
 SUPPORTED = ("2.9.0",)
 """MindSpore's versions whose plugin is known to load against stub libraries."""
 PLUGIN = Path("plugin/libmindspore_ascend.so.2")
-"""What MindSpore loads first, below its lib/."""
+"""Library that MindSpore loads first, below its lib/."""
 _OPERATORS = Path("plugin/libmindspore_ops_ascend.so")
 _RESOURCES = Path("plugin/ascend/libmindspore_ascend_res_manager.so")
 _FOR_DATASETS = "libdvpp_utils.so"  # decoding of images and videos: needs libraries of its own

@@ -15,7 +15,7 @@ from mindbatch.foreign_formats import PYTORCH_SUFFIXES
 from mindbatch.regular_file import first_bytes
 
 _HEAD_BYTES = 1 << 20
-"""Of each file: all of a config.json, and the names and places of tensors."""
+"""Leading bytes of each file: all of a config.json, and the names and positions of tensors."""
 _WHOLE_BYTES = 64 << 20
 _WHOLE = (
     DIGESTS_NAME,

@@ -41,7 +41,7 @@ CRC_MARK = b"crc_num"
 CRC_BYTES = len(CRC_MARK) + 10
 
 ENCRYPTED_MARKS = tuple(mark.to_bytes(4, "little") for mark in (0x7F3A5ED8, 0x7F3A5ED9, 0x7F3A5EDA))
-"""What a file encrypted by MindSpore begins with: AES-GCM, AES-CBC, SM4-CBC."""
+"""First bytes of a file encrypted by MindSpore: AES-GCM, AES-CBC, SM4-CBC."""
 
 
 def ckpt_layout(

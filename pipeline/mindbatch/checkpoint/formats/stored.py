@@ -24,7 +24,7 @@ DTYPES: Mapping[str, int] = {
 """Bytes of an element, by the name that safetensors gives the dtype."""
 
 SLICE_BYTES = 4 << 20
-"""What is read, hashed or converted at once."""
+"""Number of bytes read, hashed or converted at once."""
 
 MAX_DIMENSIONS = 32  # NumPy's limit
 MAX_NAME_LENGTH = 512

@@ -28,7 +28,7 @@ SCALINGS_KEY = "adapter_scalings"
 
 
 FindBase = Callable[[str, bool], BaseWeight]
-"""Where a weight of the model is, given its name and whether its full tensor is [inputs, outputs]."""
+"""Lookup of a weight of the model, given its name and whether its full tensor is [inputs, outputs]."""
 
 
 @dataclass(frozen=True)

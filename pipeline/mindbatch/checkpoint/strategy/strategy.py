@@ -14,7 +14,7 @@ UNCUT = -1
 MAX_DEVICES = 1 << 20
 
 Axes = int | tuple[int, ...]
-"""What cuts a dimension: an axis of the device matrix, several of them (the first changes slowest), or -1."""
+"""Axes of the device matrix that shard a dimension: one, several (the first changes slowest), or -1: none."""
 
 
 @dataclass(frozen=True)

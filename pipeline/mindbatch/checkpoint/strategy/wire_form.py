@@ -12,7 +12,7 @@ from mindbatch.checkpoint.strategy.strategy import Axes, OperatorStrategy, Strat
 
 MAX_ENTRIES = 200_000
 MAX_INPUTS = 4096
-"""Of an operator."""
+"""Most inputs of an operator."""
 
 
 def parse_strategy(data: bytes, where: str) -> Strategy:

@@ -55,7 +55,7 @@ class Applied:
     """Our keys for which a value was refused."""
 
     device_note: str | None = None
-    """Where the model runs, if neither the YAML nor anything that goes before it says so."""
+    """Note on where the model runs, if neither the YAML nor anything that overrides it says so."""
 
     @property
     def notes(self) -> list[str]:

@@ -15,7 +15,7 @@ class Facts:
     """Context of a conversion besides the value."""
 
     values: Mapping[str, Any]
-    """Of the YAML, by dotted key."""
+    """Values of the YAML, by dotted key."""
 
     above: Mapping[str, Any]
     """Values by our key that go before the YAML's: of the command line, --config and chosen options."""
@@ -24,7 +24,7 @@ class Facts:
     """runtime.device_target of the result."""
 
     strategy: str = ""
-    """What was given that says how tokens are chosen, `decoding=top_p` for one; empty: the YAML does."""
+    """Setting given for how tokens are chosen, `decoding=top_p` for one; empty: the YAML says how."""
 
     model_config: Mapping[str, Any] | None = None
     """config.json of the model's folder; None where it is not there."""
@@ -33,7 +33,7 @@ class Facts:
     """load_checkpoint, where that is a LoRA adapter (pet_config) of the model in pretrained_model_dir."""
 
     is_mcore: bool = False
-    """Whether the YAML is of the newer form (`use_legacy: False`)."""
+    """True if the YAML is of the newer form (`use_legacy: False`)."""
 
     def value(self, *keys: str) -> Any:
         """The value of the first of the keys that asks for something, or None."""

@@ -33,7 +33,7 @@ _ORDER: tuple[tuple[Callable[[Row], Processor], tuple[str, ...]], ...] = (
     (bans.suppressed, ("suppress_tokens",)),
     (bans.suppressed_at_the_beginning, ("begin_suppress_tokens",)),
 )
-"""What makes each processor, and the parameters that ask for it by not having their default."""
+"""Functions that make processors, with the parameters that ask for each by not having their default."""
 
 
 def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:

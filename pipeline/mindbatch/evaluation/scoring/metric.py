@@ -69,7 +69,7 @@ class Metric(ABC, Generic[Measured]):
     best: ClassVar[Literal["high", "low"]] = "high"
     scale: ClassVar[float] = 1.0
     is_right_or_wrong: ClassVar[bool] = False
-    """Whether a row is right or wrong and the value the share of the right ones."""
+    """True if a row is right or wrong and the value the share of the right ones."""
 
     @abstractmethod
     def sums(self, row: Measured) -> tuple[float, ...]:

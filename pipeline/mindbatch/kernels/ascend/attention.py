@@ -10,7 +10,7 @@ from mindbatch.kernels.ascend.plain_attention import GatheredAttention
 from mindbatch.kernels.shapes import AttentionShape
 
 HIDDEN = -10000.0
-"""What MindFormers adds to the score of a position that a query must not see; exp makes it 0."""
+"""Number that MindFormers adds to the score of a position that a query must not see; exp makes it 0."""
 
 
 class AscendAttention(nn.Cell):

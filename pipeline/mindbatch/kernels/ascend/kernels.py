@@ -97,7 +97,7 @@ _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "table_rows": TableRows,
     "write_cache": lambda shape: CacheWrite(AscendCacheWriter()),
 }
-"""Of operations that every kind of step computes in the same way."""
+"""Kernels of operations that every kind of step computes in the same way."""
 
 
 class AscendKernels(MindSporeKernels):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mindbatch.prompts.token_bytes import TokenBytes
 
 UNLIKELY = -9999.0
-"""What OpenAI writes for a token that is as good as impossible; JSON has no infinity."""
+"""Log-probability that OpenAI writes for a token that is as good as impossible; JSON has no infinity."""
 
 
 class TokenName(NamedTuple):

@@ -12,7 +12,7 @@ from mindbatch.dataset.rows import DataRow
 from mindbatch.prompts.token_bytes import TokenBytes
 
 STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
-"""What a generation has only where its strategy ranks or drafts."""
+"""Fields that a generation has only where its strategy ranks or drafts."""
 
 
 @dataclass(frozen=True, slots=True)

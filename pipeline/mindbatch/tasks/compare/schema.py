@@ -19,7 +19,7 @@ class CompareRuntimeConfig(RuntimeConfig):
 
 
 COMPARISON_FILES = ("comparison.json", "comparison.html", "comparison.config.yaml")
-"""What is written to output.dir."""
+"""Files written to output.dir."""
 
 
 @dataclass

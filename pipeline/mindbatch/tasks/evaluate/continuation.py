@@ -12,7 +12,7 @@ from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 
 Content = Mapping[str, Any]
-"""Of a prompt, as `Prompt` takes it."""
+"""Content of a prompt, as `Prompt` takes it."""
 _ASKED, _ANSWERED = "question", "answer"
 """A chat by which a template shows what it writes before an answer."""
 

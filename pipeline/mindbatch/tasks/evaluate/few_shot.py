@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Content = Mapping[str, Any]
-"""Of a prompt, as `Prompt` takes it."""
+"""Content of a prompt, as `Prompt` takes it."""
 
 SYSTEM = "system"
 

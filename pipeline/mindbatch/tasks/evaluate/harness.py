@@ -38,9 +38,9 @@ if TYPE_CHECKING:  # an extra
 OURS = "mindbatch.lm_eval"
 """The logger of what the model class warns of."""
 FINGERPRINT = "mindbatch_fingerprint"
-"""What a column's results depend on, in its results.json."""
+"""Key of what a column's results depend on, in its results.json."""
 DATE = "mindbatch_date"
-"""What its chat templates were told, there."""
+"""Key of the date that its chat templates were told, there."""
 
 Scores = dict[str, dict[str, Any]]
 """By task and by metric."""

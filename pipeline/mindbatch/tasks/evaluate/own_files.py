@@ -9,7 +9,7 @@ from mindbatch.config.path_faults import output_file_fault, run_folder_fault
 RESULTS = "results.json"
 CONFIG = "evaluation.config.yaml"
 GENERATOR = "mindbatch evaluate"
-"""What the head of a page says that made it."""
+"""Name of the generator in the head of a page."""
 
 _RUNS = {"columns", "requests"}
 _NAMES = {RESULTS, CONFIG, "scored", "logs", *_RUNS}

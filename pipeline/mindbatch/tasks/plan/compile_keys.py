@@ -10,8 +10,8 @@ from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeCo
 from mindbatch.config.model_task import device_map_faults
 
 RESERVE_BYTES = 4 * GIB
-"""Of an NPU, for what is neither weights nor cache: its driver and CANN, the buffers of communication (two of
-200 MB for each group, unless HCCL_BUFFSIZE says otherwise), outputs and workspaces of a step."""
+"""Bytes of an NPU for what is neither weights nor cache: its driver and CANN, the buffers of communication
+(two of 200 MB for each group, unless HCCL_BUFFSIZE says otherwise), outputs and workspaces of a step."""
 RESERVE = f"{RESERVE_BYTES // GIB}GiB"
 ALL = "all"
 ONLY_TO_COMPILE = ("ranks", "layers", "runtime.device_memory")

@@ -47,7 +47,7 @@ BESIDE = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""What is copied along: a model folder's files besides its weights."""
+"""Files that are copied along: those of a model folder besides its weights."""
 
 _MAX_BESIDE_BYTES = 1 << 28
 _DTYPE_KEYS = ("torch_dtype", "dtype")
