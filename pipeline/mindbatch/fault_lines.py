@@ -1,8 +1,9 @@
 """The parts of a fault line: a value shown shortly, and the near name offered for a misspelt one."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest
+from typing import Any
 
 _MAX_COMPARED = 32
 _MAX_NAMES = 20_000
@@ -69,6 +70,19 @@ def did_you_mean(
     """The end of a fault line: `; did you mean NAME?` with the name nearest to `word`, or nothing."""
     name = nearest(word, names, cutoff)
     return "" if name is None else f"; did you mean {notation(name)}?"
+
+
+def under_own_names(given: Mapping[str, Any], names: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Renames values to their own names; a line for each given under two. names: own names by others."""
+    found: dict[str, str] = {}
+    twice = []
+    for name in given:
+        own = names.get(name, name)
+        before = found.setdefault(own, name)
+        if before != name:
+            other, kept = (before, name) if name == own else (name, before)
+            twice.append(f"{other}: {kept} is given too, and means the same; remove one")
+    return {names.get(name, name): value for name, value in given.items()}, twice
 
 
 def unknown_adapter(name: object, names: Iterable[str]) -> str:

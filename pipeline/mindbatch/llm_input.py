@@ -16,11 +16,10 @@ from mindbatch.config.model_task import ModelTaskConfig, option_faults, settle_m
 from mindbatch.config.other_names import INSTEAD, own_keywords
 from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.parameter import own_names
 from mindbatch.decoding.params import OTHER_NAMES
 from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.fault_lines import did_you_mean, under_own_names
 
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
 OneParams = DecodingParams | Mapping[str, Any]
@@ -141,8 +140,7 @@ def params_for_each(count: int, params: Params, keywords: Mapping[str, Any]) -> 
     Raises:
         ConfigError: they are something else, not as many as the prompts, or hold unknown names.
     """
-    keywords = own_names(keywords, OTHER_NAMES)
-    faults = _unknown("", keywords)
+    keywords, faults = _parameters("", keywords)
     known = {name: value for name, value in keywords.items() if name in _NAMES}
     if isinstance(params, (list, tuple)):
         if len(params) != count:
@@ -183,8 +181,10 @@ def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         faults.append(f"{place}: found {kind}; must be a DecodingParams or a dict, for all or each")
-    elif unknown := _unknown(f"{place}: ", given := own_names(given, OTHER_NAMES)):
-        faults += unknown
+        return DecodingParams()
+    given, unfit = _parameters(f"{place}: ", given)
+    if unfit:
+        faults += unfit
     elif {**given, **keywords}.get("seed") == RANDOM:
         faults.append(
             f"{place}: seed={RANDOM!r}: give DecodingParams(seed={RANDOM!r}, ...), whose seed then says what "
@@ -198,10 +198,12 @@ def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]
     return DecodingParams()
 
 
-def _unknown(place: str, given: Mapping[str, Any]) -> list[str]:
-    """A fault for each name that is no decoding parameter."""
-    return [
+def _parameters(place: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Renames parameters to their own names; a line for each given under two names, or that is unknown."""
+    found, twice = under_own_names(given, OTHER_NAMES)
+    unknown = [
         f"{place}{name}: unknown decoding parameter{did_you_mean(str(name), _NAMES)}"
-        for name in given
+        for name in found
         if name not in _NAMES
     ]
+    return found, [f"{place}decoding.{line}" for line in twice] + unknown

@@ -289,6 +289,14 @@ def test_names_of_other_tools_are_taken(shadow_llm: LLM, monkeypatch: pytest.Mon
     assert [len(output.token_ids) for output in found.outputs] == [2] * 3
     with pytest.raises(ConfigError, match=r"decoding.n: num_return_sequences is given too"):
         shadow_llm.generate("a", n=2, num_return_sequences=2)
+    with pytest.raises(ConfigError) as caught:
+        shadow_llm.generate(["a", "b"], [{"tempature": 1}, {"max_tokens": 2, "max_completion_tokens": 3}])
+    assert caught.value.faults == (
+        "params[0]: tempature: unknown decoding parameter; did you mean temperature?",
+        "params[1]: decoding.max_completion_tokens: max_tokens is given too, and means the same; remove one",
+    )
+    with pytest.raises(ConfigError, match="decoding.max_completion_tokens: max_tokens is given too"):
+        DecodingParams(max_tokens=2, max_completion_tokens=3)
     seen: list[Any] = []
     monkeypatch.setattr("mindbatch.llm.prepare", lambda *given, **named: seen.extend(given) or Mock())
     monkeypatch.setattr("mindbatch.llm.load_engine", Mock())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from mindbatch.fault_lines import under_own_names
+
 _DECODING = "decoding."
 _PATH = "model.checkpoint_name_or_path"
 _PATHS = (
@@ -48,8 +50,8 @@ def own_keywords(given: Mapping[str, Any], keywords: Mapping[str, str]) -> dict[
     Raises:
         TypeError: an argument is given under two names.
     """
-    names = {name: keywords.get(OWN_NAMES.get(name, ""), name) for name in given}
-    for name, own in names.items():
-        if own != name and own in given:
-            raise TypeError(f"{name}: {own} is given too, and means the same; remove one")
-    return {names[name]: value for name, value in given.items()}
+    names = {other: keywords[key] for other, key in OWN_NAMES.items() if key in keywords}
+    found, twice = under_own_names(given, names)
+    if twice:
+        raise TypeError("; ".join(twice))
+    return found

@@ -100,27 +100,18 @@ def other_names(parameters: Mapping[str, Parameter]) -> dict[str, str]:
 
 
 def with_other_names(declared: type[T]) -> type[T]:
-    """The dataclass of parameters, made with OpenAI's names, too."""
+    """The dataclass of parameters, made with OpenAI's names, too; ConfigError: one is given under two."""
     names, init = other_names(parameters_of(declared)), declared.__init__
 
     @wraps(init)
     def with_names(self: T, **given: Any) -> None:
-        init(self, **own_names(given, names))
+        own, twice = fault_lines.under_own_names(given, names)
+        if twice:
+            raise ConfigError(f"decoding.{line}" for line in twice)
+        init(self, **own)
 
     setattr(declared, "__init__", with_names)  # noqa: B010 - which the type checker would refuse
     return declared
-
-
-def own_names(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The parameters by their own names. names: `other_names`.
-
-    Raises:
-        ConfigError: one is given under two names.
-    """
-    twice = [f"{other}: {own} is given too" for other, own in names.items() if {other, own} <= given.keys()]
-    if twice:
-        raise ConfigError(f"decoding.{fault}, and means the same; remove one" for fault in twice)
-    return {names.get(name, name): value for name, value in given.items()}
 
 
 def shown(name: str, value: Any) -> str:

@@ -98,7 +98,7 @@ def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntAr
     pairs = []
     for tokens in scheduled:
         context, places = tokens.sequence.context, np.arange(tokens.start, tokens.stop, dtype=np.int32)
-        assert context is not None, "loading/prepare.py finds the context of every prompt"
+        assert context is not None, "Engine.add finds the context of every prompt"
         pairs.append((context.positions(places), context.lengths(places)))
     positions, lengths = zip(*pairs, strict=True)
     return np.concatenate(positions), np.concatenate(lengths)

@@ -72,10 +72,7 @@ class Meetings:
 def _mpi_meetings(rank: int) -> MpiMeetings:
     try:
         from mindbatch.kernels.mpi_meetings import MpiMeetings
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # without mpi4py, or the library of MPI that it was built for
+    except (ImportError, RuntimeError) as error:  # no mpi4py, or not the MPI that it was built for
         reason = str(error).splitlines()[0]
         raise MindBatchError(f"ranks on several hosts meet through mpi4py, and here: {reason}") from error
     return MpiMeetings(rank)

@@ -17,9 +17,8 @@ from mindbatch.kernels.memory import (
     INT8,
     NumberType,
     kernel_dtype,
-    weight_type,
 )
-from mindbatch.loading.setup import EngineSetup, token_bytes_of
+from mindbatch.loading.setup import EngineSetup, token_bytes_of, weight_type_of
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.parallel.topology import RankPlace
@@ -69,7 +68,7 @@ class MemoryDemand:
 
     @property
     def weight_type(self) -> NumberType:
-        return weight_type(self.model.dtype, self.model.quantization, self.runtime.device_target)
+        return weight_type_of(self.model, self.runtime)
 
     @property
     def weights(self) -> int:

@@ -68,8 +68,7 @@ class EngineSetup:
 
     @property
     def weight_type(self) -> NumberType:
-        """Number type of nearly all weights in memory."""
-        return weight_type(self.model.dtype, self.model.quantization, self.runtime.device_target)
+        return weight_type_of(self.model, self.runtime)
 
     @property
     def weight_bytes(self) -> int:
@@ -220,8 +219,12 @@ def _most_prompt_tokens(model: ModelConfig, runtime: RuntimeConfig, engines: int
     even_share = max(1, runtime.max_batched_tokens // engines)
     if engines == 1 or runtime.device_target != "CPU":
         return even_share
-    weights = weight_type(model.dtype, model.quantization, runtime.device_target)
-    return min(even_share, _STAGE_PROMPT_BYTES // weights.itemsize)
+    return min(even_share, _STAGE_PROMPT_BYTES // weight_type_of(model, runtime).itemsize)
+
+
+def weight_type_of(model: ModelConfig, runtime: RuntimeConfig) -> NumberType:
+    """Number type of nearly all weights in memory."""
+    return weight_type(model.dtype, model.quantization, runtime.device_target)
 
 
 def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpec | None) -> int:

@@ -40,3 +40,5 @@ def test_two_names_of_one_argument_are_refused() -> None:
     assert own_keywords({"max_num_seqs": 2, "dtype": "auto"}, keywords) == {"batch_size": 2, "dtype": "auto"}
     with pytest.raises(TypeError, match="max_num_seqs: batch_size is given too, and means the same"):
         own_keywords({"max_num_seqs": 2, "batch_size": 3}, keywords)
+    with pytest.raises(TypeError, match="max_num_seqs: batch_size is given too, and means the same"):
+        own_keywords({"batch_size": 3, "max_num_seqs": 2}, keywords)
