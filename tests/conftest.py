@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from omegaconf import DictConfig
 
 from mindbatch import hidden_values
 from mindbatch.config import compose, paths
-from mindbatch.config.options import OptionFiles
-from mindbatch.config.settings import Choice
+from mindbatch.config.hydra_tree import HydraTree
 
 # Each run draws others. scripts/test.sh --fast draws fewer; many more: pytest --hypothesis-profile thorough
 SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -104,20 +102,18 @@ def _disk_not_waited_for() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _shipped_files_composed_once() -> Iterator[None]:
     """Hydra takes a tenth of a second to compose a task's shipped files, which hundreds of tests ask for."""
-    compose_with_hydra = compose._compose_with_hydra
+    compose_with_hydra = compose._composed
     composed: dict[object, bytes] = {}
 
-    def compose_once(task: compose.Composed, choices: list[Choice], options: OptionFiles) -> DictConfig:
-        if options.added is not None or options.shipped != paths.data_root() / "configs":
-            return compose_with_hydra(task, choices, options)
-        key = task.schema, tuple((choice.group, choice.option) for choice in choices)
-        if key not in composed:
-            composed[key] = pickle.dumps(compose_with_hydra(task, choices, options))
-        tree: DictConfig = pickle.loads(composed[key])  # a seventh of what a copy takes
-        return tree
+    def compose_once(hydra: HydraTree, name: str, overrides: tuple[str, ...]) -> Any:
+        if hydra.options.added is not None or hydra.options.shipped != paths.data_root() / "configs":
+            return compose_with_hydra(hydra, name, overrides)
+        if (name, overrides) not in composed:
+            composed[name, overrides] = pickle.dumps(compose_with_hydra(hydra, name, overrides))
+        return pickle.loads(composed[name, overrides])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(compose, "_compose_with_hydra", compose_once)
+        patched.setattr(compose, "_composed", compose_once)
         yield
 
 

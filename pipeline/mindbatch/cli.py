@@ -9,9 +9,10 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mindbatch.config.environment import own_the_process, prepare_environment
+from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.fault_lines import did_you_mean
@@ -20,17 +21,40 @@ from mindbatch.screen_text import data_output, say, show, shown_traceback
 from mindbatch.standard_streams import end_output, hold_libraries_back
 from mindbatch.tasks.registry import TASKS, Task
 
+if TYPE_CHECKING:
+    from mindbatch.config.composition import Composition
+
 SWITCHES = {
     "--help": "show the tasks, or with a task its keys",
     "--version": "show the version",
     "--verbose": "show the messages of MindSpore and MindFormers, and tracebacks",
-    "--print-config": "show the composed configuration and stop",
+    "--print-config": "show the composed configuration and stop; as --cfg job",
+    "--multirun": "run the task for every combination of key=a,b values, as a sweep of jobs",
 }
 PATH_FLAGS = {
     "--config": ("FILE", "take values from a YAML file; the command line goes before it"),
-    "--config-dir": ("DIR", "take more options from DIR/model/*.yaml, DIR/decoding/*.yaml, ..."),
+    "--config-dir": ("DIR", "take more options, and groups, from DIR/model/*.yaml, DIR/decoding/*.yaml, ..."),
 }
-_SHORT = {"-h": "--help", "-v": "--verbose", "-V": "--version"}
+TEXT_FLAGS = {
+    "--config-name": (
+        "NAME",
+        "begin with DIR/NAME.yaml of --config-dir, whose defaults may have the task's own",
+    ),
+    "--cfg": (
+        "WHAT",
+        "show the composed configuration (job), Hydra's settings (hydra), or both (all), and stop",
+    ),
+}
+_SHOWN_PARTS = ("job", "hydra", "all")
+_SHORT = {
+    "-h": "--help",
+    "-v": "--verbose",
+    "-V": "--version",
+    "-m": "--multirun",
+    "-c": "--cfg",
+    "-cd": "--config-dir",
+    "-cn": "--config-name",
+}
 
 VERBOSE = "--verbose"
 
@@ -43,6 +67,7 @@ class CommandLine:
     overrides: list[str] = field(default_factory=list)
     switches: set[str] = field(default_factory=set)
     paths: dict[str, Path] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     is_command: bool = False
 
 
@@ -153,11 +178,27 @@ def _run(task: Task, line: CommandLine) -> int:
     overrides = list(line.overrides)
     if VERBOSE in line.switches:
         overrides.append(f"{task.schema.verbose_key}=true")
-    composition = compose_task(task, overrides, line.paths.get("--config"), line.paths.get("--config-dir"))
-    if "--print-config" in line.switches:
-        composition.log.raise_if_any()
-        say(*composition.notes)
-        print(composition.unresolved_yaml, end="", file=data_output())
+    files = (line.paths.get("--config"), line.paths.get("--config-dir"), line.texts.get("--config-name"))
+
+    def composed(overrides: list[str]) -> "Composition":
+        return compose_task(task, overrides, *files)
+
+    if "--multirun" in line.switches:
+        from mindbatch.tasks.sweep import jobs_of, placed, run_jobs  # few sweep
+
+        jobs = jobs_of(overrides, OptionFiles(configs_folder(), files[1]), task.schema.listed_group)
+        if len(jobs) > 1:
+            jobs = placed(jobs, task.schema, composed)
+            if what := _shown_part(line):
+                for job in jobs:
+                    say(f"job: {job.name}")
+                    _show_configuration(composed([*job.overrides]), what)
+                return EXIT_DONE
+            return run_jobs(jobs, run_job, [task.name, *_flags_of(line)], composed)
+        overrides = [*jobs[0].overrides]  # all that was swept is listed
+    composition = composed(overrides)
+    if what := _shown_part(line):
+        _show_configuration(composition, what)
         return EXIT_DONE
     config = composition.finish()
     if config.wants_verbose:
@@ -176,6 +217,32 @@ def _run(task: Task, line: CommandLine) -> int:
     return run_in_job(config, run)
 
 
+def run_job(*arguments: str) -> int:
+    """Runs the command line of a job of a sweep, in a process of its own; returns the exit code."""
+    sys.argv[:] = ["mindbatch", *arguments]  # the record of a run has its command
+    signal_notes.install()
+    return main([*arguments], is_command=True)
+
+
+def _shown_part(line: CommandLine) -> str:
+    """The part of the configuration that is asked for in place of a run; empty where none is."""
+    return line.texts.get("--cfg", "job" if "--print-config" in line.switches else "")
+
+
+def _show_configuration(composition: "Composition", what: str) -> None:
+    composition.log.raise_if_any()
+    say(*composition.notes)
+    if what != "job":
+        print(composition.hydra_yaml(), end="", file=data_output())
+    if what != "hydra":
+        print(composition.unresolved_yaml, end="", file=data_output())
+
+
+def _flags_of(line: CommandLine) -> list[str]:
+    """The flags that say how a job of a sweep is composed."""
+    return [f"{flag}={value}" for flag, value in (line.paths | line.texts).items()]
+
+
 def _need_current_folder() -> None:
     try:
         os.getcwd()
@@ -192,7 +259,6 @@ def _show_overview(asked: bool) -> int:
 
 
 def _show_task_page(task: Task, line: CommandLine) -> int:
-    from mindbatch.config.options import OptionFiles
     from mindbatch.tasks.help_pages import task_page
 
     show(task_page(task, OptionFiles(configs_folder(), line.paths.get("--config-dir")), _flags()))
@@ -201,7 +267,8 @@ def _show_task_page(task: Task, line: CommandLine) -> int:
 
 def _flags() -> dict[str, str]:
     """The flags as they are written, with their meanings."""
-    return {f"{flag} {metavar}": meaning for flag, (metavar, meaning) in PATH_FLAGS.items()} | SWITCHES
+    valued = PATH_FLAGS | TEXT_FLAGS
+    return {f"{flag} {metavar}": meaning for flag, (metavar, meaning) in valued.items()} | SWITCHES
 
 
 def _version() -> str:
@@ -228,20 +295,30 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
         flag = _SHORT.get(flag, flag)
         if flag in SWITCHES and not has_value:
             line.switches.add(flag)
-        elif flag in PATH_FLAGS:
+        elif flag in PATH_FLAGS or flag in TEXT_FLAGS:
             value = value if has_value else next(rest, "")
-            if not value or value.startswith("--"):
-                faults.append(f"{flag}: needs a {PATH_FLAGS[flag][0]}")
-                continue
-            try:
-                line.paths[flag] = expand_home(value)
-            except ValueError as error:
-                faults.append(f"{flag}={value}: {error}")
+            faults += _take_value(flag, value, line)
         else:
             faults.append(_unknown_flag(argument, flag))
     if faults:
         raise ConfigError(faults)
     return line
+
+
+def _take_value(flag: str, value: str, line: CommandLine) -> list[str]:
+    """Notes the value of a flag; returns its faults."""
+    if not value or value.startswith("--"):
+        return [f"{flag}: needs a {(PATH_FLAGS | TEXT_FLAGS)[flag][0]}"]
+    if flag == "--cfg" and value not in _SHOWN_PARTS:
+        return [f"{flag} {value}: must be one of {', '.join(_SHOWN_PARTS)}"]
+    if flag in TEXT_FLAGS:
+        line.texts[flag] = value
+        return []
+    try:
+        line.paths[flag] = expand_home(value)
+    except ValueError as error:
+        return [f"{flag}={value}: {error}"]
+    return []
 
 
 def _take_word(argument: str, line: CommandLine) -> None:
@@ -254,7 +331,7 @@ def _take_word(argument: str, line: CommandLine) -> None:
 def _unknown_flag(argument: str, flag: str) -> str:
     if flag in SWITCHES:
         return f"{argument}: {flag} takes no value"
-    near = did_you_mean(flag, [*SWITCHES, *PATH_FLAGS], cutoff=0.8)
+    near = did_you_mean(flag, [*SWITCHES, *PATH_FLAGS, *TEXT_FLAGS], cutoff=0.8)
     meant = argument.lstrip("-") or "KEY"
     hint = f"; keys are given without dashes: {meant if '=' in meant else meant + '=VALUE'}"
     return f"{flag}: unknown flag{near or hint}"

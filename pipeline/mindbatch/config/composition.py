@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -61,6 +61,7 @@ class Composition:
     """A composed configuration, not yet resolved or validated.
 
     decoding: the chosen option of that group; None where the task's own holds.
+    hydra_yaml: gives Hydra's own node for it as YAML.
     notes: what the user should be told, whether the task is begun or the configuration is shown.
     variants: for a task that takes a list of options, the tree with each; `tree` has none of their values.
     """
@@ -74,6 +75,7 @@ class Composition:
     given: frozenset[str] = frozenset()
     decoding: str | None = None
     notes: tuple[str, ...] = ()
+    hydra_yaml: Callable[[], str] = str
 
     @property
     def unresolved_yaml(self) -> str:
@@ -174,7 +176,7 @@ class Composition:
         if self.listing is None:
             return OmegaConf.to_yaml(OmegaConf.create(content))
         group = self.listing.group
-        section, content[group] = content[group], list(self.listing.options)
+        section, content[group] = content[group], [entry.written for entry in self.listing.entries]
         names = ((f"{group}.{leaf}", value) for leaf, value in section.items())
         return OmegaConf.to_yaml(OmegaConf.create(content | {n: v for n, v in names if n in self.given}))
 

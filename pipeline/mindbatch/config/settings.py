@@ -11,10 +11,14 @@ from mindbatch.config.path_faults import input_file_fault, settled
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import nearest
 from mindbatch.override_text import literal
 from mindbatch.regular_file import open_regular
 
 JSON_SCHEMA = "decoding.json_schema"
+FIXED_SETTINGS = "Hydra's own settings are fixed here"
+OPTION = "option"
+"""In an entry of a list of options that is a mapping, the key of the option that its values go before."""
 _MOST_KEYS = 4
 """Most keys of a section that an error line names: enough to show what its keys look like."""
 
@@ -35,7 +39,36 @@ class Choice:
 
     group: str
     option: str
+    """Empty where the group is left out: `~model`."""
+
     source: str
+    written: str = ""
+    """The override in Hydra's grammar, where it has more than group and option: `+experiment=quick`."""
+
+    @property
+    def override(self) -> str:
+        """The override in Hydra's grammar."""
+        return self.written or f"{self.group}={self.option}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One entry of a list of options: an option, values, or an option with values that go before its own."""
+
+    option: str = ""
+    values: tuple[Assignment, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name among the others: `top_p`, `seed=1`, `top_p,seed=1`."""
+        values = (f"{item.key.rpartition('.')[2]}={shown(item.value)}" for item in self.values)
+        return ",".join((*filter(None, [self.option]), *values))
+
+    @property
+    def written(self) -> Any:
+        """The entry as it is given: the name of an option, or a mapping."""
+        values = {item.key.rpartition(".")[2]: item.value for item in self.values}
+        return ({OPTION: self.option} if self.option else {}) | values if values else self.option
 
 
 @dataclass(frozen=True)
@@ -43,13 +76,8 @@ class Listing:
     """Options for a group, each of which makes a variant of the configuration: `decoding=[greedy,beam4]`."""
 
     group: str
-    options: tuple[str, ...]
+    entries: tuple[Listed, ...]
     source: str
-
-    @property
-    def choices(self) -> list[Choice]:
-        """The choice of each option alone."""
-        return [Choice(self.group, option, self.source) for option in self.options]
 
 
 Setting = Assignment | Choice | Listing
@@ -83,13 +111,16 @@ class SettingReader:
         self._refuse_repeated(settings)
         return settings
 
-    def read(self, key: str, value: Any, source: str = "") -> Iterator[Setting]:
-        """The settings that `key` with `value` stands for: one, or one for each key below a section."""
+    def read(self, key: str, value: Any, source: str = "", written: str = "") -> Iterator[Setting]:
+        """The settings that `key` with `value` stands for: one, or one for each key below a section.
+
+        written: the override, where it is more than `key=value`.
+        """
         is_section = key in self._schema.sections
         if self.takes_list(key) and isinstance(value, str | list):
             yield from self._listing(key, value, source)
-        elif is_section and key in self._groups and isinstance(value, str):
-            yield Choice(key, value, source)
+        elif key in self._groups and isinstance(value, str):
+            yield Choice(key, value, source, written)
         elif is_section and isinstance(value, Mapping):
             for name, item in value.items():
                 yield from self.read(f"{key}.{name}", item, source)
@@ -119,6 +150,21 @@ class SettingReader:
         for fault in faults:
             self._log.add(f"{source}{fault}", JSON_SCHEMA)
 
+    def defaults_of(self, key: str) -> list[Setting]:
+        """The default of a key, or of each in a section; an unknown one goes to the log."""
+        names = [name for name in self._schema.keys if name == key or name.startswith(f"{key}.")]
+        if not names:
+            self._log.add(f"~{key}: {self.unknown(key)}")
+        return [Assignment(name, self._schema.keys[name].default, "") for name in names]
+
+    def is_section(self, key: str) -> bool:
+        """True if `key` holds keys."""
+        return key in self._schema.sections
+
+    def is_group(self, key: str) -> bool:
+        """True if `key` is a group of options."""
+        return key in self._groups
+
     def takes_list(self, key: str) -> bool:
         """True if `key` is the group for which a list of options is taken."""
         return key == self._listed_group != ""
@@ -134,20 +180,34 @@ class SettingReader:
     def unknown(self, key: str) -> str:
         """Explains why `key` is refused, with the key that was probably meant."""
         if key.partition(".")[0] == "hydra":
-            return "Hydra's own settings are fixed here"
+            return f"{FIXED_SETTINGS}; --multirun, --cfg and --config-name are flags"
         if any(map(is_hydra_key, key.split("."))):
             return HYDRA_NAME
         if instead := INSTEAD.get(key.rpartition(".")[2]):
             return f"unknown key; {instead}"
-        near = self._schema.nearest(key)
+        near = self._schema.nearest(key) or nearest(key, self._groups, cutoff=0.8)
         return f"unknown key; did you mean {near}?" if near else "unknown key"
 
     def _listing(self, group: str, value: str | list[Any], source: str) -> Iterator[Listing]:
-        names = [value] if isinstance(value, str) else value
-        if names and all(isinstance(name, str) for name in names) and len({*names}) == len(names):
-            yield Listing(group, tuple(names), source)
+        entries = [
+            self._listed(group, item, source) for item in ([value] if isinstance(value, str) else value)
+        ]
+        known = tuple(entry for entry in entries if entry is not None)
+        if entries and len({entry.name for entry in known}) == len(entries):
+            yield Listing(group, known, source)
         else:
             self._log.add(f"{source}{group}={shown(value)}: must be a list of options, each once", group)
+
+    def _listed(self, group: str, item: Any, source: str) -> Listed | None:
+        if isinstance(item, str):
+            return Listed(item)
+        if not isinstance(item, Mapping) or not item or not isinstance(item.get(OPTION, ""), str):
+            return None
+        values = ((f"{group}.{key}", value) for key, value in item.items() if key != OPTION)
+        settings = [setting for pair in values for setting in self.read(*pair, source)]
+        return Listed(
+            item.get(OPTION, ""), tuple(entry for entry in settings if isinstance(entry, Assignment))
+        )
 
     def _section_hint(self, section: str) -> str:
         keys = [*self._schema.of_section(section)]

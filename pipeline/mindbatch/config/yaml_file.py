@@ -34,24 +34,27 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
     }
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path, *, may_name_package: bool = False) -> dict[str, Any]:
     """The mapping that the YAML file `path` holds; an empty file is an empty mapping.
 
+    may_name_package: it is an option's file, which may begin with Hydra's @package.
     Raises ConfigError for a file that is missing, too large, not UTF-8 or not YAML, and for anything but
     plain nested mappings with distinct text keys, lists and scalars.
     """
-    return read_with_lines(path)[0]
+    return read_with_lines(path, may_name_package=may_name_package)[0]
 
 
-def read_with_lines(path: Path, unread: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, int]]:
+def read_with_lines(
+    path: Path, unread: Collection[str] = (), *, may_name_package: bool = False
+) -> tuple[dict[str, Any], dict[str, int]]:
     """The mapping in `path`, as of `read_mapping`, and the line of each of its keys, dotted below a section.
 
     unread: keys at the top whose values are None here, whatever they hold: nothing is built from them, so
     that anchors and aliases are allowed there.
     """
     text = _read_text(path)
-    if _PACKAGE_HEADER.search(text):
-        raise ConfigError(f"{path}: Hydra's @package header is not allowed")
+    if not may_name_package and _PACKAGE_HEADER.search(text):
+        raise ConfigError(f"{path}: Hydra's @package header has no meaning in this file; remove it")
     try:
         _refuse_unsafe_events(text, path, unread)
         return _construct(text, path, unread)

@@ -8,6 +8,9 @@ from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, schema_keys
 from mindbatch.fault_lines import as_typed
 from mindbatch.tasks.registry import TASKS, Task
 
+KNOWN_SECTIONS = frozenset({"model", "decoding", "parallel", "launch", "runtime", "data", "task"})
+"""The groups that are sections of some task."""
+
 USAGE = "usage: mindbatch TASK [FLAGS] [KEY=VALUE ...]"
 
 
@@ -29,7 +32,17 @@ def task_page(task: Task, options: OptionFiles, flags: Mapping[str, str]) -> str
     usage = USAGE.replace("TASK", " ".join([task.name, *words]))
     examples = ["Examples", *(f"  {example}" for example in task.examples)]
     sections = [_section(name, keys, options, task.schema) for name in ("", *keys.sections)]
+    sections.append(_further_groups(keys, options))
     return _page([[usage, "", task.summary], examples, *filter(None, sections), _flag_block(flags)])
+
+
+def _further_groups(keys: SchemaKeys, options: OptionFiles) -> list[str]:
+    """The groups that are no section: their options set keys of several, where the task has those."""
+    groups = sorted(group for group in options.groups if group.partition("/")[0] not in KNOWN_SECTIONS)
+    lines = [
+        f"  +{group}=NAME: {', '.join(options.names(group))}" for group in groups if options.names(group)
+    ]
+    return ["Options for several groups at once", *lines] if lines and keys.sections else []
 
 
 def _word(key: Key) -> str:

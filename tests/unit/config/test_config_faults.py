@@ -56,8 +56,13 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             "runtime.device_target=cpu: must be one of CPU, Ascend; did you mean CPU?",
         ),
         ("decoding.top_p=1.5", "decoding.top_p=1.5: must be above 0 and at most 1"),
-        ("~model.type", "~model.type: a key cannot be deleted; set it to another value"),
-        ("hydra.run.dir=/tmp", "hydra.run.dir: Hydra's own settings are fixed here"),
+        ("~model.type=llama", "~model.type=llama: write ~model.type, without a value, for its default"),
+        ("~model.tipe", "~model.tipe: unknown key; did you mean model.type?"),
+        (
+            "hydra.run.dir=/tmp",
+            "hydra.run.dir: Hydra's own settings are fixed here; "
+            "--multirun, --cfg and --config-name are flags",
+        ),
         (
             "model._target_=os.system",
             "model._target_: names that begin with _ are special to Hydra and not allowed",
@@ -66,7 +71,17 @@ def test_usable_overrides_have_no_fault(usable: tuple[str, str], model_folder: P
             "messages=[{_target_: os.system}]",
             "messages: names that begin with _ are special to Hydra and not allowed",
         ),
-        ("model@x=auto", "model@x=auto: packages (@) are not supported; write group=option or key=value"),
+        (
+            "model@x=auto",
+            "Could not override 'model@x'. Did you mean to override model? "
+            "To append to your default list use +model@x=auto",
+        ),
+        ("+model@x=auto", "x: unknown key"),
+        (
+            "decoding.seed=1,2",
+            "decoding.seed=1,2: several values need --multirun; for one value, quote a text "
+            "that holds commas or special characters: decoding.seed='\"1,2\"'",
+        ),
         (
             "model.type",
             "model.type: must be KEY=VALUE; a text with spaces is quoted: 'prompts=Hi model.type'",

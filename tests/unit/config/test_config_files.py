@@ -99,14 +99,13 @@ def test_an_option_of_the_users_own(options: Path, tmp_path: Path) -> None:
     assert config.model.checkpoint_name_or_path == str(model)
 
 
-def test_added_options_are_checked_before_hydra_reads_them(options: Path, tmp_path: Path) -> None:
-    (options / "model" / "bad.yaml").write_text("defaults: [worse, ../../x]\nbatch_sizes: 3\ndtype: [1]\n")
+def test_errors_of_added_options_name_their_files(options: Path, tmp_path: Path) -> None:
+    (options / "model" / "bad.yaml").write_text("defaults: [worse]\nbatch_sizes: 3\ndtype: [1]\n")
     (options / "model" / "worse.yaml").write_text("_target_: os.system\n")
     folder = str(options).removeprefix(f"{tmp_path}/")
     assert faults(["model=bad", "decoding.top_k=x"], folder=options, tmp_path=tmp_path) == [
         f"{folder}/model/worse.yaml, line 1: _target_: "
         "names that begin with _ are special to Hydra and not allowed",
-        f"{folder}/model/bad.yaml: defaults: ../../x: must be an option of model",
         f"{folder}/model/bad.yaml: model.batch_sizes: unknown key; did you mean model.batch_size?",
         f"{folder}/model/bad.yaml: model.dtype=[1]: must be text",
         "decoding.top_k=x: must be a whole number",
@@ -116,16 +115,55 @@ def test_added_options_are_checked_before_hydra_reads_them(options: Path, tmp_pa
 def test_options_that_build_on_each_other_are_refused(options: Path, tmp_path: Path) -> None:
     (options / "model" / "a.yaml").write_text("defaults: [b]\n")
     (options / "model" / "b.yaml").write_text("defaults: [a]\n")
-    (line,) = faults(["model=a"], folder=options, tmp_path=tmp_path)
-    assert line.endswith("model/a.yaml: its defaults lead back to itself")
+    assert faults(["model=a"], folder=options, tmp_path=tmp_path) == [
+        "model=a: its defaults lead back to itself"
+    ]
 
 
 @pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("defaults", ["x", "{a: b}", "[/model/auto]", "[{decoding: top_p}]", "[auto@x]"])
-def test_other_defaults_are_refused(options: Path, tmp_path: Path, defaults: str) -> None:
-    (options / "model" / "a.yaml").write_text(f"defaults: {defaults}\n")
-    (line,) = faults(["model=a"], folder=options, tmp_path=tmp_path)
-    assert "model/a.yaml: defaults: " in line
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("defaults: x", "Invalid defaults list in 'model/a', defaults must be a list (got str)"),
+        ("defaults: [../../x]", "In 'model/a': Could not load 'model/../../x'."),
+        ("defaults: [{decoding: top_p}]", "In 'model/a': Could not find 'model/decoding/top_p'"),
+        ("hydra: {run: {dir: x}}", "a.yaml: hydra: Hydra's own settings are fixed here; remove it"),
+    ],
+)
+def test_what_hydra_refuses_is_one_line(options: Path, tmp_path: Path, text: str, expected: str) -> None:
+    (options / "model" / "a.yaml").write_text(text)
+    line, *_ = faults(["model=a"], folder=options, tmp_path=tmp_path)
+    assert line.endswith(expected)
+
+
+def test_an_experiment_sets_keys_and_options_of_all_groups(options: Path, tmp_path: Path) -> None:
+    """Hydra's usual form; and a primary configuration of the user's own, and a group within another."""
+    (options / "team/nlp").mkdir(parents=True)
+    (options / "team/nlp/wild.yaml").write_text(
+        "# @package _global_\ndefaults: [{override /decoding: top_p}]\ndecoding: {seed: 5, top_p: 0.5}\n"
+    )
+    decoding = compose(["+team/nlp=wild"], folder=options, tmp_path=tmp_path).decoding
+    assert (decoding.do_sample, decoding.top_p, decoding.seed) == (True, 0.5, 5)
+    assert (
+        compose(["+team/nlp=wild", "decoding.seed=6"], folder=options, tmp_path=tmp_path).decoding.seed == 6
+    )
+    file = "decoding: {seed: 7, max_new_tokens: 9}\n"
+    decoding = compose(["+team/nlp=wild"], file, options, tmp_path=tmp_path).decoding
+    assert (decoding.seed, decoding.top_p, decoding.max_new_tokens) == (5, 0.5, 9)
+    (options / "mine.yaml").write_text("defaults: [generate, {team/nlp: wild}, _self_]\nsystem: Hi\n")
+    task, words = TASKS["generate"], ["model=tiny_gpt2", "prompts=Hi", "chat=true", "~decoding.seed"]
+    config = compose_task(task, words, None, options, "mine").finish()
+    assert isinstance(config, GenerateConfig)
+    assert (config.system, config.decoding.top_p) == ("Hi", 0.5)
+    with pytest.raises(
+        ConfigError, match=r"--config-name mime: there is no such file.*; did you mean mine\?"
+    ):
+        compose_task(task, words, None, options, "mime").finish()
+
+
+def test_a_group_can_be_left_out(tmp_path: Path) -> None:
+    assert compose(["~decoding", "~decoding.seed"], tmp_path=tmp_path).decoding.do_sample is False
+    assert faults(["~decodng"], tmp_path=tmp_path) == ["~decodng: unknown key; did you mean decoding?"]
 
 
 def test_an_added_option_may_not_hide_a_shipped_one(options: Path, tmp_path: Path) -> None:
@@ -137,7 +175,7 @@ def test_an_added_option_may_not_hide_a_shipped_one(options: Path, tmp_path: Pat
 def test_a_folder_that_adds_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (line,) = faults([], folder=tmp_path / "empty", tmp_path=tmp_path)
-    assert line.startswith("--config-dir empty: holds none of the group folders data/, decoding/, launch/, ")
+    assert line.startswith("--config-dir empty: holds no .yaml files, itself or in group folders as data/, ")
     (line,) = faults([], folder=tmp_path / "emty", tmp_path=tmp_path)
     assert line == f"--config-dir emty: no such folder; did you mean {tmp_path}/empty?".replace(
         f"{tmp_path}/", ""

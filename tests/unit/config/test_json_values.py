@@ -85,8 +85,8 @@ def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
 @pytest.mark.parametrize(
     ("override", "fault"),
     [
-        ('~prompts=["a"]', "cannot be deleted"),
-        ('prompts@here=["a"]', "packages"),
+        ('~prompts=["a"]', "without a value, for its default"),
+        ('prompts@here=["a"]', "prompts is no group"),
         (r'prompts=["\ud800"]', "holds half a surrogate pair"),
         ('promts=["a"]', "did you mean prompts"),
     ],

@@ -51,7 +51,7 @@ def test_plain_mappings_are_read(text: str, expected: object, tmp_path: Path) ->
         ("a: 1\n---\nb: 1\n", "more than one document"),
         ("a: " + "[" * 5000 + "]" * 5000, "nested deeper than 32 levels"),
         ("a: " + "9" * 5000, ": a number is too long to be read"),
-        ("# @package _global_\na: 1\n", ": Hydra's @package header is not allowed"),
+        ("# @package _global_\na: 1\n", ": Hydra's @package header has no meaning in this file; remove it"),
     ],
 )
 def test_everything_else_is_refused(text: str, expected: str, tmp_path: Path) -> None:

@@ -1,0 +1,191 @@
+"""Composition by Hydra: defaults lists, groups, packages, search path, over files that are read strictly."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.conf import HydraConf
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mindbatch.config.options import GLOBAL_PACKAGE, OptionFiles
+from mindbatch.config.settings import FIXED_SETTINGS
+from mindbatch.config.yaml_file import read_mapping
+from mindbatch.errors import ConfigError
+from mindbatch.fault_lines import did_you_mean
+
+HYDRA_VERSION_BASE = "1.3"
+
+EXPERIMENT = "experiment"
+"""The group of shipped options that set keys of several groups, which not every task has."""
+
+_ADDED_PRIMARY = "mindbatch_added_primary"
+
+_errors: list[str] = []
+"""Of the files that Hydra has asked a source for since the last call of `take_errors`."""
+
+_PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)", re.MULTILINE)
+
+
+class StrictFiles(FileConfigSource):
+    """Hydra's source of the files in a folder, each read as `read_mapping` reads one."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "strict"
+
+    def is_config(self, config_path: str) -> bool:
+        """True for a file within the folder."""
+        return ".." not in Path(config_path).parts and super().is_config(config_path)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Reads an option's file; one with errors is noted and counts as empty."""
+        file = Path(self.path) / self._normalize_file_name(config_path)
+        content = _content(file)
+        if content.pop("hydra", None) is not None:
+            _errors.append(f"{file}: hydra: {FIXED_SETTINGS}; remove it")
+        return ConfigResult(
+            config=OmegaConf.create(content),
+            path=self.full_path(),
+            provider=self.provider,
+            header={"package": package_of(file)},
+        )
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        return read_mapping(file, may_name_package=True)
+    except ConfigError as error:
+        _errors.extend(error.faults)
+        return {}
+
+
+def package_of(file: Path) -> str | None:
+    """The package that the header of an option's file names; None where there is none."""
+    found = _PACKAGE.search(file.read_text("utf-8", errors="replace")[:512])
+    return found[1] if found else None
+
+
+def take_errors() -> list[str]:
+    """The errors of the files that were read, each once; forgets them."""
+    errors = [*dict.fromkeys(_errors)]
+    _errors.clear()
+    return errors
+
+
+class HydraTree:
+    """Composes configurations out of the option files."""
+
+    def __init__(self, options: OptionFiles) -> None:
+        self.options = options
+        self.arguments: list[str] = []
+        if options.added is not None and options.added.is_dir():
+            SourcesRegistry.instance().register(StrictFiles)
+            path = str(options.added.resolve()).replace("\\", "\\\\").replace('"', '\\"')
+            self.arguments = [f'hydra.searchpath=["strict://{path}"]']
+
+    def compose(self, name: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+        """The content that the files of a primary configuration give, and the option of each group.
+
+        overrides: choices of groups, in Hydra's grammar.
+        Raises ConfigError, one line.
+        """
+        tree = self._composed(self._primary(name), overrides)
+        choices = {group: str(option) for group, option in tree.hydra.runtime.choices.items() if option}
+        content: Any = OmegaConf.to_container(tree, resolve=False)
+        del content["hydra"]
+        return content, choices
+
+    def content_of(self, group: str, option: str) -> dict[str, Any]:
+        """What an option alone sets, with the options that it builds on; those of other groups left out."""
+        file = self.options.file(group, option)
+        if file is not None and package_of(file) == GLOBAL_PACKAGE:
+            return {key: value for key, value in _content(file).items() if key != "defaults"}
+        tree: Any = OmegaConf.to_container(self._composed(None, [f"+{group}={option}"]), resolve=False)
+        del tree["hydra"]
+        content: dict[str, Any] = tree
+        return content
+
+    def hydra_node(self, name: str, overrides: Sequence[str]) -> DictConfig:
+        """The node `hydra` of a composed configuration as Hydra's own defaults make it."""
+        with initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE):
+            whole = compose(self._primary(name), [*overrides, *self.arguments], return_hydra_config=True)
+        node: DictConfig = whole.hydra
+        return node
+
+    def _primary(self, name: str) -> str:
+        """The name by which Hydra finds a primary configuration: it looks only in its first folder."""
+        if self.options.file("", name) is None:
+            near = did_you_mean(name, self.options.names(""))
+            raise ConfigError(f"--config-name {name}: there is no such file in --config-dir{near}")
+        if (self.options.shipped / f"{name}.yaml").is_file():
+            return name
+        ConfigStore.instance().store(_ADDED_PRIMARY, {"defaults": [name, "_self_"]})
+        return _ADDED_PRIMARY
+
+    def _composed(self, name: str | None, overrides: Sequence[str]) -> DictConfig:
+        shipped = initialize_config_dir(str(self.options.shipped), version_base=HYDRA_VERSION_BASE)
+        try:
+            with _without_what_hydra_runs_programs_with(), shipped:
+                return compose(name, [*overrides, *self.arguments], return_hydra_config=True)
+        except RecursionError as error:
+            raise ConfigError(f"{', '.join(overrides)}: its defaults lead back to itself") from error
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            raise ConfigError(_one_line(error)) from error
+
+    def source(self, key: str, choices: Mapping[str, str]) -> str:
+        """Where a key of a composed configuration was most likely set: `FILE: `; empty if in none of them."""
+        parts = key.split(".")
+        for group, option in reversed([*choices.items()]):
+            file = self.options.file(group, option)
+            if file is None or (file.is_relative_to(self.options.shipped) and group != EXPERIMENT):
+                continue
+            package = package_of(file) or group.replace("/", ".")
+            prefix = [] if package == GLOBAL_PACKAGE else package.split(".")
+            if parts[: len(prefix)] == prefix and _holds(_content(file), parts[len(prefix) :]):
+                return f"{file}: "
+        return ""
+
+
+@contextmanager
+def _without_what_hydra_runs_programs_with() -> Iterator[None]:
+    """Composes without Hydra's own launchers, loggers and help, which take half of the time.
+
+    They are there again afterwards: the process may be a program of Hydra.
+    """
+    store, name = ConfigStore.instance(), "config.yaml"
+    own = store.repo["hydra"][name]
+    store.store(group="hydra", name=name, node=HydraConf(defaults=[]), provider="hydra")
+    try:
+        yield
+    finally:
+        store.repo["hydra"][name] = own
+
+
+def _holds(content: Any, parts: Sequence[str]) -> bool:
+    """True if a nested or dotted key is in the content of a file."""
+    if not parts:
+        return True
+    if not isinstance(content, Mapping):
+        return False
+    return any(
+        _holds(content[".".join(parts[:count])], parts[count:])
+        for count in range(1, len(parts) + 1)
+        if ".".join(parts[:count]) in content
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    """Hydra's message without its search path and without advice for its own programs."""
+    while not str(error) and error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).partition("\nConfig search path:")[0].partition("\nSearch path:")[0]
+    return " ".join(text.replace("\t", " ").split())

@@ -1,0 +1,226 @@
+"""The words of a command line as settings: JSON, texts to the letter, and all else in Hydra's grammar."""
+
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.path_faults import LONGEST_SHOWN
+from mindbatch.config.repeated_names import repeated_name
+from mindbatch.config.schema import TaskConfig
+from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
+from mindbatch.override_text import literal
+from mindbatch.strict_json import JsonFault, StrictReader, first_unicode_fault
+
+MODEL_FOLDER = "model.checkpoint_name_or_path"
+OUTPUT_FOLDER = "output.dir"
+FOLDER_KEYS = (OUTPUT_FOLDER, "hydra.run.dir", "hydra.sweep.dir")
+"""The key of the folder of outputs, and what users of Hydra call it."""
+LONGEST_ECHO = 200
+"""Characters of a value that are worth repeating in a hint."""
+
+_READER = StrictReader()
+_NO_ASCII = re.compile(r"[^\x00-\x7f]")
+_QUOTED = re.compile(r"'([^'\\]*)'")
+_QUOTED_TEXTS = re.compile(rf"\[\s*{_QUOTED.pattern}(?:\s*,\s*{_QUOTED.pattern})*\s*\]")
+
+
+def read_command_line(
+    arguments: list[str], schema: type[TaskConfig], reader: SettingReader, log: FaultLog
+) -> list[Setting]:
+    """The settings of a command line in the order given, positional words first; errors go to `log`."""
+    words, tokens = _positional(arguments, schema, log)
+    return words + _read_overrides(tokens, reader, log)
+
+
+def json_value(token: str) -> Any:
+    """The value, if it is a JSON text, list or object, or a list of texts in single quotes; None if not.
+
+    Hydra's grammar takes most of them too, but knows no escapes: "\\n" is a backslash and an n there. And it
+    takes time that grows with the square of a list.
+    """
+    name, _, written = token.partition("=")
+    if name.startswith("~") or "@" in name or written.lstrip()[:1] not in ("[", "{", '"'):
+        return None
+    if _QUOTED_TEXTS.fullmatch(written.strip()) and "${" not in written:
+        return _QUOTED.findall(written)
+    try:
+        return _READER.parse(written)
+    except JsonFault:
+        return None
+
+
+def key_of(token: str) -> str:
+    """The key of an override: `+key` and `++key` mean `key`, for the schema decides what exists."""
+    return token.partition("=")[0].lstrip("+~").partition("@")[0]
+
+
+def _positional(
+    arguments: list[str], schema: type[TaskConfig], log: FaultLog
+) -> tuple[list[Setting], list[str]]:
+    """The settings that the words among `arguments` stand for, and the other arguments.
+
+    A word has no `=`, or is a path that has one: no key has a slash. It is taken to the letter.
+    """
+    if not schema.positional and not schema.positional_rest:
+        return [], arguments
+    words = [argument for argument in arguments if _is_word(argument)]
+    rest = [argument for argument in arguments if not _is_word(argument)]
+    names = schema.positional
+    settings: list[Setting] = [
+        Assignment(name, literal(word), "") for name, word in zip(names, words, strict=False)
+    ]
+    further = words[len(names) :]
+    if further and schema.positional_rest:
+        settings.append(Assignment(schema.positional_rest, [literal(word) for word in further], ""))
+    elif further:
+        for extra in further:
+            log.add(f"{shown(extra)}: one too many; only {', '.join(names)} may be given without key=")
+    keys = {argument.partition("=")[0].strip() for argument in rest}
+    for name, word in zip((*names, schema.positional_rest), words, strict=False):
+        if name in keys:
+            log.add(f"{name}: given twice, as {shown(word, LONGEST_SHOWN)} and as {name}=", name)
+    return settings, rest
+
+
+def _is_word(argument: str) -> bool:
+    key, equals, _ = argument.partition("=")
+    return not argument.startswith("~") and (not equals or "/" in key)
+
+
+def _read_overrides(tokens: Iterable[str], reader: SettingReader, log: FaultLog) -> list[Setting]:
+    parser, given = OverridesParser.create(), [*tokens]
+    settings: list[Setting] = []
+    for number, token in enumerate(given):
+        if not _is_stray(token):
+            settings += _read_one(token, parser, reader, log)
+        elif number == 0 or not _is_stray(given[number - 1]):
+            log.add(_stray_words(given, number, reader))
+    return settings
+
+
+def _is_stray(token: str) -> bool:
+    return "=" not in token and not token.startswith("~")
+
+
+def _stray_words(tokens: list[str], first: int, reader: SettingReader) -> str:
+    """The error of successive words that have no key: most often a text that was not quoted for the shell."""
+    words = [*takewhile(_is_stray, tokens[first:])]
+    fault = f"{shown(' '.join(words))}: must be KEY=VALUE"
+    before = tokens[first - 1] if first else ""
+    whole, key = " ".join([before, *words]), key_of(before)
+    if (key == "prompts" or reader.takes_text(key)) and _is_plain(before) and len(whole) <= LONGEST_ECHO:
+        return f"{fault}; a text with spaces is quoted: {shlex.quote(whole)}"
+    is_model = len(words) == 1 and reader.knows(MODEL_FOLDER) and os.path.isfile(f"{words[0]}/config.json")
+    return f"{fault}; a model's folder is given as {MODEL_FOLDER}={words[0]}" if is_model else fault
+
+
+def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: FaultLog) -> list[Setting]:
+    key = key_of(token)
+    if not key:
+        log.add(f"{shown(token)}: has no key; write key=value")
+        return []
+    if key in FOLDER_KEYS[1:] and reader.knows(OUTPUT_FOLDER):
+        return _read_one(OUTPUT_FOLDER + token.partition(key)[2], parser, reader, log)
+    as_text = reader.takes_text(key) and not token.startswith("~")
+    if not as_text and (value := json_value(token)) is not None:
+        if first_unicode_fault(value) is None:
+            return list(reader.read(key, value))
+        log.add(f"{shown(token)}: holds half a surrogate pair, which is no character", key)
+        return []
+    is_plain = as_text and _is_plain(token)
+    try:
+        override = parser.parse_override(token)
+        if is_plain and override.is_sweep_override():  # a comma
+            return list(reader.read(key, token.partition("=")[2]))
+        if override.is_sweep_override() and reader.takes_list(key):  # a comma, too
+            return list(reader.read(key, [name.strip() for name in token.partition("=")[2].split(",")]))
+        if override.is_sweep_override():
+            fault: str | None = f"several values need --multirun; for one value, {_quoting_hint(token)}"
+        elif override.is_delete() or override.package is not None:
+            return _structural(override, token, reader, log)
+        elif not as_text and (name := repeated_name(token)) is not None:
+            fault = f"{shown(name)} is given twice"
+        else:
+            written = token if token.startswith("+") else ""
+            return list(reader.read(key, _value(override, token, as_text), written=written))
+    except (HydraException, ValueError, RecursionError):  # the last two: absurdly long numbers, deep nesting
+        if is_plain:
+            return list(reader.read(key, token.partition("=")[2]))
+        if not reader.knows(key):
+            return list(reader.read(key, None))
+        if (text := _beyond_ascii(parser, token)) is not None:
+            return list(reader.read(key, text))
+        fault = f"cannot be read; {_quoting_hint(token, as_text)}"
+    log.add(f"{shown(token)}: {fault}", key)
+    return []
+
+
+def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> list[Setting]:
+    """What `~group`, `~key` and `group@package=option` stand for: the first and the last are Hydra's."""
+    key = override.key_or_group
+    if reader.is_group(key) and (override.is_delete() or isinstance(override.value(), str)):
+        return [Choice(key, "" if override.is_delete() else str(override.value()), "", token)]
+    if override.package is not None:
+        log.add(
+            f"{shown(token)}: {shown(key)} is no group; only the option of a group has a package (@)", key
+        )
+    elif override.value() is not None:
+        log.add(f"{shown(token)}: write ~{key}, without a value, for its default", key)
+    else:
+        return reader.defaults_of(key)
+    return []
+
+
+def _value(override: Override, token: str, as_text: bool) -> Any:
+    """The value; what was written, where that is a text and Hydra's grammar makes something else of it:
+    2024_11 and 1e3 are names, [abc] and \\(a\\) regular expressions.
+    """
+    value, written = override.value(), token.partition("=")[2].strip()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_escaped = isinstance(value, str) and "\\" in written and _is_plain(token)
+    to_the_letter = is_number or is_escaped or (isinstance(value, list | dict) and "${" not in written)
+    return written if as_text and to_the_letter else value
+
+
+def _beyond_ascii(parser: OverridesParser, token: str) -> str | None:
+    """The value as it is written, where Hydra's grammar misses only letters beyond ASCII in it: 你好."""
+    name, _, written = token.partition("=")
+    plain = _NO_ASCII.sub("x", written)
+    if plain == written:
+        return None
+    try:
+        override = parser.parse_override(f"{name}={plain}")
+    except HydraException:
+        return None
+    is_text = not override.is_sweep_override() and isinstance(override.value(), str)
+    return written.strip() if is_text and _is_plain(token) else None
+
+
+def _is_plain(token: str) -> bool:
+    """True if a text that Hydra's grammar reads as something else, or not at all, is meant to the letter:
+    Q: {{ question }}, or one with commas.
+
+    Not where the user has begun to quote it, and not where it may be meant as a reference.
+    """
+    value = token.partition("=")[2].strip()
+    return value[:1] not in ('"', "'") and "${" not in value
+
+
+def _quoting_hint(token: str, as_text: bool = False) -> str:
+    """Explains how to write the value so that the shell and Hydra both take it as one text."""
+    key, _, value = token.partition("=")
+    looks_nested = value[:1] in ('"', "'") or (value[:1] in ("[", "{") and not as_text)
+    if len(value) > LONGEST_ECHO or looks_nested:
+        return """check the brackets and quotes, for example prompts='["One, two", "It is"]'"""
+    text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if key.lstrip("+") == "prompts":
+        text = f"[{text}]"
+    return f"quote a text that holds commas or special characters: {key}={shlex.quote(text)}"

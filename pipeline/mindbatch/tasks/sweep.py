@@ -1,0 +1,216 @@
+"""`--multirun`: a task once for every combination of the swept values, each job in a folder below one."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from mindbatch.children import command, spawn
+from mindbatch.config.composition import Composition
+from mindbatch.config.options import OptionFiles
+from mindbatch.config.overrides import FOLDER_KEYS, OUTPUT_FOLDER, json_value, key_of
+from mindbatch.config.schema import TaskConfig, schema_keys
+from mindbatch.config.settings import OPTION
+from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.override_text import text_override
+from mindbatch.screen_text import printable, say, show
+from mindbatch.tasks.formatting import table
+from mindbatch.tasks.run_state import state_of
+
+LONGEST_NAME = 120
+SHARED_OUTPUTS = ("output.file", "report", "target.dir")
+"""Keys of outputs that jobs would write one after the other."""
+
+TITLES = ("job", "ended", "seconds", "done", "failed", "tokens/s")
+NUMBERS = (2, 3, 4, 5)
+
+Compose = Callable[[list[str]], Composition]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One combination of the swept values.
+
+    name: `decoding.top_p=0.5,decoding.seed=1`. swept: the keys that have several values. overrides: all that
+    are given, with one value for each key.
+    """
+
+    name: str
+    swept: frozenset[str]
+    overrides: tuple[str, ...]
+    folder: Path | None = None
+
+    @property
+    def folder_name(self) -> str:
+        """The name as that of a folder; a digest tells apart what is the same in it."""
+        safe = re.sub(r"[^\w.,=+-]", "_", self.name)
+        if safe == self.name and len(safe) <= LONGEST_NAME:
+            return safe
+        return f"{safe[:LONGEST_NAME]}-{blake2b(self.name.encode(), digest_size=4).hexdigest()}"
+
+
+class _GroupOptions:
+    """The part of Hydra's loader of configurations that its glob() asks."""
+
+    def __init__(self, options: OptionFiles) -> None:
+        self._options = options
+
+    def get_group_options(self, group_name: str, results_filter: ObjectType | None = None) -> list[str]:
+        """The options of a group."""
+        return self._options.names(group_name)
+
+
+def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = "") -> list[Job]:
+    """Every combination of the values of the keys that have several: `a,b`, `choice()`, `range()`, `glob()`.
+
+    listed_group: sweeps of its option and its keys become one list of options, and not jobs of their own.
+    Raises ConfigError, a line for each sweep that cannot be made.
+    """
+    parser, errors = OverridesParser.create(config_loader=cast(Any, _GroupOptions(options))), list[str]()
+    values = [_values(token, parser, errors) for token in overrides]
+    if not any(len(each) > 1 for each in values):
+        errors = errors or ["--multirun: no key has several values; write key=a,b or key='range(1,5)'"]
+    if errors:
+        raise ConfigError(errors)
+    given = [*zip(map(key_of, overrides), values, strict=True)]
+    columns = [each for key, each in given if len(each) > 1 and key.partition(".")[0] == listed_group]
+    if columns:
+        columns += [each for key, each in given if len(each) == 1 and key == listed_group]
+        values = [each for each in values if each not in columns]
+        values.append([_listing(listed_group, columns, parser)])
+    swept = [number for number, each in enumerate(values) if len(each) > 1]
+    keys = frozenset(key_of(values[number][0]) for number in swept)
+    return [
+        Job(",".join(chosen[number].lstrip("+") for number in swept), keys, chosen)
+        for chosen in product(*values)
+    ]
+
+
+def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]:
+    """The overrides that one stands for; what Hydra's grammar does not read is one, to the letter."""
+    if json_value(token) is not None:
+        return [token]
+    try:
+        [override] = parser.parse_overrides([token])  # glob() needs what this alone gives it
+        if not override.is_sweep_override():
+            return [token]
+        if not override.is_discrete_sweep():
+            errors.append(f"{token}: an interval has no end of values; write range(), choice() or a,b")
+            return [token]
+        key = token.partition("=")[0]
+        values, texts = override.sweep_iterator(), override.sweep_string_iterator()
+        found = [_override(key, *pair) for pair in zip(values, texts, strict=True)]
+    except (HydraException, ValueError, RecursionError):
+        return [token]
+    if not found:
+        errors.append(f"{token}: stands for no value")
+    return found
+
+
+def _override(key: str, value: object, text: str) -> str:
+    """One value in Hydra's grammar: `text`, but for a text that was not quoted and would need escapes."""
+    return text_override(key, value) if isinstance(value, str) and "\\" in text else f"{key}={text}"
+
+
+def _listing(group: str, columns: Sequence[Sequence[str]], parser: OverridesParser) -> str:
+    """The override that lists every combination for the group."""
+    entries = []
+    for chosen in product(*columns):
+        parsed = [parser.parse_override(token) for token in chosen]
+        names = [
+            OPTION if each.key_or_group == group else each.key_or_group.partition(".")[2] for each in parsed
+        ]
+        entries.append({name: each.value() for name, each in zip(names, parsed, strict=True)})
+    return f"{group}={json.dumps([_entry(entry) for entry in entries])}"
+
+
+def _entry(entry: dict[str, Any]) -> Any:
+    return entry[OPTION] if [*entry] == [OPTION] else entry
+
+
+def placed(jobs: Sequence[Job], schema: type[TaskConfig], compose: Compose) -> list[Job]:
+    """The jobs with a folder of their own below output.dir, where the task has that and it is given.
+
+    Raises ConfigError for an output that all jobs would write.
+    """
+    keys, first = schema_keys(schema).keys, compose([*jobs[0].overrides])
+    swept = jobs[0].swept
+    shared = [key for key in SHARED_OUTPUTS if key in first.given - swept]
+    if shared and len(jobs) > 1:
+        raise ConfigError(f"{key}: every job of the sweep would write it; sweep it too" for key in shared)
+    base = OmegaConf.select(first.tree, OUTPUT_FOLDER) if OUTPUT_FOLDER in keys else None
+    if base is None or OUTPUT_FOLDER in swept:
+        return [*jobs]
+    return [_in_folder(job, Path(base) / job.folder_name) for job in jobs]
+
+
+def _in_folder(job: Job, folder: Path) -> Job:
+    others = [token for token in job.overrides if key_of(token) not in FOLDER_KEYS]
+    return replace(job, overrides=(*others, text_override(OUTPUT_FOLDER, str(folder))), folder=folder)
+
+
+def run_jobs(
+    jobs: Sequence[Job], program: Callable[..., int], arguments: Sequence[str], compose: Compose
+) -> int:
+    """Runs the jobs one after the other, each in a process of its own, and shows a table of all.
+
+    program: is called there with `arguments` and the overrides of a job, and returns its exit code.
+    A job that fails does not end the sweep. Raises ConfigError, before the first begins, with all errors.
+    """
+    errors = dict.fromkeys(line for job in jobs for line in _errors(job, compose))
+    if errors:
+        raise ConfigError(errors)
+    rows = []
+    for number, job in enumerate(jobs, 1):
+        say(f"job {number} of {len(jobs)}: {job.name}")
+        begun = time.monotonic()
+        code = _run(program, [*arguments, *job.overrides])
+        rows.append((job, code, time.monotonic() - begun))
+    show("\n".join(table([TITLES, *(_cells(*row) for row in rows)], right=NUMBERS)))
+    return EXIT_FAILED if any(code for _, code, _ in rows) else EXIT_DONE
+
+
+def _errors(job: Job, compose: Compose) -> Iterator[str]:
+    try:
+        compose([*job.overrides]).finish()
+    except ConfigError as error:
+        yield from error.faults
+
+
+def _run(program: Callable[..., int], arguments: Sequence[str]) -> int:
+    process = spawn(command(program, *arguments), stdin=subprocess.DEVNULL)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)  # it tidies up; Ctrl-C does not reach it
+        process.wait()
+        raise
+
+
+def _cells(job: Job, code: int, seconds: float) -> list[str]:
+    ended = "done" if code == EXIT_DONE else f"exit {code}"
+    cells = [printable(job.name), ended, f"{seconds:,.1f}"]
+    if job.folder is None or not RunFolder(job.folder).holds_a_run:
+        return [*cells, "-", "-", "-"]
+    state = state_of(job.folder)
+    counts = (f"{count:,}" if count is not None else "-" for count in (state.done, state.failed))
+    return [
+        *cells,
+        *counts,
+        f"{state.tokens_per_second:,.1f}" if state.tokens_per_second is not None else "-",
+    ]

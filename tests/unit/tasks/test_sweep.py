@@ -1,0 +1,195 @@
+"""Sweeps: which jobs a command line stands for, where each writes, and what is refused before the first."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mindbatch import cli
+from mindbatch.config.compose import compose_task
+from mindbatch.config.composition import Composition
+from mindbatch.config.options import OptionFiles
+from mindbatch.config.paths import configs_folder
+from mindbatch.errors import ConfigError
+from mindbatch.tasks import sweep
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.registry import TASKS
+from mindbatch.tasks.sweep import jobs_of, placed
+
+OPTIONS = OptionFiles(configs_folder(), None)
+
+
+def names(*overrides: str, group: str = "") -> list[str]:
+    return [job.name for job in jobs_of(overrides, OPTIONS, group)]
+
+
+def test_every_combination_is_a_job() -> None:
+    assert names("model=tiny_gpt2", "decoding.seed='range(1,3)'".replace("'", ""), "++model.dtype=a,b") == [
+        "decoding.seed=1,model.dtype=a",
+        "decoding.seed=1,model.dtype=b",
+        "decoding.seed=2,model.dtype=a",
+        "decoding.seed=2,model.dtype=b",
+    ]
+    jobs = jobs_of(["+experiment=a,b", "limit=3"], OPTIONS)
+    assert [job.overrides for job in jobs] == [("+experiment=a", "limit=3"), ("+experiment=b", "limit=3")]
+
+
+@pytest.mark.parametrize(
+    ("token", "values"),
+    [
+        ("decoding=glob(top_*)", ["top_h", "top_k", "top_p"]),
+        ("decoding=glob(*,exclude=[t*,s*,b*,g*,m*,p*])", ["contrastive", "eta_cutoff"]),
+        ("decoding=choice(greedy,beam4)", ["greedy", "beam4"]),
+        ("decoding.top_p=0.5,0.9", ["0.5", "0.9"]),
+        ("decoding.stop=[a],[b,c]", ["[a]", "[b,c]"]),
+        ("system='a,b',c", ["'a,b'", "c"]),
+    ],
+)
+def test_values_of_a_sweep(token: str, values: list[str]) -> None:
+    key = token.partition("=")[0]
+    found = names(token, "x=1,2")
+    assert [*dict.fromkeys(name.rpartition(",x=")[0] for name in found)] == [
+        f"{key}={text}" for text in values
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["decoding.seed=1"], "--multirun: no key has several values; "),
+        (["prompts=['a,b', c]", 'stop=["x,y"]', "Hi there"], "--multirun: no key has several values; "),
+        (
+            ["decoding.top_p=interval(0,1)"],
+            "decoding.top_p=interval(0,1): an interval has no end of values; ",
+        ),
+        (["decoding=glob(zzz*)"], "decoding=glob(zzz*): stands for no value"),
+    ],
+)
+def test_no_sweep(overrides: list[str], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        jobs_of(overrides, OPTIONS)
+    assert caught.value.faults[0].startswith(line)
+
+
+def test_what_a_task_compares_becomes_its_columns() -> None:
+    """Other keys are jobs, each with all columns."""
+    given = ["decoding=top_p,sampling", "decoding.seed=1,2", "limit=5,6", "decoding.max_new_tokens=9"]
+    jobs = jobs_of(given, OPTIONS, "decoding")
+    assert [job.name for job in jobs] == ["limit=5", "limit=6"]
+    assert jobs[0].overrides[:2] == ("limit=5", "decoding.max_new_tokens=9")
+    words = ["model=tiny_gpt2", "data.path=-", "metrics=[exact_match]", *jobs[0].overrides[1:]]
+    config = compose_task(TASKS["evaluate"], words).finish()
+    assert isinstance(config, EvaluateConfig)
+    assert list(config.variants) == ["top_p,seed=1", "top_p,seed=2", "sampling,seed=1", "sampling,seed=2"]
+    first, *_, last = config.variants.values()
+    assert (first.top_p, first.seed, last.top_p, last.seed, last.max_new_tokens) == (0.9, 1, 1.0, 2, 9)
+    [only] = jobs_of(["decoding=top_p", "decoding.seed=1,2"], OPTIONS, "decoding")
+    assert only.overrides == ('decoding=[{"seed": 1, "option": "top_p"}, {"seed": 2, "option": "top_p"}]',)
+
+
+def composed(*overrides: str, task: str = "batch") -> Composition:
+    return compose_task(TASKS[task], ["model=tiny_gpt2", *overrides])
+
+
+def test_each_job_has_a_folder_below_output_dir(tmp_path: Path) -> None:
+    jobs = jobs_of(["data.path=a/b c,d", f"hydra.sweep.dir={tmp_path}/x"], OPTIONS)
+    schema = TASKS["batch"].schema
+    one, other = placed(jobs, schema, lambda given: composed(*given))
+    assert one.folder_name.startswith("data.path=_a_b_c_-")
+    assert one.overrides[0] == 'data.path="a/b c"'
+    assert other.overrides == ("data.path=d", f'output.dir="{tmp_path}/x/data.path=d"')
+    assert other.folder == tmp_path / "x/data.path=d"
+    swept = jobs_of([f"output.dir={tmp_path}/a,{tmp_path}/b"], OPTIONS)
+    assert placed(swept, schema, lambda given: composed(*given)) == swept
+
+
+def test_outputs_that_all_jobs_would_write_are_refused() -> None:
+    jobs = jobs_of(["decoding.seed=1,2", "prompts=Hi", "output.file=out.txt"], OPTIONS)
+    with pytest.raises(ConfigError, match=r"^output\.file: every job of the sweep would write it"):
+        placed(jobs, TASKS["generate"].schema, lambda given: composed(*given, task="generate"))
+
+
+def test_errors_of_all_jobs_come_before_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_run", lambda program, arguments: pytest.fail("a job was begun"))
+    words = ["batch", "-m", "model=tiny_gpt2", "data.path=-", f"output.dir={tmp_path}/s"]
+    assert cli.main([*words, "decoding.temperature=-1,0.5", "decoding.top_kk=3"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "mindbatch: decoding.top_kk: unknown key; did you mean decoding.top_k?",
+        "mindbatch: decoding.temperature=-1.0: must be 0 (greedy) or from 0.000001 to 1000000",
+        "mindbatch: decoding.temperature=0.5 has no effect with decoding.do_sample=false; "
+        "set do_sample=true or remove it",
+    ]
+
+
+def test_a_job_that_fails_does_not_end_the_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = list[list[str]]()
+
+    def run(program: object, arguments: list[str]) -> int:
+        ran.append(arguments)
+        return 1 if "decoding.seed=1" in arguments else 0
+
+    monkeypatch.setattr(sweep, "_run", run)
+    file = tmp_path / "run.yaml"
+    file.write_text("decoding: sampling\n")
+    words = ["batch", "-m", "model=tiny_gpt2", "data.path=-", f"--config={file}", f"output.dir={tmp_path}/s"]
+    assert cli.main([*words, "decoding.seed=1,2"]) == 1
+    assert [arguments[:2] for arguments in ran] == [["batch", f"--config={file}"]] * 2
+    assert ran[1][-1] == f'output.dir="{tmp_path}/s/decoding.seed=2"'
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[:2] == ["decoding.seed=1", "exit"]
+    assert second.split()[:2] == ["decoding.seed=2", "done"]
+
+
+def test_an_interrupt_ends_the_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = list[str]()
+
+    class Process:
+        def wait(self) -> int:
+            waited.append("wait")
+            if len(waited) == 1:
+                raise KeyboardInterrupt
+            return 143
+
+        def send_signal(self, number: int) -> None:
+            waited.append(signal.Signals(number).name)
+
+    monkeypatch.setattr(sweep, "spawn", lambda *given, **options: Process())
+    with pytest.raises(KeyboardInterrupt):
+        sweep._run(cli.run_job, ["generate"])
+    assert waited == ["wait", "SIGTERM", "wait"]
+
+
+@pytest.mark.slow
+def test_a_sweep_is_resumed_as_a_run_is(tmp_path: Path) -> None:
+    """The same command again runs what is missing; a value that is added runs alone."""
+    (tmp_path / "q.jsonl").write_text('{"prompt": "An increasing sequence: one,"}\n')
+
+    def run(seeds: str) -> subprocess.CompletedProcess[str]:
+        words = [
+            "batch",
+            "-m",
+            "model=tiny_gpt2",
+            "data.path=q.jsonl",
+            "output.dir=runs",
+            "decoding=sampling",
+        ]
+        command = [sys.executable, "-I", "-m", "mindbatch", *words, f"decoding.seed={seeds}", "progress=none"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+
+    first = run("1,2")
+    assert first.returncode == 0, first.stderr
+    results = tmp_path / "runs/decoding.seed=1/results.jsonl"
+    before = results.read_bytes()
+    again = run("1,2,3")
+    assert (again.returncode, results.read_bytes()) == (0, before)
+    assert [line.split()[:2] for line in again.stdout.splitlines()[1:]] == [
+        [f"decoding.seed={seed}", "done"] for seed in (1, 2, 3)
+    ]
+    parts = [len([*(tmp_path / f"runs/decoding.seed={seed}/parts").iterdir()]) for seed in (1, 3)]
+    assert parts == [1, 1]
