@@ -57,34 +57,17 @@ PROGRESS = re.compile(r"^[0-9]+ of [0-9]+ rows done, [0-9]+ failed, prompt .*\n"
 VERSIONS = _rule(
     "VERSION", r'^ +"(?:python|mindspore|mindformers|transformers|tokenizers|numpy)": (?P<value>"[^"]*")'
 )
-SPEED_COLUMNS = _rule("SPEED", r"^\w+(?: +\S+){8}(?P<value> +[0-9,.]+\*? +)[0-9]+$")
-PAGE = (
-    _rule("SPEED", r"</td><td(?: class=\"best\")?>(?P<value>[^<]*)</td><td>\d+</td><td>[^<]*</td></tr>"),
-    _rule("SECONDS", r"</td><td>\d+</td><td>(?P<value>[^<]*)</td></tr>"),
-    _rule(
-        "DRAWING OF SPEED",
-        r"<figure><h3>[^<]*(?:[Ss]peed|[Tt]okens/s|per second)[^<]*</h3>(?P<value>.*?)</figure>",
-    ),
-)
-MACHINE = (
-    _rule("VALUE", r"^  (?:\S.*?)  +(?P<value>\S.*)$"),
-    _rule("VALUE", r'^ +"[^"]+": (?P<value>"[^"]*"|[0-9.]+|true|false|null)'),
-)
 SAMPLES = Rule("SAMPLES", re.compile(r"\A(?P<value>(?:.*\n)*?)(?=.*\n\Z)"))
 SAMPLED = _rule("SAMPLED", _json("cache_used|running|waiting"))
 
 BY_NAME: Mapping[str, tuple[Rule, ...]] = {
     "versions": (VERSIONS,),
-    "speed_columns": (SPEED_COLUMNS,),
-    "page": PAGE,
-    "machine": MACHINE,
     "metrics": (SAMPLES, SAMPLED),
 }
 """Rules for some files (`FILES`, by their names) or for the entries that ask for them."""
 FILES: Mapping[str, str] = {
     "metrics.jsonl": "metrics",
     "manifest.json": "versions",
-    "comparison.html": "page",
 }
 
 

@@ -6,9 +6,8 @@
     ... --keep DIR                                                   what each command leaves goes to DIR too
 
 commands.yaml lists the commands; `expected/` has a transcript for each entry: exit codes, outputs and every
-file that is new or changed, after the rules of normalise.py. They were recorded before the refactoring of
-November 2026, to be the same after it; what changed on purpose since then was recorded anew. Numbers are
-compared to the last digit: they are those of AVX-512.
+file that is new or changed, after the rules of normalise.py. They hold
+texts: of errors, of one help page, of one configuration. Numbers and files are the business of other tests.
 """
 
 from __future__ import annotations
