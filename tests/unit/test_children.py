@@ -223,7 +223,7 @@ PROGRAM = """
 import json, sys
 sys.path[:0] = {paths!r}
 from mindbatch import children
-from mindbatch.backends.simulation import worker
+from mindbatch.ascend_simulation import worker
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.decoding.grammar_process import GrammarProcess
 sys.path[:0] = ["", {folder!r}]

@@ -67,7 +67,7 @@ def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[
     """Runs the checks. This process's own come last: it keeps the device that it has chosen."""
     prepare_environment()
     from mindbatch.ascend_check import two_devices, worker
-    from mindbatch.backends.simulation.process import simulate
+    from mindbatch.ascend_simulation.process import simulate
 
     yield _shipped(simulated)
     yield two_devices.compile_graphs() if simulated else two_devices.run_on_npus()

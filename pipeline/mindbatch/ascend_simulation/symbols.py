@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from mindbatch.ascend_simulation.plugin import AscendPlugin
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.plugin import AscendPlugin
 from mindbatch.children import run
 from mindbatch.storage import reason_of
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:  # in the simulating process alone
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.model import Model
 
-NATIVE, MINDFORMERS = "native", "mindformers"
-"""Whose network: this project's, or MindFormers' of `use_legacy=False`."""
-
 
 class Weightless(NamedTuple):
     """hidden_size: of what the head takes. weights: None where they are known without the network."""
@@ -42,7 +39,7 @@ def weightless(
 
     todo: a job of `compilation.compile_ranks`.
     """
-    make = {NATIVE: _native, MINDFORMERS: _mindformers}[todo["network"]]
+    make = {"native": _native, "mindformers": _mindformers}[todo["network"]]
     return make(todo, kernels, geometry, part)
 
 
@@ -50,7 +47,7 @@ def import_networks(todo: Mapping[str, Any]) -> None:
     """Imports all that the ranks of a job need, once for all forks."""
     import mindbatch.engine.model_runner  # noqa: F401  MindSpore
 
-    if todo["network"] == MINDFORMERS:
+    if todo["network"] == "mindformers":
         from mindbatch.backends.mindformers.network import import_network
 
         import_network(todo["config"]["model_type"])
