@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.ascend_check.models import CONFIGS
+from ascend_check.models import CONFIGS
 from mindbatch.ascend_simulation.compilation import COPY, HEAD
 from mindbatch.ascend_simulation.process import SimulationLimits, simulate
 from mindbatch.ascend_simulation.sample_steps import CHUNK, DECODE, PROMPT

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernel_runs import recording_of
 from model_folders import GPT, descriptions
 
-from mindbatch.ascend_check.models import architecture, weights_of
+from ascend_check.models import architecture, weights_of
 from mindbatch.ascend_simulation.sample_steps import sample_steps
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings

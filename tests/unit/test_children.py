@@ -229,7 +229,7 @@ from mindbatch.decoding.grammar_process import GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
 print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').fault)
-job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent"}}
+job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent", "import_path": "/absent"}}
 child = children.Child(worker.main, json.dumps(job))
 print(child.connection.recv_bytes())
 """

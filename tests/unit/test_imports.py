@@ -125,10 +125,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"decoding", "engine", "loading"} | LOWEST,
     "launch": {"config", "interrupts", "parallel", "standard_streams", "storage"} | LOWEST,
     "ascend_simulation": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "loading", "storage"} | LOWEST,
-    "ascend_check": BELOW_ENGINE
-    | DECLARATIONS
-    | {"ascend_simulation", "backends", "engine", "loading", "standard_streams", "storage", "tool_parser"}
-    | LOWEST,
     "tasks": FACADE
     | {"generation_progress", "moving_bar"}
     | {"kernels.native_library"}
@@ -170,7 +166,6 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 }
 # The modules that may import MindSpore; all others are plain Python and NumPy.
 MINDSPORE = {
-    "ascend_check/operators.py",
     "ascend_simulation/layouts.py",
     "cache/block_copies.py",
     "engine/encoder_graphs.py",
@@ -342,7 +337,7 @@ def test_the_simulation_of_ascend_is_imported_where_a_task_asks_for_it() -> None
     simulating = {
         short(module): found
         for module, found in imported().items()
-        if package_of(dotted(module)) not in {"ascend_check", "ascend_simulation"}
+        if package_of(dotted(module)) != "ascend_simulation"
         and any(name.startswith("mindbatch.ascend_simulation") for name in found.all)
     }
     assert {*simulating} == SIMULATING

@@ -62,7 +62,9 @@ def simulate(
     """
     plugin = find_plugin()
     stubs = stub_libraries(plugin, cache_folder())
+    code = Path(str(sys.modules[function.__module__].__file__))
     job = {
+        "import_path": str(code.parents[function.__module__.count(".")]),  # may be the current folder
         "module": function.__module__,
         "function": function.__name__,
         "arguments": arguments,

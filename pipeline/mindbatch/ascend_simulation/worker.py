@@ -30,7 +30,7 @@ def main(connection: Connection, job: str) -> NoReturn:
     todo = json.loads(job)
     limit(resource.RLIMIT_AS, todo["memory_bytes"])
     limit(resource.RLIMIT_CORE, 0)
-    sys.path.insert(0, todo["packages"])
+    sys.path[:] = [todo["packages"], *sys.path, todo["import_path"]]
 
     def values() -> Iterator[Any]:
         function = getattr(import_module(todo["module"]), todo["function"])
