@@ -25,7 +25,7 @@ from mindbatch.screen_text import TerminalText
 _LOG_NAME = "mindspore.log"
 # A user's cluster or device: nothing of it may reach the pretended one.
 _DROPPED_PREFIXES = ("MS_", "RANK_", "ASCEND_", "HCCL_", "OMPI_", "PMIX_", "PMI_")
-_DROPPED = {"DEVICE_ID", "DEVICE_NUM", "MINDSPORE_HCCL_CONFIG_PATH", "HELP_CLUSTER"}
+_DROPPED = {"DEVICE_NUM", "MINDSPORE_HCCL_CONFIG_PATH", "HELP_CLUSTER"}
 _WHO = "the simulation of Ascend"
 _CHUNK = 4096
 _LONGEST_LINE = 300

@@ -45,11 +45,11 @@ def test_reports_come_as_they_are_made() -> None:
 def test_nothing_of_the_users_cluster_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK_TABLE_FILE", "theirs")
     monkeypatch.setenv("ASCEND_HOME_PATH", "theirs")
-    monkeypatch.setenv("DEVICE_ID", "7")
+    monkeypatch.setenv("DEVICE_NUM", "7")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")
     (found,) = simulate(simulated_functions.tell_environment)
-    assert (found["DEVICE_ID"], found["MS_SIMULATION_LEVEL"]) == ("0", "1")
-    assert not {"RANK_TABLE_FILE", "ASCEND_HOME_PATH"} & {*found}
+    assert found["MS_SIMULATION_LEVEL"] == "1"
+    assert not {"RANK_TABLE_FILE", "ASCEND_HOME_PATH", "DEVICE_NUM"} & {*found}
     libraries = found["LD_LIBRARY_PATH"].split(os.pathsep)
     assert libraries == [
         str(tmp_path / path)
