@@ -9,7 +9,6 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,8 +71,8 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
     kernels = choose_kernels("auto", "Ascend", dtype=todo["dtype"])
     part = topology.part_of(rank)
     found = weightless(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
-    if found.weights is not None:
-        yield asdict(found.weights)
+    if found.weight_bytes:
+        yield {**found.weight_bytes}
     runner, few = ModelRunner(found.model, settings), found.model.few_graphs
     yield from _compile_steps(runner, settings, few=few)
     if part.is_last:

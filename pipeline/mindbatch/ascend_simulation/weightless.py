@@ -18,18 +18,20 @@ from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, Stage
 
 if TYPE_CHECKING:  # in the simulating process alone
-    from mindbatch.backends.mindformers.weight_bytes import WeightBytes
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.model import Model
 
 
 class Weightless(NamedTuple):
-    """hidden_size: of what the head takes. weights: None where they are known without the network."""
+    """hidden_size: of what the head takes.
+
+    weight_bytes: "layer_bytes" of each layer and "other_bytes"; empty where the spec tells them.
+    """
 
     model: Model
     hidden_size: int
-    weights: WeightBytes | None = None
+    weight_bytes: Mapping[str, Any]
 
 
 def weightless(
@@ -60,7 +62,7 @@ def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, 
     arch, stage = with_layers(whole, layers), Stage(range(len(layers)), part.stage, part.stages)
     spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, whole, layers)
     model = native.load(spec, NoWeights.of(arch), kernels, geometry, adapters=adapters)
-    return Weightless(model, arch.embedding_size or arch.hidden_size)
+    return Weightless(model, arch.embedding_size or arch.hidden_size, {})
 
 
 def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
@@ -87,12 +89,16 @@ def _mindformers(
 ) -> Weightless:
     from mindbatch.backends.mindformers import families
     from mindbatch.backends.mindformers.network import assemble, build_network
-    from mindbatch.backends.mindformers.weight_bytes import weight_bytes
     from mindbatch.kernels.choice import compiled
 
     ignore = IgnoredKeys(todo["ignore"])
     spec = families.describe(todo["config"], todo["source"], ignore=ignore, shard=part.shard)
     of_graphs, arch = compiled(kernels), spec.architecture
     network = build_network(spec, of_graphs)
-    weights = weight_bytes(network, network.model.decoder.layers)
-    return Weightless(assemble(network, arch, of_graphs, geometry), arch.hidden_size, weights)
+    layers = [*map(_nbytes, network.model.decoder.layers)]
+    weight_bytes = {"layer_bytes": layers, "other_bytes": _nbytes(network) - sum(layers)}
+    return Weightless(assemble(network, arch, of_graphs, geometry), arch.hidden_size, weight_bytes)
+
+
+def _nbytes(cell: Any) -> int:
+    return sum(each.nbytes for _, each in cell.parameters_and_names())
