@@ -90,7 +90,6 @@ setup(
     packages=[*find_packages("pipeline"), "mindbatch.configs", "mindbatch.examples"],
     package_data={
         "mindbatch": ["py.typed"],
-        "mindbatch.ascend_check": ["recorded.npz", "two_devices.json"],
         "mindbatch.configs": ["*.yaml", "*/*.yaml"],
         "mindbatch.examples": ["*.jsonl", "*/*", "adapters/*/*"],
         "mindbatch.evaluation": ["templates/*"],

@@ -1,4 +1,4 @@
-"""Writes what pipeline/mindbatch/ascend_check/ has recorded, on this machine's CPU.
+"""Writes what tools/ascend_check/ has recorded, on this machine's CPU.
 
 recorded.npz: the logits of its tiny models. two_devices.json: the tokens of the shipped model.
 
@@ -6,14 +6,17 @@ Run it again only when the models, their weights or the steps change; the kernel
 """
 
 import json
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mindbatch.ascend_check import two_devices
-from mindbatch.ascend_check.models import NAMES, RECORDED
-from mindbatch.ascend_check.runs import logits
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+from ascend_check import two_devices
+from ascend_check.models import NAMES, RECORDED
+from ascend_check.runs import logits
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.parallel.context import initialise
 

@@ -5,4 +5,4 @@ set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
-run_isolated mindbatch.ascend_check "$@"
+run_isolated "$root/tools/ascend_check/__main__.py" "$@"

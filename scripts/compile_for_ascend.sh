@@ -12,8 +12,8 @@ make_stub_libraries() {
 import sys
 
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.plugin import find_plugin
-from mindbatch.backends.simulation.stubs import stub_libraries
+from mindbatch.ascend_simulation.plugin import find_plugin
+from mindbatch.ascend_simulation.stubs import stub_libraries
 from mindbatch.config.environment import cache_folder
 
 try:

@@ -13,4 +13,4 @@ fi
 
 # shellcheck source=scripts/venv.sh
 source "$scripts/venv.sh"
-run_isolated mindbatch.launch.scripts.msrun_launcher "$@"
+run_isolated -m mindbatch.launch.scripts.msrun_launcher "$@"

@@ -42,7 +42,7 @@ run_step() {
     "$venv_python" -I -m pytest --numprocesses 2 --dist loadfile --durations 5 "$@"
 }
 
-# Becomes a module of ours: run by $PYTHON, else by .venv, which is made ready.
+# Becomes a program of ours, a file or -m and a module: run by $PYTHON, else by .venv, which is made ready.
 run_isolated() {
     local python=$venv_python
     if [[ -z ${PYTHON:-} ]]; then
@@ -50,7 +50,7 @@ run_isolated() {
     else
         python=$(path_of "$PYTHON") || fail "PYTHON=$PYTHON: no such program"
     fi
-    exec "$python" -I -m "$@"
+    exec "$python" -I "$@"
 }
 
 # Runs a Python for the checkout: nothing that is set for the user's own programs reaches it, or what it starts.

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from mindbatch.child_main import READY
 
 _PACKAGE = Path(__file__).parent
 _MAIN = _PACKAGE / "child_main.py"
-_CHUNK = 4096
+_CHUNK = 1 << 16
 _TICK_SECONDS = 1.0
 _IDLE_TICKS = 60
 """So long a child may sleep over a request without computing anything."""
@@ -68,20 +69,59 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     return _lasting_thread().submit(start).result()
 
 
-def output_of(process: subprocess.Popen[bytes], seconds_left: Callable[[], float]) -> Iterator[bytes]:
-    """Yields what a process writes to its pipe, as it comes, until it closes that.
+@dataclass(frozen=True)
+class Finished:
+    """Outcome of a program. code: its exit code, or minus the signal that ended it."""
 
-    seconds_left: asked before each wait. TimeoutError when it is used up.
+    code: int
+    output: str
+    errors: str
+
+
+def run(command: Sequence[str], seconds: float, most_bytes: int = 1 << 30) -> Finished:
+    """Runs a program without input in a session of its own; nothing of that is left afterwards.
+
+    most_bytes: of both outputs; a program that writes more is killed, and they are cut.
+
+    Raises:
+        TimeoutError: it has not ended after so many seconds, and was killed.
+        OSError: it cannot be started.
     """
-    assert process.stdout is not None
+    deadline = time.monotonic() + seconds
+    with subprocess.Popen(
+        [*command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = _outputs(process, deadline, most_bytes)
+            if len(output) + len(errors) < most_bytes:
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            end_session(process)
+    return Finished(process.returncode, output.decode(errors="replace"), errors.decode(errors="replace"))
+
+
+def _outputs(process: subprocess.Popen[bytes], deadline: float, most_bytes: int) -> list[bytearray]:
+    """Reads both pipes of a process until it closes them or has written so much; errors as of `run`."""
+    outputs = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe is not None}
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while selector.select(max(0.0, seconds_left())):
-            chunk = os.read(process.stdout.fileno(), _CHUNK)
-            if not chunk:
-                return
-            yield chunk
-    raise TimeoutError
+        for pipe in outputs:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map() and sum(map(len, outputs.values())) < most_bytes:
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                chunk = os.read(key.fd, _CHUNK)
+                outputs[key.fd] += chunk
+                if not chunk:
+                    selector.unregister(key.fd)
+    return [*outputs.values()]
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.ascend_check import two_devices
-from mindbatch.ascend_check.page import FAILED, PASSED
+from ascend_check import two_devices
+from ascend_check.page import FAILED, PASSED
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from mindbatch.ascend_simulation.plugin import find_plugin
+from mindbatch.ascend_simulation.symbols import needed_tool
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.plugin import find_plugin
-from mindbatch.backends.simulation.symbols import needed_tool
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,12 @@ import pytest
 
 import ascend_operators
 import simulated_kernels
-from mindbatch.ascend_check import operators, worker
-from mindbatch.ascend_check.models import CONFIGS, MINDFORMERS_CONFIGS, NAMES, family_of, recorded
-from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED
-from mindbatch.ascend_check.runs import PROMPTS, STEPS, logits
+from ascend_check import operators, worker
+from ascend_check.models import CONFIGS, MINDFORMERS_CONFIGS, NAMES, family_of, recorded
+from ascend_check.page import COMPILED, FAILED, PASSED
+from ascend_check.runs import PROMPTS, STEPS, logits
+from mindbatch.ascend_simulation.process import simulate
 from mindbatch.backends.mindformers.families import FAMILIES
-from mindbatch.backends.simulation.process import simulate
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32

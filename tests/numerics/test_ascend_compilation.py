@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mindbatch.ascend_check.compilation import COPY, HEAD
-from mindbatch.ascend_check.models import CONFIGS
-from mindbatch.ascend_check.sample_steps import CHUNK, DECODE, PROMPT
-from mindbatch.backends.simulation.process import SimulationLimits, simulate
+from ascend_check.models import CONFIGS
+from mindbatch.ascend_simulation.compilation import COPY, HEAD
+from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.sample_steps import CHUNK, DECODE, PROMPT
 from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mindbatch.ascend_check.compilation import COPY, HEAD
-from mindbatch.ascend_check.sample_steps import CHUNK, DECODE, PROMPT
-from mindbatch.backends.simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.compilation import COPY, HEAD
+from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.sample_steps import CHUNK, DECODE, PROMPT
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from simulated_compilation import compile_job, compile_jobs

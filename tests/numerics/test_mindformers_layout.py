@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from mindbatch.backends.failure import BackendError
 from mindbatch.backends.llama_options import llama_options
-from mindbatch.backends.mindformers_layout import InferredLayout, LayoutJob, infer_layouts
-from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import as_mindformers
@@ -24,6 +22,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, infer_layouts
 from mindbatch.tasks.registry import TASKS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]
@@ -126,7 +125,7 @@ def cuts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     home = tmp_path_factory.mktemp("cuts")
     cases: dict[str, Case] = request.param
     jobs = [case.job for case in cases.values()]
-    layouts = infer_layouts([*jobs, REFUSED], SimulationLimits())
+    layouts = infer_layouts([*jobs, REFUSED], timeout=600.0)
     made = {
         name: cut_by_mindspore(case, next(layouts), home / str(number))
         for number, (name, case) in enumerate(cases.items())

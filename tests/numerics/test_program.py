@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kernel_runs import recording_of
 from model_folders import GPT, descriptions
 
-from mindbatch.ascend_check.models import architecture, weights_of
-from mindbatch.ascend_check.sample_steps import sample_steps
+from ascend_check.models import architecture, weights_of
+from mindbatch.ascend_simulation.sample_steps import sample_steps
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import ConfigError

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mindbatch.ascend_check.compilation import compile_ranks
+from mindbatch.ascend_simulation.compilation import compile_ranks
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels import memory
 from mindbatch.parallel.topology import stage_layers

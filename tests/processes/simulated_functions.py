@@ -1,12 +1,15 @@
 """What the simulation's process does in tests of the process itself: none of it loads MindSpore."""
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mindbatch.ascend_simulation.worker import as_rank
 from mindbatch.errors import MindBatchError
 
 
@@ -48,3 +51,16 @@ def take(nbytes: str) -> Iterator[int]:
 def speak() -> Iterator[Any]:
     yield None
     print("one word\033[2J", file=sys.stderr)
+
+
+def run_ranks(how: str) -> Iterator[Any]:
+    for rank in range(2):
+        yield from as_rank(rank, 2, partial(_run_rank, how))
+
+
+def _run_rank(how: str) -> Iterator[Any]:
+    yield [os.environ["RANK_ID"], os.environ["RANK_SIZE"]]
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how != "good":
+        yield from fail(how)

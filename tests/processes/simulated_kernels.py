@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from mindbatch.ascend_check import operators, worker
+from ascend_check import operators, worker
 from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.memory import FLOAT32
 

@@ -16,7 +16,15 @@ from ended_processes import is_gone
 from import_traps import LAID, lay_traps
 from mindbatch import children
 from mindbatch.child_main import main
-from mindbatch.children import AnsweringProcess, Child, ChildDied, Limits, ProcessorTimeUsedUp
+from mindbatch.children import (
+    AnsweringProcess,
+    Child,
+    ChildDied,
+    Finished,
+    Limits,
+    ProcessorTimeUsedUp,
+    run,
+)
 
 TESTS = str(Path(__file__).parents[1] / "processes")
 LIMITS = Limits(seconds=60.0, memory_bytes=1 << 30)
@@ -186,17 +194,42 @@ def test_a_forked_process_has_a_child_of_its_own(asked: AnsweringProcess) -> Non
     assert ask(asked, "who") == first
 
 
+def shell(script: str, **limits: Any) -> Finished:
+    return run(["/bin/sh", "-c", script], **{"seconds": 60.0, **limits})
+
+
+def test_a_program_is_run_to_its_end() -> None:
+    assert shell("cat; echo one; echo two >&2; exit 3") == Finished(3, "one\n", "two\n")
+    assert shell("kill -9 $$").code == -signal.SIGKILL
+    assert len(shell("head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero").output) == 1_000_000
+    with pytest.raises(FileNotFoundError):
+        run(["/no/such/program"], 60.0)
+
+
+def test_a_program_that_writes_too_much_is_killed() -> None:
+    found = shell("yes & yes >&2", most_bytes=1 << 18)
+    assert found.code == -signal.SIGKILL
+    assert 1 << 18 <= len(found.output) + len(found.errors) <= (1 << 18) + 2 * children._CHUNK
+
+
+@pytest.mark.parametrize("closes", ["", ">&- 2>&-"])
+def test_a_program_that_does_not_end_is_killed_with_its_session(closes: str, tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError):
+        shell(f"sleep 1000 & echo $! > {tmp_path}/sleeper; exec sleep 1000 {closes}", seconds=1.0)
+    assert is_gone(int((tmp_path / "sleeper").read_text()))
+
+
 PROGRAM = """
 import json, sys
 sys.path[:0] = {paths!r}
 from mindbatch import children
-from mindbatch.backends.simulation import worker
+from mindbatch.ascend_simulation import worker
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.decoding.grammar_process import GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
 print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').fault)
-job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent"}}
+job = {{"memory_bytes": 1 << 30, "module": "absent", "packages": "/absent", "import_path": "/absent"}}
 child = children.Child(worker.main, json.dumps(job))
 print(child.connection.recv_bytes())
 """

@@ -124,14 +124,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lm_eval": {"llm", "engine", "loading", "decoding", "prompts", "standard_streams"} | LOWEST,
     "evaluation": {"decoding", "engine", "loading"} | LOWEST,
     "launch": {"config", "interrupts", "parallel", "standard_streams", "storage"} | LOWEST,
-    "ascend_check": BELOW_ENGINE
-    | DECLARATIONS
-    | {"backends", "engine", "loading", "standard_streams", "storage", "tool_parser"}
-    | LOWEST,
+    "ascend_simulation": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "loading", "storage"} | LOWEST,
     "tasks": FACADE
     | {"generation_progress", "moving_bar"}
     | {"kernels.native_library"}
-    | {"ascend_check", "llm", "lm_eval", "calls", "backends", "kernels", "checkpoint", "models", "parallel"}
+    | {
+        "ascend_simulation",
+        "llm",
+        "lm_eval",
+        "calls",
+        "backends",
+        "kernels",
+        "checkpoint",
+        "models",
+        "parallel",
+    }
     | DECLARATIONS
     | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
     | {"standard_streams"}
@@ -159,7 +166,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 }
 # The modules that may import MindSpore; all others are plain Python and NumPy.
 MINDSPORE = {
-    "ascend_check/operators.py",
+    "ascend_simulation/layouts.py",
     "cache/block_copies.py",
     "engine/encoder_graphs.py",
     "engine/step_graphs.py",
@@ -178,32 +185,27 @@ MINDSPORE_FREE = {
     "kernels/ascend/limits.py",
     "kernels/ascend/step.py",
     "backends/llama_options.py",
-    "backends/mindformers_layout.py",
     "backends/mindformers/adapter_specs.py",
     "backends/mindformers/arguments.py",
     "backends/mindformers/division.py",
     "backends/mindformers/families.py",
     "backends/mindformers/provider.py",
     "backends/mindformers/quiet.py",
-    "backends/simulation/forks.py",
-    "backends/simulation/plugin.py",
-    "backends/simulation/process.py",
-    "backends/simulation/stubs.py",
-    "backends/simulation/symbols.py",
-    "backends/simulation/worker.py",
     "*/__init__.py",
 }
 TRANSFORMERS = {"prompts/tokenizer_files.py", "backends/*"}
 # By library: the modules that may import it, and those among them that may not.
 PLACES: dict[str, tuple[set[str], set[str]]] = {
     "mindspore": (MINDSPORE, MINDSPORE_FREE),
-    "mindformers": ({"backends/*"}, set()),
+    "mindformers": ({"ascend_simulation/layouts.py", "backends/*"}, set()),
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
     "ray": ({"launch/ray_driver.py", "launch/ray_place.py", "ray/job_date.py"}, set()),
     "lm_eval": ({"lm_eval/*"}, set()),
 }
+# The modules that may import the simulation of Ascend, each where its task asks for a compilation.
+SIMULATING = {"tasks/plan/compilation.py", "tasks/plan/mindformers_layout.py"}
 
 
 class Imports(NamedTuple):
@@ -330,6 +332,19 @@ def test_transformers_and_mindformers_are_imported_lazily() -> None:
     ]
 
 
+def test_the_simulation_of_ascend_is_imported_where_a_task_asks_for_it() -> None:
+    """Lazily: no other command needs it."""
+    simulating = {
+        short(module): found
+        for module, found in imported().items()
+        if package_of(dotted(module)) != "ascend_simulation"
+        and any(name.startswith("mindbatch.ascend_simulation") for name in found.all)
+    }
+    assert {*simulating} == SIMULATING
+    eager = [name for found in simulating.values() for name in found.eager]
+    assert not [name for name in eager if name.startswith("mindbatch.ascend_simulation")]
+
+
 @pytest.mark.parametrize("rule", [MAY_IMPORT, CHECKPOINT_MAY_IMPORT])
 def test_the_rule_itself_has_no_circle(rule: dict[str, set[str]]) -> None:
     order: list[str] = []
@@ -350,7 +365,7 @@ LIGHT = [
     "import mindbatch.run.job",
     "import mindbatch.ray, mindbatch.launch.ray_ranks",
     "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
-    "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers",
+    "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers, mindbatch.tasks.plan.compilation",
     "import mindbatch.tasks.diff.task, mindbatch.tasks.runs",
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.comparison, mindbatch.evaluation.page, mindbatch.evaluation.metrics",

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mindbatch.leftovers import TemporaryFolder
@@ -41,10 +40,6 @@ THREAD_VARIABLES = (
     "KMP_AFFINITY",
     "GOMP_CPU_AFFINITY",
 )
-
-# A user's cluster or device: nothing of it may reach the pretended one.
-_DROPPED_PREFIXES = ("MS_", "RANK_", "ASCEND_", "HCCL_", "OMPI_", "PMIX_", "PMI_")
-_DROPPED = {"DEVICE_ID", "DEVICE_NUM", "MINDSPORE_HCCL_CONFIG_PATH", "HELP_CLUSTER"}
 
 
 def own_the_process() -> None:
@@ -167,47 +162,3 @@ def _drop_messages() -> None:
 
 def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
-
-
-def simulation_environment(
-    libraries: Sequence[Path], scratch: Path, rank: int, num_ranks: int, *, verbose: bool
-) -> dict[str, str]:
-    """This process's variables as a child needs them that simulates an NPU, as one rank of several.
-
-    libraries: folders whose libraries go before all others. scratch: takes the logs of MindSpore and
-    MindFormers and what a failed compilation leaves.
-    """
-    kept = {name: text for name, text in os.environ.items() if not _is_dropped(name)}
-    ranks = {"RANK_SIZE": str(num_ranks), "RANK_ID": str(rank)} if num_ranks > 1 else {}
-    return (
-        kept
-        | ranks
-        | {
-            "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *_given(kept, "LD_LIBRARY_PATH")]),
-            "MS_SIMULATION_LEVEL": "1",  # compiles all, and runs nothing
-            "MS_DEV_SAVE_GRAPHS": "1",  # as text: the kernels of each graph are read off the last one
-            "MS_DEV_SAVE_GRAPHS_PATH": str(scratch),
-            "MS_DEV_DUMP_IR_PASSES": "graph_build",
-            "MS_ENABLE_INTERNAL_BOOST": "off",  # the library of inference kernels does not load over stubs
-            "DEVICE_ID": "0",
-            "GLOG_v": "2" if verbose else "3",
-            "LOG_MF_PATH": str(scratch / "logs"),
-            "MS_OM_PATH": str(scratch / "logs"),
-            "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
-            "HF_HUB_OFFLINE": "1",
-        }
-    )
-
-
-def stand_for_rank(rank: int, num_ranks: int) -> None:
-    """Says to MindSpore's simulation which of how many ranks this process is; before a device is chosen."""
-    os.environ.update(RANK_SIZE=str(num_ranks), RANK_ID=str(rank))
-
-
-def _is_dropped(name: str) -> bool:
-    return name in _DROPPED or name.startswith(_DROPPED_PREFIXES)
-
-
-def _given(variables: Mapping[str, str], name: str) -> list[str]:
-    """Empty entries would mean the current folder."""
-    return [entry for entry in variables.get(name, "").split(os.pathsep) if entry]

@@ -4,13 +4,11 @@ import ipaddress
 import re
 import shutil
 import socket
-import subprocess
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mindbatch.children import end_session, output_of
+from mindbatch.children import Finished, run
 from mindbatch.launch.table_json import address_fault, as_given, shown
 from mindbatch.regular_file import first_bytes
 from mindbatch.storage import reason_of
@@ -19,6 +17,7 @@ HCCN_TOOL = "hccn_tool"
 HCCN_CONF = "/etc/hccn.conf"
 SECONDS = 10
 LARGEST_CONF = 1 << 20
+MOST_OUTPUT = 64 << 10
 _CONF_LINE = re.compile(r"address_(\d{1,6})\s*=\s*(.*)", re.ASCII)
 
 
@@ -46,7 +45,7 @@ def ask_hccn_tool(devices: Sequence[int], program: str = HCCN_TOOL, seconds: flo
         command = [path, "-i", str(device), "-ip", "-g"]
         asked = f"{program} -i {device} -ip -g"
         try:
-            answer = _address_in(run_bounded(command, seconds))
+            answer = _address_in(run(command, seconds, MOST_OUTPUT))
         except TimeoutError:
             found.faults.append(f"{asked}: no answer in {seconds:g} s")
             break
@@ -60,17 +59,10 @@ def ask_hccn_tool(devices: Sequence[int], program: str = HCCN_TOOL, seconds: flo
     return found
 
 
-@dataclass(frozen=True)
-class Finished:
-    """Exit code of the program, and the beginning of its standard output and standard error."""
-
-    code: int
-    output: str
-
-
 def _address_in(finished: Finished) -> str:
     """The value of the line `ipaddr:...`. Raises ValueError when there is none that can be used."""
-    lines = [line.strip() for line in finished.output.splitlines() if line.strip()]
+    text = f"{finished.output}\n{finished.errors}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = f": {shown(lines[0])}" if lines else ""
     if finished.code:
         raise ValueError(f"failed with exit code {finished.code}{said}")
@@ -129,40 +121,6 @@ def find_addresses(
     if known.faults:
         return Addresses(asked.source, {}, [*asked.faults, *known.faults]), None
     return known, f"{asked.faults[0]}; the addresses are those of {known.source}"
-
-
-MOST_OUTPUT = 64 << 10
-
-
-def run_bounded(command: Sequence[str], seconds: float) -> Finished:
-    """Runs `command` in a process group of its own, which is killed when the time is up.
-
-    Raises TimeoutError, or OSError when the program cannot be started. Output beyond MOST_OUTPUT is an end,
-    too: the program is killed and its code is that of the signal.
-    """
-    process = subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + seconds
-    output = b""
-    try:
-        for chunk in output_of(process, lambda: deadline - time.monotonic()):
-            output += chunk
-            if len(output) >= MOST_OUTPUT:
-                break
-        else:
-            process.wait(max(deadline - time.monotonic(), 0))
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    finally:
-        end_session(process)
-        if process.stdout is not None:
-            process.stdout.close()
-    return Finished(process.returncode, output.decode(errors="replace"))
 
 
 def own_address() -> str:

@@ -3,10 +3,10 @@
 import os
 import platform
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
+from mindbatch.children import run
 from mindbatch.config.memory import lines
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -60,12 +60,10 @@ def version_line(name: str) -> str | None:
     if path is None:
         return None
     try:
-        result = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=_COMPILER_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        output = run([path, "--version"], _COMPILER_SECONDS).output
+    except OSError:  # TimeoutError is one
         return f"{path} does not run"
-    return (result.stdout.splitlines() or [path])[0]
+    return (output.splitlines() or [path])[0]
 
 
 def _cpu_field(cpuinfo: Path, field: str) -> str:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.ascend_check import __main__ as check
-from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result, page
+from ascend_check import __main__ as check
+from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result, page
 from mindbatch.backends.failure import BackendError
 
 RESULTS = [

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mindbatch.ascend_check import two_devices
-from mindbatch.ascend_check.commands import CommandError
-from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED
+from ascend_check import two_devices
+from ascend_check.commands import CommandError
+from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED
 
 GOOD = {"kind": "decode", "is_compiled": True, "operator": "", "rule": None}
 BAD = {"kind": "head", "is_compiled": False, "operator": "MatMul", "rule": "not this"}

@@ -19,12 +19,14 @@ def test_every_type_is_declared(model_type: str) -> None:
 def test_a_type_is_named_in_two_files_beside_its_module() -> None:
     """As docs/architecture.md counts what a type costs; tables of MindFormers' and of wholes aside."""
     package = Path(mindbatch.__file__).parent
+    tools = Path(__file__).parents[3] / "tools"
     others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/", "models/text_part.py")
     modules = {f"models/{name}.py" for name in MODEL_TYPES}
     name = re.compile(rf'"({"|".join(MODEL_TYPES)})"')
     naming = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
+        path.relative_to(folder).as_posix()
+        for folder in (package, tools)
+        for path in folder.rglob("*.py")
         if name.search(path.read_text(encoding="utf-8"))
     }
     assert {each for each in naming - modules if not each.startswith(others)} == {

@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from mindbatch.ascend_check.compilation import compile_ranks
-from mindbatch.ascend_check.weightless import MINDFORMERS
-from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.config.memory import parse_bytes
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
@@ -77,7 +74,7 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
 
 def _prepare_layout(config: PlanConfig) -> FindLayout:
     """See `mindformers.prepare_layout`; of a native model this project's own layout, in the compiled type."""
-    if config.model.provider == MINDFORMERS:
+    if config.model.provider == "mindformers":
         from mindbatch.tasks.plan import mindformers
 
         return mindformers.prepare_layout(config)
@@ -111,6 +108,9 @@ def _compiled_settings(settings: EngineSettings) -> EngineSettings:
 
 
 def _answers(config: PlanConfig, job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    from mindbatch.ascend_simulation.compilation import compile_ranks
+    from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+
     limits = SimulationLimits(seconds=config.layout.timeout, seconds_key="layout.timeout")
     current = None
     for answer in simulate(compile_ranks, json.dumps(job), limits=limits, verbose=config.runtime.verbose):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.ascend_check.weightless import MINDFORMERS, NATIVE
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.config.model_schema import ignored_keys
 from mindbatch.errors import ConfigError
@@ -59,9 +58,10 @@ def compilation_job(config: PlanConfig) -> CompilationJob:
     """
     assert config.model.checkpoint_name_or_path is not None
     folder, ignore = existing_folder(config.model.checkpoint_name_or_path), ignored_keys(config.model)
-    is_native = config.model.provider == NATIVE
+    is_native = config.model.provider == "native"
     described = described_config(folder, config.model.type if is_native else "auto", ignore)
     told = {
+        "network": config.model.provider,
         "config": described.content,
         "source": described.source,
         "model_type": config.model.type,
@@ -86,7 +86,7 @@ def _native(config: PlanConfig, told: Mapping[str, Any], arch: Architecture) -> 
         sampled_layers(arch, stage.layers) if is_sample else (*stage.layers,) for stage in spec.stages
     )
     lora = {"adapters": config.lora.adapters, "max_loaded": config.lora.max_loaded}
-    return CompilationJob(spec, layers, {**told, "network": NATIVE, "layers": layers, "lora": lora}, adapters)
+    return CompilationJob(spec, layers, {**told, "layers": layers, "lora": lora}, adapters)
 
 
 def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
@@ -98,5 +98,5 @@ def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
     spec = families.describe(told["config"], told["source"], ignore=ignore, shard=shard)
     choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
     sample = choose(spec.architecture, told["config"])
-    told = {**told, "network": MINDFORMERS, "config": sample.config}
+    told = {**told, "config": sample.config}
     return CompilationJob(spec, (sample.layers,), told, counts=sample.counts)

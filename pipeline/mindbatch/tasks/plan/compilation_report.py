@@ -6,9 +6,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mindbatch.backends.simulation.launches import collectives, fused
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
+
+FUSED = frozenset(
+    {
+        "AddLayerNorm",
+        "AddRmsNorm",
+        "ApplyRotaryPosEmb",
+        "FlashAttentionScore",
+        "FusedAddTopKDiv",
+        "GroupTopk",
+        "GroupedMatmul",
+        "GroupedMatmulV4",
+        "LayerNormExt",
+        "MatmulSplitOut2",
+        "MatmulSplitOut3",
+        "MatmulSplitSiluOut2",
+        "Mla",
+        "MoeGatingGroupTopK",
+        "MoeInitRoutingV2",
+        "MoeTokenUnpermute",
+        "PagedAttention",
+        "ReshapeAndCache",
+        "RmsNorm",
+        "Swiglu",
+        "SwiGLU",
+    }
+)
+"""Operators that do the work of several; what an engineer looks for in a graph."""
+
+COLLECTIVES = frozenset({"AllGather", "AllReduce", "AllToAll", "Broadcast", "ReduceScatter"})
+"""Operators in which ranks meet."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +102,15 @@ class CompiledGraph:
     @property
     def fused(self) -> dict[str, int]:
         """The fused operators among the kernels."""
-        return fused(self.kernels)
+        return self._counts(FUSED)
 
     @property
     def collectives(self) -> dict[str, int]:
         """The collective operations among the kernels."""
-        return collectives(self.kernels)
+        return self._counts(COLLECTIVES)
+
+    def _counts(self, operators: frozenset[str]) -> dict[str, int]:
+        return {name: count for name, count in self.kernels.items() if name in operators}
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "fused": self.fused, "is_compiled": self.rule is None}

@@ -10,13 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.backends.llama_options import llama_options
-from mindbatch.backends.mindformers_layout import (
-    InferredLayout,
-    LayoutJob,
-    ParameterLayout,
-    infer_layouts,
-)
-from mindbatch.backends.simulation.process import SimulationLimits
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
@@ -26,6 +19,12 @@ from mindbatch.models.described_config import described_config
 from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.formatting import table
 from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
+from mindbatch.tasks.plan.mindformers_layout import (
+    InferredLayout,
+    LayoutJob,
+    ParameterLayout,
+    infer_layouts,
+)
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.plan.strategy_folder import refuse_other_files, strategy_lines, write_strategies
 
@@ -68,8 +67,7 @@ def prepare_layout(config: PlanConfig) -> FindLayout:
 def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder: Path | None) -> FoundLayout:
     if sys.stderr.isatty():
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
-    limits = SimulationLimits(seconds=config.layout.timeout, seconds_key="layout.timeout")
-    (layout,) = infer_layouts([job], limits, verbose=config.runtime.verbose)
+    (layout,) = infer_layouts([job], config.layout.timeout, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     page = layout_page(arch.model_type, job, layout, paths)
     note = f"\n\n{_NOT_AS_COMPILED}" if config.compile and job.vocab_emb_dp and job.model_parallel > 1 else ""

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors_writer import safetensors_bytes
 
-from mindbatch.backends.simulation.process import SimulationLimits
+from mindbatch.ascend_simulation import process
+from mindbatch.ascend_simulation.process import SimulationLimits
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
-from mindbatch.tasks.plan import compilation
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
 from mindformers_configs import config
@@ -56,7 +56,7 @@ class Simulation:
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
     played = Simulation(DECODE, {**DECODE, "seconds": 1.5, "kernels": KERNELS})
-    monkeypatch.setattr(compilation, "simulate", played)
+    monkeypatch.setattr(process, "simulate", played)
     return played
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mindbatch.backends.mindformers_layout import InferredLayout, LayoutJob, ParameterLayout
-from mindbatch.backends.simulation.process import SimulationLimits
+from mindbatch.ascend_simulation import process
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.compose import compose_task
 from mindbatch.errors import ConfigError
-from mindbatch.tasks.plan import compilation, mindformers
+from mindbatch.tasks.plan import mindformers
 from mindbatch.tasks.plan import task as plan
+from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, ParameterLayout
 from mindbatch.tasks.registry import TASKS
 
 CONFIG = {
@@ -43,7 +43,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[LayoutJob]:
     """The jobs that MindSpore would have been given."""
     found: list[LayoutJob] = []
 
-    def answer(orders: list[LayoutJob], limits: SimulationLimits, *, verbose: bool) -> list[InferredLayout]:
+    def answer(orders: list[LayoutJob], timeout: float, *, verbose: bool) -> list[InferredLayout]:
         (job,) = orders
         found.append(job)
         layouts = (COLUMNS, WHOLE) if job.model_parallel == 2 else (WHOLE,)
@@ -119,7 +119,7 @@ def test_beside_what_is_compiled_the_ends_are_cut_as_there(
     (tmp_path / "model/config.json").write_text(
         json.dumps(CONFIG | {"model_type": "qwen2", "num_key_value_heads": 8})
     )
-    monkeypatch.setattr(compilation, "simulate", lambda *args, **options: [])
+    monkeypatch.setattr(process, "simulate", lambda *args, **options: [])
     words = [*given, "runtime=ascend", "compile=true", "layout.dir=s", "parallel.model_parallel=2"]
     for more, is_whole in ([], False), (["layout.vocab_emb_dp=true", "layout.replace=true"], True):
         run([*words, *more])

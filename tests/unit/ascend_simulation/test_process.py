@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import simulated_functions
+from mindbatch.ascend_simulation import process
+from mindbatch.ascend_simulation.plugin import AscendPlugin
+from mindbatch.ascend_simulation.process import SimulationLimits, simulate
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation import process
-from mindbatch.backends.simulation.plugin import AscendPlugin
-from mindbatch.backends.simulation.process import SimulatedRank, SimulationLimits, simulate
 
 
 @pytest.fixture(autouse=True)
@@ -42,15 +42,14 @@ def test_reports_come_as_they_are_made() -> None:
     os.close(gone)
 
 
-def test_it_stands_for_one_rank_and_nothing_of_the_users_cluster_reaches_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_the_users_cluster_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK_TABLE_FILE", "theirs")
     monkeypatch.setenv("ASCEND_HOME_PATH", "theirs")
+    monkeypatch.setenv("DEVICE_NUM", "7")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")
-    (found,) = simulate(simulated_functions.tell_environment, rank=SimulatedRank(3, 8))
-    assert (found["RANK_ID"], found["RANK_SIZE"], found["MS_SIMULATION_LEVEL"]) == ("3", "8", "1")
-    assert not {"RANK_TABLE_FILE", "ASCEND_HOME_PATH"} & {*found}
+    (found,) = simulate(simulated_functions.tell_environment)
+    assert found["MS_SIMULATION_LEVEL"] == "1"
+    assert not {"RANK_TABLE_FILE", "ASCEND_HOME_PATH", "DEVICE_NUM"} & {*found}
     libraries = found["LD_LIBRARY_PATH"].split(os.pathsep)
     assert libraries == [
         str(tmp_path / path)
@@ -73,6 +72,21 @@ def test_an_error_is_the_line_that_says_it() -> None:
         "the simulation of Ascend: first fault",
         "the simulation of Ascend: second fault",
     )
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("plain", "rank 0 of 2: no such operator"),
+        ("ours", "rank 0 of 2: first fault\n"),
+        ("killed", "rank 0 of 2: ended by signal 9"),
+    ],
+)
+def test_ranks_are_forks(how: str, line: str) -> None:
+    assert [*simulate(simulated_functions.run_ranks, "good")] == [["0", "2"], ["1", "2"]]
+    reports = simulate(simulated_functions.run_ranks, how)
+    assert next(reports) == ["0", "2"]
+    assert f"the simulation of Ascend: {line}" in str(failure(reports)) + "\n"
 
 
 def test_a_process_that_dies_is_told_with_its_last_line() -> None:

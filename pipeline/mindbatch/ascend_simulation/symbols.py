@@ -6,13 +6,14 @@ import ctypes
 import mmap
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from mindbatch.ascend_simulation.plugin import AscendPlugin
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.plugin import AscendPlugin
+from mindbatch.children import run
+from mindbatch.storage import reason_of
 
 _LOOKED_UP = re.compile(rb"\0(acl[A-Za-z0-9_]{3,60})(?=\0)")
 _NOT_CANN = re.compile(r"_?Py|_ITM_|_ZTH")  # Python's, the compiler's, wrappers of thread-local variables
@@ -73,15 +74,15 @@ def needed_tool(*names: str) -> str:
 def run_tool(command: Sequence[str]) -> str:
     """Runs a program of the compiler and returns its output. BackendError with the first line on failure."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TOOL_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BackendError(f"{command[0]}: {' '.join(str(error).split())}") from error
-    if done.returncode:
-        said = next(iter(done.stderr.strip().splitlines()), "nothing said")
-        raise BackendError(f"{command[0]}: failed with code {done.returncode}: {said}")
-    return done.stdout
+        done = run(command, _TOOL_SECONDS)
+    except TimeoutError:
+        raise BackendError(f"{command[0]}: no end after {_TOOL_SECONDS} s") from None
+    except OSError as error:
+        raise BackendError(f"{command[0]}: cannot be run ({reason_of(error)})") from error
+    if done.code:
+        said = next(iter(done.errors.strip().splitlines()), "nothing said")
+        raise BackendError(f"{command[0]}: failed with code {done.code}: {said}")
+    return done.output
 
 
 def _listing(kind: str, libraries: Sequence[Path]) -> Iterator[list[str]]:

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from mindbatch.ascend_simulation.plugin import AscendPlugin
+from mindbatch.ascend_simulation.symbols import needed_tool, run_tool, wanted_functions
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.plugin import AscendPlugin
-from mindbatch.backends.simulation.symbols import needed_tool, run_tool, wanted_functions
 from mindbatch.leftovers import TemporaryFolder
 from mindbatch.storage import Storage, reason_of
 

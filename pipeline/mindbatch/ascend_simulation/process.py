@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindbatch.ascend_simulation import worker
+from mindbatch.ascend_simulation.plugin import AscendPlugin, find_plugin
+from mindbatch.ascend_simulation.stubs import LIBRARIES, PACKAGES, stub_libraries
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation import worker
-from mindbatch.backends.simulation.plugin import AscendPlugin, find_plugin
-from mindbatch.backends.simulation.stubs import LIBRARIES, PACKAGES, stub_libraries
 from mindbatch.children import Child, end_session
-from mindbatch.config.environment import cache_folder, simulation_environment
+from mindbatch.config.environment import cache_folder
 from mindbatch.leftovers import TemporaryFolder
 from mindbatch.screen_text import TerminalText
 
-LOG_NAME = "mindspore.log"
+_LOG_NAME = "mindspore.log"
+# A user's cluster or device: nothing of it may reach the pretended one.
+_DROPPED_PREFIXES = ("MS_", "RANK_", "ASCEND_", "HCCL_", "OMPI_", "PMIX_", "PMI_")
+_DROPPED = {"DEVICE_NUM", "MINDSPORE_HCCL_CONFIG_PATH", "HELP_CLUSTER"}
+_WHO = "the simulation of Ascend"
 _CHUNK = 4096
 _LONGEST_LINE = 300
 _ALWAYS_SAID = "_check_version.py"  # that CANN's packages are missing
@@ -39,18 +44,9 @@ class SimulationLimits:
     memory_bytes: int = 16 << 30
 
 
-@dataclass(frozen=True)
-class SimulatedRank:
-    """Rank of the process, and the number of ranks; `init()` of MindSpore's communication makes it so."""
-
-    rank: int = 0
-    num_ranks: int = 1
-
-
 def simulate(
     function: Callable[..., Iterator[Any]],
     *arguments: str,
-    rank: SimulatedRank = SimulatedRank(),
     limits: SimulationLimits = SimulationLimits(),
     verbose: bool = False,
 ) -> Iterator[Any]:
@@ -66,7 +62,9 @@ def simulate(
     """
     plugin = find_plugin()
     stubs = stub_libraries(plugin, cache_folder())
+    code = Path(str(sys.modules[function.__module__].__file__))
     job = {
+        "import_path": str(code.parents[function.__module__.count(".")]),  # may be the current folder
         "module": function.__module__,
         "function": function.__name__,
         "arguments": arguments,
@@ -75,19 +73,17 @@ def simulate(
     }
     with (
         TemporaryFolder() as folder,
-        _child(json.dumps(job), folder, plugin, stubs, rank, verbose) as child,
+        _child(json.dumps(job), folder, plugin, stubs, verbose) as child,
     ):
-        yield from _reports(child, rank, limits, folder / LOG_NAME)
+        yield from _reports(child, limits, folder / _LOG_NAME)
 
 
 @contextmanager
-def _child(
-    job: str, folder: Path, plugin: AscendPlugin, stubs: Path, rank: SimulatedRank, verbose: bool
-) -> Iterator[Child]:
+def _child(job: str, folder: Path, plugin: AscendPlugin, stubs: Path, verbose: bool) -> Iterator[Child]:
     """The process; it is gone at the end, with all of its children."""
     libraries = [stubs / LIBRARIES, *plugin.search_folders]
-    environment = simulation_environment(libraries, folder, rank.rank, rank.num_ranks, verbose=verbose)
-    log = folder / LOG_NAME
+    environment = _environment(libraries, folder, verbose=verbose)
+    log = folder / _LOG_NAME
     with log.open("wb") as errors:
         child = Child(worker.main, job, cwd=folder, env=environment, stderr=errors)
     try:
@@ -99,29 +95,50 @@ def _child(
             _show(log)
 
 
-def _reports(child: Child, rank: SimulatedRank, limits: SimulationLimits, log: Path) -> Iterator[Any]:
-    deadline = time.monotonic() + limits.seconds
+def _environment(libraries: Sequence[Path], scratch: Path, *, verbose: bool) -> dict[str, str]:
+    """This process's variables as a child needs them that simulates an NPU.
+
+    libraries: folders whose libraries go before all others. scratch: takes the logs of MindSpore and
+    MindFormers and what a failed compilation leaves.
+    """
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
+    }
+    given = filter(None, kept.get("LD_LIBRARY_PATH", "").split(os.pathsep))  # "" is the current folder
+    return {
+        **kept,
+        "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *given]),
+        "MS_SIMULATION_LEVEL": "1",  # compiles all, and runs nothing
+        "MS_DEV_SAVE_GRAPHS": "1",  # as text: the kernels of each graph are read off the last one
+        "MS_DEV_SAVE_GRAPHS_PATH": str(scratch),
+        "MS_DEV_DUMP_IR_PASSES": "graph_build",
+        "MS_ENABLE_INTERNAL_BOOST": "off",  # the library of inference kernels does not load over stubs
+        "DEVICE_ID": "0",
+        "GLOG_v": "2" if verbose else "3",
+        "LOG_MF_PATH": str(scratch / "logs"),
+        "MS_OM_PATH": str(scratch / "logs"),
+        "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def _reports(child: Child, limits: SimulationLimits, log: Path) -> Iterator[Any]:
+    deadline, values = time.monotonic() + limits.seconds, worker.answers(child.connection, _WHO)
     while True:
         if not child.connection.poll(max(0.0, deadline - time.monotonic())):
             longer = f"; {limits.seconds_key} gives it longer" if limits.seconds_key else ""
             said = _last_words(log)
-            raise BackendError(f"{_who(rank)} has not ended after {limits.seconds:g} s{longer}{said}")
+            raise BackendError(f"{_WHO} has not ended after {limits.seconds:g} s{longer}{said}")
         try:
-            kind, value = json.loads(child.connection.recv_bytes())
+            value = next(values)
+        except StopIteration:
+            return
         except (EOFError, OSError) as error:
             memory = f"most likely out of memory (limit {limits.memory_bytes / (1 << 30):.1f} GiB)"
-            death = f"{_who(rank)} ended with {child.death()}, {memory}"
-            raise BackendError(f"{death}{_last_words(log)}") from error
-        if kind == worker.DONE:
-            return
-        if kind == worker.FAILED:
-            raise BackendError(f"{_who(rank)}: {line}" for line in value)
+            raise BackendError(f"{_WHO} ended with {child.death()}, {memory}{_last_words(log)}") from error
         yield value
-
-
-def _who(rank: SimulatedRank) -> str:
-    which = f", rank {rank.rank} of {rank.num_ranks}" if rank.num_ranks > 1 else ""
-    return f"the simulation of Ascend{which}"
 
 
 def _last_words(log: Path) -> str:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.backends.simulation.launches import fused, launched
-from mindbatch.backends.simulation.refusal import refusal_of
+from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
 
 TYPES = """For primitive[ReshapeAndCache], argument[key] must be a type of {Tensor[BFloat16], Tensor[Int8]}.
 
@@ -76,6 +75,5 @@ def test_launches_are_counted_once_and_what_moves_no_data_is_none(tmp_path: Path
     (tmp_path / "ms_output.pb").write_bytes(b"")
     found = launched(tmp_path)
     assert found == {"AddRmsNorm": 2, "AllReduce": 1}
-    assert fused(found) == {"AddRmsNorm": 2}
     assert launched(tmp_path) == {}
     assert [path.name for path in tmp_path.rglob("*")] == ["rank_1"]

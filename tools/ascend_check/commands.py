@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from mindbatch.children import run
 from mindbatch.errors import EXIT_DONE
 
 _LAST_LINES = 40
@@ -30,15 +30,14 @@ def said_by(
     Raises:
         CommandError: it has another exit code, or has not ended after so many seconds.
     """
-    command = [sys.executable, "-I", "-m", "mindbatch", *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds)
-    except subprocess.TimeoutExpired:
+        done = run([sys.executable, "-I", "-m", "mindbatch", *words], seconds)
+    except TimeoutError:
         raise CommandError(f"no end after {seconds:g} s", *last_lines(logs)) from None
-    if done.returncode not in allowed:
-        reason, *others = done.stderr.strip().splitlines() or ["nothing was said"]
-        raise CommandError(f"exit code {done.returncode}: {reason}", *others, *last_lines(logs))
-    return done.stdout
+    if done.code not in allowed:
+        reason, *others = done.errors.strip().splitlines() or ["nothing was said"]
+        raise CommandError(f"exit code {done.code}: {reason}", *others, *last_lines(logs))
+    return done.output
 
 
 def last_lines(folder: Path | None) -> Iterator[str]:

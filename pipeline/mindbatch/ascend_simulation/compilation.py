@@ -9,19 +9,17 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindbatch.ascend_check.sample_steps import sample_steps
-from mindbatch.ascend_check.weightless import import_networks, weightless
+from mindbatch.ascend_simulation.sample_steps import sample_steps
+from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
+from mindbatch.ascend_simulation.weightless import import_networks, weightless
+from mindbatch.ascend_simulation.worker import as_rank
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.forks import as_rank
-from mindbatch.backends.simulation.launches import launched
-from mindbatch.backends.simulation.refusal import refusal_of
 from mindbatch.engine.batch import buckets_up_to
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.models.architecture import TwoPositions
@@ -43,8 +41,8 @@ def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
 
     A rank of MindFormers' models begins with {"rank", "layer_bytes", "other_bytes"} of its weights.
 
-    job: JSON: network (of `weightless`), config (of config.json), source, model_type, ignore, layers (of each
-        stage of a native model), lora (the section, of adapters beside a native model; may be missing),
+    job: JSON: network (as of model.provider), config (of config.json), source, model_type, ignore, layers (of
+        each stage of a native model), lora (the section, of adapters beside a native model; may be missing),
         dtype, settings (of an engine), model_parallel, pipeline_stage, ranks.
         Replicas are worlds of their own, as when they run.
     """
@@ -73,8 +71,8 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
     kernels = choose_kernels("auto", "Ascend", dtype=todo["dtype"])
     part = topology.part_of(rank)
     found = weightless(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
-    if found.weights is not None:
-        yield asdict(found.weights)
+    if found.weight_bytes:
+        yield {**found.weight_bytes}
     runner, few = ModelRunner(found.model, settings), found.model.few_graphs
     yield from _compile_steps(runner, settings, few=few)
     if part.is_last:

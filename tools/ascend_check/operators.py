@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.ascend_check.models import FloatArray
-from mindbatch.ascend_check.runs import GEOMETRY, STEPS, step_of
+from ascend_check.models import FloatArray
+from ascend_check.runs import GEOMETRY, STEPS, step_of
 from mindbatch.engine.batch import flatten
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.operations import attention, experts, rotation

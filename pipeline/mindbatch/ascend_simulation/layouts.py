@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindbatch.ascend_simulation.worker import as_rank
 from mindbatch.backends.mindformers.quiet import quietly
-from mindbatch.backends.simulation.forks import as_rank
 from mindbatch.config.environment import prepare_for_mindformers
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _CACHES = ("key_cache", "value_cache")
 def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
     """For each job and each of its leading ranks: the shapes of its parameters and the strategy file.
 
-    jobs: JSON, a list of `mindformers_layout.LayoutJob`.
+    jobs: JSON, a list of `LayoutJob` of tasks/plan/mindformers_layout.py.
     """
     prepare_for_mindformers()
     import mindformers  # noqa: F401  once, for all forks

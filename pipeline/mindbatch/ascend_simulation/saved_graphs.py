@@ -1,13 +1,19 @@
-"""Reads MindSpore's refusals to compile: the operator, its rule, and the layer of the model."""
+"""Reads the graphs that MindSpore saves: the kernels of a compiled one, and why another was refused."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.backends.simulation.forks import first_line
-
+_GRAPHS = "graph_build_*.ir"
+_LEFT_BESIDE = ("*.ir", "*.pb")
+_NODE = re.compile(r"^  %\d+\([^)]*\) = (?:PrimFunc_)?([A-Za-z]\w*)\(", re.MULTILINE)
+_NO_KERNELS = frozenset(
+    {"Depend", "Load", "MakeTuple", "Partial", "TupleGetItem", "UpdateState", "call"}
+    | {"Reshape", "ExpandDims", "Squeeze", "Flatten"}  # no data is moved
+)
 _OPERATOR = (
     re.compile(r"[Ff]or primitive\s?\[(\w+)\]"),
     re.compile(r"[Ff]or '(\w+)'"),
@@ -22,6 +28,22 @@ _END_OF_STACK = "# The total of function graphs in evaluation stack"
 _NUMBER = re.compile(r"__n\d+$")  # of a recorded call
 _LONGEST_RULE = 1000
 _OUTERMOST = "cell."  # what a graph wraps the model in
+
+
+def launched(folder: Path) -> dict[str, int]:
+    """Counts the launches of each kernel by the graphs compiled last, and removes MindSpore's files of them.
+
+    folder: where MindSpore saves graphs.
+    """
+    found: Counter[str] = Counter()
+    for path in folder.rglob(_GRAPHS):
+        found.update(
+            name for name in _NODE.findall(path.read_text(errors="replace")) if name not in _NO_KERNELS
+        )
+    for pattern in _LEFT_BESIDE:
+        for path in folder.rglob(pattern):
+            path.unlink()
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
@@ -64,3 +86,8 @@ def _failed_graphs(leftovers: Path) -> str:
     for path in found:
         path.unlink()
     return text
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of MindSpore's many."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from mindbatch.children import run
 from mindbatch.screen_text import printable
 
 PASSED, FAILED, COMPILED, SKIPPED = "passed", "failed", "compiled", "skipped"
@@ -97,7 +97,6 @@ def _devices() -> list[str]:
     """Lines of npu-smi about the devices, where it is installed."""
     if (program := shutil.which("npu-smi")) is None:
         return []
-    with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run([program, "info"], capture_output=True, text=True, timeout=_SECONDS)
-        return ["", "```", *done.stdout.splitlines(), "```"]
+    with suppress(OSError):  # TimeoutError is one
+        return ["", "```", *run([program, "info"], _SECONDS).output.splitlines(), "```"]
     return []

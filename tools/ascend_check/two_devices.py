@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mindbatch.ascend_check.commands import CommandError, last_lines, said_by
-from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result
+from ascend_check.commands import CommandError, last_lines, said_by
+from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.leftovers import TemporaryFolder
 

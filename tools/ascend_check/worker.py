@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.ascend_check import operators
-from mindbatch.ascend_check.models import FloatArray, recorded
-from mindbatch.ascend_check.page import COMPILED, FAILED, PASSED, Result
-from mindbatch.ascend_check.runs import logits
+from ascend_check import operators
+from ascend_check.models import FloatArray, recorded
+from ascend_check.page import COMPILED, FAILED, PASSED, Result
+from ascend_check.runs import logits
 from mindbatch.kernels.choice import choose_kernels, compiled
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels

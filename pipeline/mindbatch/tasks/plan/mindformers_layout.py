@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.backends import layout_worker
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.process import SimulationLimits, simulate
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_in, strategy_name
 
@@ -78,17 +76,22 @@ class InferredLayout:
 
 
 def infer_layouts(
-    jobs: Sequence[LayoutJob], limits: SimulationLimits, *, verbose: bool = False
+    jobs: Sequence[LayoutJob], timeout: float, *, verbose: bool = False
 ) -> Iterator[InferredLayout]:
     """The layout of each model, by `infer_predict_layout` in the simulation of Ascend.
 
+    timeout: seconds, of all together.
     verbose: what MindSpore and MindFormers say is printed to standard error.
 
     Raises:
         BackendError: Ascend cannot be simulated here, or the first failure, in one line.
     """
+    from mindbatch.ascend_simulation import layouts
+    from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+
     order = json.dumps([job.as_json() for job in jobs])
-    answers = simulate(layout_worker.infer_layouts, order, limits=limits, verbose=verbose)
+    limits = SimulationLimits(seconds=timeout, seconds_key="layout.timeout")
+    answers = simulate(layouts.infer_layouts, order, limits=limits, verbose=verbose)
     for job in jobs:
         yield _read(job, [next(answers) for _ in job.leaders])
     for _ in answers:

@@ -18,21 +18,20 @@ from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, Stage
 
 if TYPE_CHECKING:  # in the simulating process alone
-    from mindbatch.backends.mindformers.weight_bytes import WeightBytes
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.model import Model
 
-NATIVE, MINDFORMERS = "native", "mindformers"
-"""Whose network: this project's, or MindFormers' of `use_legacy=False`."""
-
 
 class Weightless(NamedTuple):
-    """hidden_size: of what the head takes. weights: None where they are known without the network."""
+    """hidden_size: of what the head takes.
+
+    weight_bytes: "layer_bytes" of each layer and "other_bytes"; empty where the spec tells them.
+    """
 
     model: Model
     hidden_size: int
-    weights: WeightBytes | None = None
+    weight_bytes: Mapping[str, Any]
 
 
 def weightless(
@@ -42,7 +41,7 @@ def weightless(
 
     todo: a job of `compilation.compile_ranks`.
     """
-    make = {NATIVE: _native, MINDFORMERS: _mindformers}[todo["network"]]
+    make = {"native": _native, "mindformers": _mindformers}[todo["network"]]
     return make(todo, kernels, geometry, part)
 
 
@@ -50,7 +49,7 @@ def import_networks(todo: Mapping[str, Any]) -> None:
     """Imports all that the ranks of a job need, once for all forks."""
     import mindbatch.engine.model_runner  # noqa: F401  MindSpore
 
-    if todo["network"] == MINDFORMERS:
+    if todo["network"] == "mindformers":
         from mindbatch.backends.mindformers.network import import_network
 
         import_network(todo["config"]["model_type"])
@@ -63,7 +62,7 @@ def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, 
     arch, stage = with_layers(whole, layers), Stage(range(len(layers)), part.stage, part.stages)
     spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, whole, layers)
     model = native.load(spec, NoWeights.of(arch), kernels, geometry, adapters=adapters)
-    return Weightless(model, arch.embedding_size or arch.hidden_size)
+    return Weightless(model, arch.embedding_size or arch.hidden_size, {})
 
 
 def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
@@ -90,12 +89,16 @@ def _mindformers(
 ) -> Weightless:
     from mindbatch.backends.mindformers import families
     from mindbatch.backends.mindformers.network import assemble, build_network
-    from mindbatch.backends.mindformers.weight_bytes import weight_bytes
     from mindbatch.kernels.choice import compiled
 
     ignore = IgnoredKeys(todo["ignore"])
     spec = families.describe(todo["config"], todo["source"], ignore=ignore, shard=part.shard)
     of_graphs, arch = compiled(kernels), spec.architecture
     network = build_network(spec, of_graphs)
-    weights = weight_bytes(network, network.model.decoder.layers)
-    return Weightless(assemble(network, arch, of_graphs, geometry), arch.hidden_size, weights)
+    layers = [*map(_nbytes, network.model.decoder.layers)]
+    weight_bytes = {"layer_bytes": layers, "other_bytes": _nbytes(network) - sum(layers)}
+    return Weightless(assemble(network, arch, of_graphs, geometry), arch.hidden_size, weight_bytes)
+
+
+def _nbytes(cell: Any) -> int:
+    return sum(each.nbytes for _, each in cell.parameters_and_names())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mindbatch.ascend_check.models import (
+from ascend_check.models import (
     FloatArray,
     RandomWeights,
     architecture,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.ascend_simulation.plugin import AscendPlugin, plugin_in
+from mindbatch.ascend_simulation.stubs import FOLDER, LIBRARIES, PACKAGES, stub_libraries
+from mindbatch.ascend_simulation.symbols import looked_up, wanted_functions
 from mindbatch.backends.failure import BackendError
-from mindbatch.backends.simulation.plugin import AscendPlugin, plugin_in
-from mindbatch.backends.simulation.stubs import FOLDER, LIBRARIES, PACKAGES, stub_libraries
-from mindbatch.backends.simulation.symbols import looked_up, wanted_functions
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("gcc") and shutil.which("nm")), reason="gcc and binutils are needed"

@@ -1,7 +1,7 @@
 """Checks MindBatch on an NPU, or with --simulate that it would start there, and writes one page to send back.
 
-    python -m mindbatch.ascend_check                          # on a machine with an NPU
-    python -m mindbatch.ascend_check --simulate --models qwen3
+    bash scripts/ascend_check.sh                    # on a machine with an NPU
+    bash scripts/ascend_check.sh --simulate --models qwen3
 
 Fused operators are compared with NumPy, tiny models of every type and of MindFormers' families with logits
 recorded on a CPU, the shipped model's text with what this machine's CPU generates, and its tokens over two
@@ -11,16 +11,15 @@ devices with recorded ones.
 from __future__ import annotations
 
 import sys
-
-if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-    del sys.path[0]  # the current folder, as in mindbatch/__main__.py
-
 from collections.abc import Iterator
 from pathlib import Path
 
-from mindbatch.ascend_check.commands import CommandError, said_by
-from mindbatch.ascend_check.models import NAMES
-from mindbatch.ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ascend_check.commands import CommandError, said_by
+from ascend_check.models import NAMES
+from ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.kernels.memory import DTYPES
@@ -66,8 +65,8 @@ def parser() -> ToolParser:
 def _results(simulated: bool, dtypes: list[str], models: list[str]) -> Iterator[Result]:
     """Runs the checks. This process's own come last: it keeps the device that it has chosen."""
     prepare_environment()
-    from mindbatch.ascend_check import two_devices, worker
-    from mindbatch.backends.simulation.process import simulate
+    from ascend_check import two_devices, worker
+    from mindbatch.ascend_simulation.process import simulate
 
     yield _shipped(simulated)
     yield two_devices.compile_graphs() if simulated else two_devices.run_on_npus()
