@@ -23,16 +23,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
 from mindbatch.config.paths import configs_folder
-from mindbatch.errors import EXIT_USAGE, ConfigError
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import EXIT_USAGE, ConfigError
+from mindbatch.io.fault_lines import shown
+from mindbatch.io.override_text import text_override, texts_override
+from mindbatch.io.regular_file import open_regular
+from mindbatch.io.screen_text import say
+from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.storage import reason_of
+from mindbatch.io.tool_parser import ToolParser
 from mindbatch.models.registry import MODEL_TYPES
-from mindbatch.override_text import text_override, texts_override
 from mindbatch.prompts.prompt_lines import text_lines
-from mindbatch.regular_file import open_regular
-from mindbatch.screen_text import say
-from mindbatch.standard_streams import run_tool
-from mindbatch.storage import reason_of
-from mindbatch.tool_parser import ToolParser
 
 NAME = "generate_custom.py"
 ON_ASCEND = {"runtime=ascend", "runtime.device_target=Ascend"}

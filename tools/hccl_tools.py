@@ -16,7 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
-from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
+from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
+from mindbatch.io.screen_text import say, show
+from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.tool_parser import ToolParser
 from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
 from mindbatch.launch.hccn import (
     HCCN_CONF,
@@ -33,9 +36,6 @@ from mindbatch.launch.table_entries import server_id_fault
 from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
 from mindbatch.launch.table_reader import RankTableError, verify
-from mindbatch.screen_text import say, show
-from mindbatch.standard_streams import run_tool
-from mindbatch.tool_parser import ToolParser
 
 NAME = "hccl_tools.py"
 GROUP = 4

@@ -12,14 +12,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
-from mindbatch.errors import EXIT_DONE, MindBatchError
+from mindbatch.io.errors import EXIT_DONE, MindBatchError
+from mindbatch.io.screen_text import say, show
+from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.tool_parser import ToolParser
 from mindbatch.launch.rank_table import table_rows
 from mindbatch.launch.rank_table_faults import size_faults
 from mindbatch.launch.table_files import merge_files, name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave
-from mindbatch.screen_text import say, show
-from mindbatch.standard_streams import run_tool
-from mindbatch.tool_parser import ToolParser
 
 NAME = "merge_hccl.py"
 

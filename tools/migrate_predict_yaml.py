@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 
 from mindbatch.config.path_faults import output_file_fault
 from mindbatch.config.predict_yaml.config_file import config_text, migrated
-from mindbatch.errors import EXIT_DONE, ConfigError, MindBatchError
-from mindbatch.screen_text import data_output, printable, say, show
-from mindbatch.standard_streams import run_tool
-from mindbatch.storage import write_whole
-from mindbatch.tool_parser import ToolParser
+from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
+from mindbatch.io.screen_text import data_output, printable, say, show
+from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.storage import write_whole
+from mindbatch.io.tool_parser import ToolParser
 
 NAME = "migrate_predict_yaml.py"
 

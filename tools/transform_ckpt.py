@@ -24,10 +24,10 @@ from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import open_transform, plan_transform
-from mindbatch.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
-from mindbatch.screen_text import printable, say, show
-from mindbatch.standard_streams import run_tool
-from mindbatch.tool_parser import ToolParser
+from mindbatch.io.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
+from mindbatch.io.screen_text import printable, say, show
+from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.tool_parser import ToolParser
 
 NAME = "transform_ckpt.py"
 # Of the two kinds of MindFormers' flags: source, target, strategy of the source, of the target.

@@ -6,10 +6,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
 from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.errors import EXIT_DONE, MindBatchError
-from mindbatch.screen_text import printable, say, show
-from mindbatch.standard_streams import run_tool
-from mindbatch.tool_parser import ToolParser
+from mindbatch.io.errors import EXIT_DONE, MindBatchError
+from mindbatch.io.screen_text import printable, say, show
+from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.tool_parser import ToolParser
 
 NAME = "write_digests.py"
 

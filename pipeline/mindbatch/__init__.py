@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mindbatch.async_llm import AsyncLLM
     from mindbatch.decoding import DecodingParams
     from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
-    from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError
+    from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
     from mindbatch.llm import LLM
     from mindbatch.streaming import TextStreamer
 
@@ -24,10 +24,10 @@ _HOMES = {
     "RequestOutput": "mindbatch.engine.request",
     "CompletionOutput": "mindbatch.engine.request",
     "StreamEvent": "mindbatch.engine.request",
-    "MindBatchError": "mindbatch.errors",
-    "ConfigError": "mindbatch.errors",
-    "CheckpointError": "mindbatch.errors",
-    "PromptError": "mindbatch.errors",
+    "MindBatchError": "mindbatch.io.errors",
+    "ConfigError": "mindbatch.io.errors",
+    "CheckpointError": "mindbatch.io.errors",
+    "PromptError": "mindbatch.io.errors",
 }
 
 __all__ = [

@@ -9,9 +9,9 @@ import gc
 import os
 from typing import NoReturn
 
-from mindbatch.interrupts import interrupt_outcome, signal_notes
-from mindbatch.screen_text import say
-from mindbatch.standard_streams import watch_streams
+from mindbatch.io.interrupts import interrupt_outcome, signal_notes
+from mindbatch.io.screen_text import say
+from mindbatch.io.standard_streams import watch_streams
 
 
 def start() -> NoReturn:

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 
 from mindbatch.calls import Delivery, Run
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.errors import MindBatchError
-from mindbatch.interrupts import sigterm_as_sigint
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.interrupts import sigterm_as_sigint
 from mindbatch.llm import CLOSED, LLM, check_on_error, in_order, refuse_failed
 from mindbatch.llm_input import Params, PromptInput
 

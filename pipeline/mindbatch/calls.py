@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.errors import MindBatchError, PromptError
-from mindbatch.interrupts import interruptible, sigint_kept
+from mindbatch.io.errors import MindBatchError, PromptError
+from mindbatch.io.interrupts import interruptible, sigint_kept
 from mindbatch.mindspore_lock import mindspore_lock, refuse_forked
 
 Delivery = StepResult | Exception

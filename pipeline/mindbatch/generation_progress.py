@@ -9,10 +9,10 @@ from types import TracebackType
 
 from rich.console import Console
 
-from mindbatch.amounts import counted, duration
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.moving_bar import MovingBar
-from mindbatch.screen_text import show
+from mindbatch.io.amounts import counted, duration
+from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.screen_text import show
 
 
 class GenerationProgress:

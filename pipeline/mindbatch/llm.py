@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
-from mindbatch.closing import Closing
 from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
 from mindbatch.config.model_task import ModelTaskConfig
@@ -20,7 +19,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import ConfigError, MindBatchError, PromptError
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm_input import (
     Params,
     PromptInput,

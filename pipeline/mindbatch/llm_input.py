@@ -18,8 +18,8 @@ from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import OTHER_NAMES
 from mindbatch.decoding.value_kinds import RANDOM
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean, under_own_names
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import did_you_mean, under_own_names
 
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
 OneParams = DecodingParams | Mapping[str, Any]

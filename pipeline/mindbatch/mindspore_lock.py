@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 
 class FairLock:

@@ -19,7 +19,7 @@ SECONDS = 120
 SCRIPT = """
 import json, os, sys, time
 from mindbatch import LLM, TextStreamer
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK_ID", "0")))
 prompt = "An increasing sequence: one,"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.children import command
 from mindbatch.config.launch_schema import LaunchConfig
+from mindbatch.io.children import command
 from mindbatch.launch.preflight import set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.launch.ranks import EndedRank, Ranks

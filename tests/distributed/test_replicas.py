@@ -14,7 +14,7 @@ import pytest
 
 from command_line import heed_signals
 from mindbatch import LLM
-from mindbatch.errors import MindBatchError, PromptError
+from mindbatch.io.errors import MindBatchError, PromptError
 from process_tree import are_gone, descendants
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch import cli
-from mindbatch.errors import EXIT_DONE
+from mindbatch.io.errors import EXIT_DONE
 
 pytestmark = pytest.mark.slow
 

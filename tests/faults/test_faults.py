@@ -50,7 +50,7 @@ def test_faults_are_in_every_package() -> None:
     packages = {Path(fault.file).parts[2] for fault in FAULTS}
     assert packages >= {
         "checkpoint", "config", "dataset", "decoding", "engine", "evaluation", "kernels", "launch", "ledger",
-        "models", "parallel", "replicas", "run", "storage.py", "tasks",
+        "io", "models", "parallel", "replicas", "run", "tasks",
     }  # fmt: skip
 
 

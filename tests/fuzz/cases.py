@@ -17,7 +17,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from fuzz.mutations import Mutation
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 MEMORY = 512 << 20
 """Address space that the cases of a child may take beside what the child begins with."""

@@ -18,7 +18,7 @@ from fuzz.mutations import of_bytes, of_lines
 from mindbatch import cli
 from mindbatch.config.predict_yaml.config_file import config_text, migrated
 from mindbatch.config.schema import TaskConfig
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError
 from mindbatch.tasks.registry import TASKS, Task
 from predict_yamls import MCORE, OLDER
 from rank_tables import plain_table

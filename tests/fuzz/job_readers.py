@@ -26,7 +26,7 @@ from fuzz.checkpoint_readers import TENSORS
 from fuzz.mutations import Mutation, of_bytes, of_json, of_lines, of_safetensors
 from fuzz.run_readers import REQUESTS, ROWS, two_runs
 from mindbatch import cli
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from peft_folders import write_adapter
 from pytorch_bytes import pytorch_bytes
 from quantised_folders import sample

@@ -12,7 +12,7 @@ from fuzz.cases import MEMORY, Reader
 from fuzz.job_readers import run_whole
 from fuzz.mutations import of_bytes
 from mindbatch import cli
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 GOOD = b"good"
 

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.io.errors import CheckpointError, MindBatchError
 
 MEMORY = 16 << 20
 """What reading any damaged file of a few KiB may allocate, 4 MiB for a piece of a tensor included."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import orjson
 
 from mindbatch.cli import main
-from mindbatch.errors import EXIT_FAILED
+from mindbatch.io.errors import EXIT_FAILED
 from mindbatch.ledger.run_folder import RunFolder
 
 BATCH_SIZES = (1, 4, 32)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from mindbatch.storage import Storage
+from mindbatch.io.storage import Storage
 
 Moment = Literal["before", "amid", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "amid", "after")

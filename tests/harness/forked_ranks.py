@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness.networks import OtherHost
-from mindbatch.child_main import die_with
 from mindbatch.engine.step import Step
+from mindbatch.io.child_main import die_with
 from mindbatch.launch.ranks import EndedRank
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.announcing_runner import AnnouncingRunner

@@ -10,12 +10,12 @@ from unittest import mock
 
 import orjson
 
+from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.storage import Storage, WholeFile
 
 RECORD = RunRecord(created="2026-01-01", command=["batch"], fields={"decoding.seed": 0}, dataset={})
 PART_BYTES = 1500  # several parts, even in a short run

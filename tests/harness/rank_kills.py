@@ -30,8 +30,8 @@ from harness.forked_ranks import ForkedRanks
 from harness.forks import FAILED, run_forked
 from harness.job_kills import COMPARED, entries_in, write_data
 from harness.networks import OtherHost, other_host
-from mindbatch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
-from mindbatch.interrupts import interrupt_outcome, signal_notes
+from mindbatch.io.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
+from mindbatch.io.interrupts import interrupt_outcome, signal_notes
 from mindbatch.ledger.entries import Entry
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine

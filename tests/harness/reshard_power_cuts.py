@@ -19,7 +19,7 @@ from harness.power_cut import PowerCut, PowerCutStorage
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
-from mindbatch.storage import Storage
+from mindbatch.io.storage import Storage
 from reshard_models import write_model
 
 TARGET = "target"

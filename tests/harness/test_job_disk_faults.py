@@ -8,7 +8,7 @@ import pytest
 
 from harness.faulty_storage import CountingStorage, FailingStorage, Places, every_place, telling_places
 from harness.job_kills import COMPARED, write_data
-from mindbatch.storage import StorageError
+from mindbatch.io.storage import StorageError
 from stub_job import job_config, make_job
 
 ROWS = 40

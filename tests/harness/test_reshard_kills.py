@@ -10,7 +10,7 @@ from harness.faulty_storage import CountingStorage, FailingStorage, Places, ever
 from harness.reshard_kills import SMALL, WAYS, files_of, plan_of
 from harness.scripts import run_script
 from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.storage import StorageError
+from mindbatch.io.storage import StorageError
 from reshard_models import write_model
 
 

@@ -11,7 +11,7 @@ import pytest
 from mindbatch import LLM
 from mindbatch.config.compose import compose_task
 from mindbatch.engine.request import RequestOutput
-from mindbatch.errors import CheckpointError, ConfigError, PromptError
+from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.batch import job_of
 from mindbatch.tasks.registry import TASKS

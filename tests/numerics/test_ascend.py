@@ -25,7 +25,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.ascend import step as ascend_step
 from mindbatch.kernels.ascend.graphs import AscendGraph
 from mindbatch.kernels.ascend.kernels import AscendKernels

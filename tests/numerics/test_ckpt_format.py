@@ -13,7 +13,7 @@ from mindbatch.checkpoint.formats.ckpt_format import WRITTEN_TYPES, ckpt_layout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from tensor_files import write_tensor_file
 
 MS_TYPES = {

@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import numpy, mindspore
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.parallel.context import initialise
 
 assert (mindspore.Tensor(numpy.ones(2, numpy.float32)) + 1).asnumpy().sum() == 4

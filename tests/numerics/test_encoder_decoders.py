@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from test_every_type_adapters import matrices_of, write_adapter
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.errors import CacheBudgetError, CheckpointError, ConfigError, PromptError
+from mindbatch.io.errors import CacheBudgetError, CheckpointError, ConfigError, PromptError
 
 pytestmark = pytest.mark.slow
 GREEDY = DecodingParams(max_new_tokens=64)

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from type_cases import TYPE_CASES, config_of, description_of, prompts_of
 
 from mindbatch import DecodingParams
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.registry import describe, tensor_specs
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from kernel_runs import computed, packed
 from numpy.typing import NDArray
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.kernels import operations as op
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType
 from mindbatch.kernels.native import NativeKernels

@@ -26,7 +26,7 @@ from mindbatch import DecodingParams
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.merged_adapter import merge_native, merged_weights
 from mindbatch.models.registry import describe
 from reshard_adapters import reshard

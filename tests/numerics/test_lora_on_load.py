@@ -15,7 +15,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.request import RequestOutput
-from mindbatch.errors import CheckpointError, ConfigError, PromptError
+from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.models.loader import load_weights
 from mindbatch.models.merged_adapter import merge_native, merged_weights

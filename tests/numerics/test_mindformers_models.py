@@ -14,7 +14,7 @@ from recording import MAX_BATCHED_TOKENS, Run, difference, load, pad_steps
 from mindbatch import LLM, DecodingParams
 from mindbatch.backends.mindformers.families import FAMILIES, describe
 from mindbatch.backends.mindformers.weights import translation
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 STEPS = 64
 GREEDY = DecodingParams(max_new_tokens=STEPS)

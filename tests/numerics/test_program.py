@@ -15,7 +15,7 @@ from ascend_check.models import architecture, weights_of
 from mindbatch.ascend_simulation.sample_steps import sample_steps
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.kernels import native_library
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.choice import choose_kernels

@@ -11,7 +11,7 @@ from recording import Run, load
 
 from ice_tokenizers import Published, model_file, write
 from mindbatch import LLM, DecodingParams
-from mindbatch.errors import CacheBudgetError, ConfigError, PromptError
+from mindbatch.io.errors import CacheBudgetError, ConfigError, PromptError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from type_cases import config_of, prompts_of, write_case
 
 from mindbatch import DecodingParams
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.first_logits import FloatArray, first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check

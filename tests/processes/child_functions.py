@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from mindbatch.child_main import serve
+from mindbatch.io.child_main import serve
 
 
 def answer_once(connection: Connection, word: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.ascend_simulation.worker import as_rank
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 
 def count_and_wait(number: str) -> Iterator[int]:

@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 
+from mindbatch.io.storage import Storage
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.storage import Storage
 
 
 def generation(

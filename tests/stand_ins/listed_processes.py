@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
 

@@ -15,12 +15,12 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.io.storage import Storage
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.run.job import BatchJob
-from mindbatch.storage import Storage
 from shadow_llm import load_tokenizer, make_llm
 
 FIELDS = {"weights": "shadow", "tokenizer": "bytes"}

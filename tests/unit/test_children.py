@@ -14,9 +14,9 @@ import pytest
 from child_functions import answer_once, say_who_and_wait, serve_anything
 from ended_processes import is_gone
 from import_traps import LAID, lay_traps
-from mindbatch import children
-from mindbatch.child_main import main
-from mindbatch.children import (
+from mindbatch.io import children
+from mindbatch.io.child_main import main
+from mindbatch.io.children import (
     AnsweringProcess,
     Child,
     ChildDied,
@@ -31,7 +31,7 @@ LIMITS = Limits(seconds=60.0, memory_bytes=1 << 30)
 PARENT = """
 import os, signal, sys, threading
 from child_functions import say_who_and_wait, serve_anything
-from mindbatch.children import AnsweringProcess, Child, Limits
+from mindbatch.io.children import AnsweringProcess, Child, Limits
 asked = AnsweringProcess(serve_anything, Limits(seconds=600.0, memory_bytes=1 << 30))
 who = asked.ask(b'["who"]', 100)
 threading.Thread(target=asked.ask, args=(b'["compute", 600]', 100), daemon=True).start()
@@ -222,7 +222,7 @@ def test_a_program_that_does_not_end_is_killed_with_its_session(closes: str, tmp
 PROGRAM = """
 import json, sys
 sys.path[:0] = {paths!r}
-from mindbatch import children
+from mindbatch.io import children
 from mindbatch.ascend_simulation import worker
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.decoding.grammar_process import GrammarProcess
@@ -250,7 +250,7 @@ def test_nothing_of_the_current_folder_is_executed(tmp_path: Path) -> None:
 
 
 def test_the_package_is_found_although_it_lies_in_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(children.__file__).parents[1])
+    monkeypatch.chdir(Path(children.__file__).parents[2])
     todo: dict[str, list[str]] = json.loads(children.command(main)[-1])
     assert todo["import_path"][-1] == os.getcwd()
     assert os.getcwd() not in todo["import_path"][:-1]

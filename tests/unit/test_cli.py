@@ -15,7 +15,7 @@ import pytest
 from mindbatch import cli
 from mindbatch.cli import CommandLine, parse_command_line
 from mindbatch.config.schema import schema_keys
-from mindbatch.errors import EXIT_FAILED, CheckpointError, ConfigError
+from mindbatch.io.errors import EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.tasks.registry import TASKS
 
 NAMES = ", ".join(TASKS)

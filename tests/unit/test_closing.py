@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.closing import Closing
+from mindbatch.io.closing import Closing
 
 
 class Counted(Closing):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mindbatch.fault_lines import as_typed, as_written, shown
+from mindbatch.io.fault_lines import as_typed, as_written, shown
 
 VALUES = [
     (None, "null"),

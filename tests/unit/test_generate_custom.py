@@ -10,7 +10,7 @@ import pytest
 import generate_custom
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.registry import TASKS
 

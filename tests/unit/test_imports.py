@@ -14,25 +14,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pipeline/mindbatch"
 
-# Which packages (and modules beside them) each may import besides its own; none imports cli, and errors none.
-LOWEST = {
-    "amounts",
-    "calendar_day",
-    "child_main",
-    "children",
-    "chinese_words",
-    "closing",
-    "errors",
-    "fault_lines",
-    "foreign_formats",
-    "hidden_values",
-    "leftovers",
-    "override_text",
-    "regex_tree",
-    "regular_file",
-    "screen_text",
-    "strict_json",
-}
+# Which packages (and modules beside them) each may import besides its own; none imports cli, and io none.
+LOWEST = {"io"}
 # Modules that only declare: they stand below all that a model is made of, cut or read by.
 DECLARATIONS = {
     "models.architecture",
@@ -54,24 +37,7 @@ BELOW_ENGINE = {
 }
 FACADE = {"engine", "loading", "decoding", "prompts", "config", "streaming"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "amounts": set(),
-    "calendar_day": set(),
-    "children": {"child_main"},
-    "chinese_words": {"leftovers"},
-    "closing": set(),
-    "fault_lines": set(),
-    "foreign_formats": {"override_text", "regular_file"},
-    "child_main": set(),
-    "regex_tree": set(),
-    "regular_file": set(),
-    "hidden_values": set(),
-    "leftovers": set(),
-    "override_text": set(),
-    "standard_streams": {"errors", "screen_text"},
-    "screen_text": {"hidden_values"},
-    "strict_json": {"fault_lines"},
-    "tool_parser": {"errors", "fault_lines", "screen_text"},
+    "io": set(),
     "parallel": LOWEST,
     "kernels.memory": LOWEST,
     "kernels.shapes": set(),
@@ -82,51 +48,45 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kernels": {"parallel", "kernels.memory", "kernels.native_library", "kernels.shapes"} | LOWEST,
     "layers": {"models.architecture", "models.tensor_spec", "kernels", "kernels.shapes", "parallel"} | LOWEST,
     "cache": {"kernels", "kernels.shapes"} | LOWEST,
-    "checkpoint": {"parallel", "storage"} | DECLARATIONS | LOWEST,
+    "checkpoint": {"parallel"} | DECLARATIONS | LOWEST,
     "decoding": {"kernels.native_library"} | LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
-    "config": {"decoding", "models", "kernels.memory", "storage"} | LOWEST,
+    "config": {"decoding", "models", "kernels.memory"} | LOWEST,
     "engine": BELOW_ENGINE - {"checkpoint", "config", "layers"} | DECLARATIONS | LOWEST,
-    "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "interrupts"} | LOWEST,
-    "interrupts": {"errors"},
+    "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
     "mindspore_lock": LOWEST,
-    "calls": {"engine", "loading", "interrupts", "mindspore_lock"} | LOWEST,
+    "calls": {"engine", "loading", "mindspore_lock"} | LOWEST,
     "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "loading", "parallel"}
     | {"kernels.native_library"}
     | LOWEST,
-    "moving_bar": set(),
-    "generation_progress": {"moving_bar", "engine", "loading"} | LOWEST,
+    "generation_progress": {"engine", "loading"} | LOWEST,
     "llm": FACADE | {"generation_progress", "calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
-    "async_llm": {"calls", "engine", "loading", "interrupts", "llm", "llm_input"} | LOWEST,
-    "storage": LOWEST,
-    "ledger": {"storage"} | LOWEST,
-    "dataset": {"prompts", "decoding", "config", "storage"} | LOWEST,
+    "async_llm": {"calls", "engine", "loading", "llm", "llm_input"} | LOWEST,
+    "ledger": LOWEST,
+    "dataset": {"prompts", "decoding", "config"} | LOWEST,
     "run": {
-        "moving_bar",
         "dataset",
         "ledger",
-        "storage",
         "prompts",
         "decoding",
         "engine",
         "loading",
         "checkpoint",
         "config",
-        "interrupts",
         "parallel",
     }
     | LOWEST,
     "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "loading", "decoding", "config"}
     | LOWEST,
-    "lm_eval": {"llm", "engine", "loading", "decoding", "prompts", "standard_streams"} | LOWEST,
-    "evaluation": {"decoding", "engine", "loading"} | LOWEST,
-    "launch": {"config", "interrupts", "parallel", "standard_streams", "storage"} | LOWEST,
-    "ascend_simulation": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "loading", "storage"} | LOWEST,
+    "lm_eval": {"llm", "engine", "loading", "decoding", "prompts"} | LOWEST,
+    "evaluation": {"decoding", "engine", "loading", "prompts"} | LOWEST,
+    "launch": {"config", "parallel"} | LOWEST,
+    "ascend_simulation": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "loading"} | LOWEST,
     "tasks": FACADE
-    | {"generation_progress", "moving_bar"}
+    | {"generation_progress"}
     | {"kernels.native_library"}
     | {
         "ascend_simulation",
@@ -140,17 +100,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "parallel",
     }
     | DECLARATIONS
-    | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "storage", "interrupts"}
-    | {"standard_streams"}
+    | {"run", "dataset", "evaluation", "ledger", "launch", "replicas"}
     | LOWEST,
-    "cli": {"tasks", "config", "interrupts", "standard_streams"} | LOWEST,
+    "cli": {"tasks", "config"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,
-    "__main__": {"cli", "interrupts", "standard_streams"} | LOWEST,
-    "backends": {"config", "interrupts", "storage"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
+    "__main__": {"cli"} | LOWEST,
+    "backends": {"config"} | BELOW_ENGINE | DECLARATIONS | LOWEST,
 }
 # The same within checkpoint/: which of its packages, and modules beside them, each may import.
 GROUND = {"faults", "json_object"}
 CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
+    "io": set(),
     "faults": set(),
     "json_object": GROUND,
     "formats": GROUND,
@@ -360,7 +320,7 @@ LIGHT = [
     "import mindbatch.engine.engine",
     "import mindbatch.models.registry, mindbatch.models.llama, mindbatch.models.gpt2",
     "from mindbatch import LLM, DecodingParams",
-    "import mindbatch.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
+    "import mindbatch.io.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
     "import mindbatch.run.job",
     "import mindbatch.ray, mindbatch.launch.ray_ranks",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindbatch.interrupts import PUT_OFF, SignalNotes, Terminated, interrupt_outcome, interruptible
+from mindbatch.io.interrupts import PUT_OFF, SignalNotes, Terminated, interrupt_outcome, interruptible
 
 
 def ends_the_process(number: int, frame: object) -> None:

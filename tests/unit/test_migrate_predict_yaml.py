@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import EXIT_DONE, EXIT_USAGE
+from mindbatch.io.errors import EXIT_DONE, EXIT_USAGE
 from mindbatch.tasks.registry import TASKS
 from predict_yamls import MCORE, OLDER
 

@@ -15,7 +15,7 @@ STARTS = re.compile(
 )
 # By module, why it does not ask `children`. To become another program (os.exec) starts no process.
 ALLOWED = {
-    "children.py": "starts them for all others",
+    "io/children.py": "starts them for all others",
     "ascend_simulation/worker.py": "forks ranks, so that MindSpore is imported once for all of them",
     "launch/scripts/keeper.py": "the program is its own child, whose signals and descendants it looks after",
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.regular_file import first_bytes, open_regular, read_regular
+from mindbatch.io.regular_file import first_bytes, open_regular, read_regular
 
 
 def a_socket(path: Path) -> None:

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch import cli
-from mindbatch.errors import ConfigError
-from mindbatch.screen_text import LONGEST_LINE, MOST_LINES, TerminalText, data_output, printable, say, show
-from mindbatch.tool_parser import ToolParser
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.screen_text import LONGEST_LINE, MOST_LINES, TerminalText, data_output, printable, say, show
+from mindbatch.io.tool_parser import ToolParser
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLS = ("hccl_tools", "merge_hccl", "transform_ckpt", "transform_ckpt_lora", "write_digests")
 # Modules that print on their own: the gate; generated text for `data_output`; rich tables of printable cells;
 # children that write to a pipe.
 PRINTS = {
-    "screen_text.py": {"print"},
+    "io/screen_text.py": {"print"},
     "streaming.py": {"print"},
     "tasks/generate/conversation.py": {"print"},
     "tasks/generate/live_text.py": {"print"},

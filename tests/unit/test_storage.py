@@ -12,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.faulty_storage import MOMENTS, CountingStorage, FailingStorage, InterruptingStorage, Moment
-from mindbatch.storage import BUFFERED_BYTES, Storage, StorageError, WholeFile, remove_leftovers, write_whole
+from mindbatch.io.storage import (
+    BUFFERED_BYTES,
+    Storage,
+    StorageError,
+    WholeFile,
+    remove_leftovers,
+    write_whole,
+)
 
 IN_ORDER = ["create", "write", "sync", "close", "replace", "sync_folder"]
 

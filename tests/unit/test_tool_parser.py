@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.tool_parser import ToolParser
+from mindbatch.io.tool_parser import ToolParser
 
 
 def faults(capsys: pytest.CaptureFixture[str], *words: str, needs: bool = False) -> list[str]:

@@ -21,12 +21,12 @@ from ascend_check.commands import CommandError, said_by
 from ascend_check.models import NAMES
 from ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
 from mindbatch.config.environment import own_the_process, prepare_environment
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
+from mindbatch.io.screen_text import printable, say, show
+from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.storage import write_whole
+from mindbatch.io.tool_parser import ToolParser
 from mindbatch.kernels.memory import DTYPES
-from mindbatch.screen_text import printable, say, show
-from mindbatch.standard_streams import run_tool
-from mindbatch.storage import write_whole
-from mindbatch.tool_parser import ToolParser
 
 NAME = "ascend_check"
 PAGE = "ascend_check.md"

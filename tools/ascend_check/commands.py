@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from mindbatch.children import run
-from mindbatch.errors import EXIT_DONE
+from mindbatch.io.children import run
+from mindbatch.io.errors import EXIT_DONE
 
 _LAST_LINES = 40
 

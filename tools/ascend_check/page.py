@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mindbatch.children import run
-from mindbatch.screen_text import printable
+from mindbatch.io.children import run
+from mindbatch.io.screen_text import printable
 
 PASSED, FAILED, COMPILED, SKIPPED = "passed", "failed", "compiled", "skipped"
 _PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy")

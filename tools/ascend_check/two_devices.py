@@ -9,8 +9,8 @@ from typing import Any
 
 from ascend_check.commands import CommandError, last_lines, said_by
 from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.leftovers import TemporaryFolder
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.leftovers import TemporaryFolder
 
 RECORDED = Path(__file__).parent / "two_devices.json"
 """By prompt the token ids that one process gives on a CPU; makers/record_ascend_check.py writes it."""

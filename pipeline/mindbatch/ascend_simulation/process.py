@@ -17,10 +17,10 @@ from mindbatch.ascend_simulation import worker
 from mindbatch.ascend_simulation.plugin import AscendPlugin, find_plugin
 from mindbatch.ascend_simulation.stubs import LIBRARIES, PACKAGES, stub_libraries
 from mindbatch.backends.failure import BackendError
-from mindbatch.children import Child, end_session
 from mindbatch.config.environment import cache_folder
-from mindbatch.leftovers import TemporaryFolder
-from mindbatch.screen_text import TerminalText
+from mindbatch.io.children import Child, end_session
+from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.screen_text import TerminalText
 
 _LOG_NAME = "mindspore.log"
 # A user's cluster or device: nothing of it may reach the pretended one.

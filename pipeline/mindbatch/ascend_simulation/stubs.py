@@ -13,8 +13,8 @@ from pathlib import Path
 from mindbatch.ascend_simulation.plugin import AscendPlugin
 from mindbatch.ascend_simulation.symbols import needed_tool, run_tool, wanted_functions
 from mindbatch.backends.failure import BackendError
-from mindbatch.leftovers import TemporaryFolder
-from mindbatch.storage import Storage, reason_of
+from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import Storage, reason_of
 
 FOLDER = "ascend_simulation"
 LIBRARIES = Path("cann/lib")  # the plugin asks for a folder of this name

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from mindbatch.ascend_simulation.saved_graphs import first_line
 from mindbatch.backends.failure import BackendError
-from mindbatch.child_main import die_with, limit
+from mindbatch.io.child_main import die_with, limit
 
 _REPORT, _DONE, _FAILED = "report", "done", "failed"
 _LONGEST_LINE = 2000

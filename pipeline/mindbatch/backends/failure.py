@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 
 class BackendError(MindBatchError):

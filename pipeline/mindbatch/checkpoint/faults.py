@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from mindbatch import fault_lines
-from mindbatch.errors import CheckpointError
+from mindbatch.io import fault_lines
+from mindbatch.io.errors import CheckpointError
 
 MAX_LINES = 10
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import foreign_format
-from mindbatch.regular_file import read_regular
-from mindbatch.strict_json import JsonFault, StrictReader, parts_fault
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.strict_json import JsonFault, StrictReader, parts_fault
 
 _READER = StrictReader(shown=shown)
 _KINDS = {bool: "boolean", list: "array", str: "string", int: "number", float: "number"}

@@ -30,7 +30,7 @@ from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.transform import Transform
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 
 def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:

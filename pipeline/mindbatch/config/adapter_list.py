@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import shown
-from mindbatch.regular_file import read_regular
-from mindbatch.strict_json import JsonFault, StrictReader
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.strict_json import JsonFault, StrictReader
 
 LIST_NAME = "lora_adapter.json"
 _MAX_BYTES = 1 << 20

@@ -23,7 +23,7 @@ from mindbatch.config.predict_yaml.key import PREDICT_YAML, take_out
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
 from mindbatch.config.settings import Assignment, Choice, Listed, Listing, Setting, SettingReader
 from mindbatch.config.yaml_file import read_mapping
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 _DEFAULTS: dict[type[TaskConfig], bytes] = {}
 

@@ -17,9 +17,9 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
 from mindbatch.config.settings import Assignment, Listing
-from mindbatch.errors import ConfigError
-from mindbatch.hidden_values import hide
-from mindbatch.storage import Storage, write_whole
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.hidden_values import hide
+from mindbatch.io.storage import Storage, write_whole
 
 if TYPE_CHECKING:
     from mindbatch.config.model_task import ModelTaskConfig

@@ -9,8 +9,8 @@ import sys
 import warnings
 from pathlib import Path
 
-from mindbatch.leftovers import TemporaryFolder
-from mindbatch.screen_text import shown_traceback
+from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.screen_text import shown_traceback
 
 _FOREIGN = ("mindspore", "mindformers", "transformers")
 

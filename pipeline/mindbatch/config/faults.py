@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
-from mindbatch import fault_lines
-from mindbatch.errors import ConfigError
+from mindbatch.io import fault_lines
+from mindbatch.io.errors import ConfigError
 
 shown = partial(fault_lines.shown, notation=fault_lines.as_typed)
 """A value for a fault line, as typed on a command line."""

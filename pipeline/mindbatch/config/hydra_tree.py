@@ -19,8 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from mindbatch.config.options import GLOBAL_PACKAGE, OptionFiles
 from mindbatch.config.settings import FIXED_SETTINGS
 from mindbatch.config.yaml_file import read_mapping
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import did_you_mean
 
 HYDRA_VERSION_BASE = "1.3"
 

@@ -9,7 +9,7 @@ from mindbatch.config.adapter_list import read_adapter_list
 from mindbatch.config.faults import shown
 from mindbatch.config.path_faults import adapter_fault, checkpoint_fault, settled
 from mindbatch.config.schema import option
-from mindbatch.fault_lines import did_you_mean, unknown_adapter
+from mindbatch.io.fault_lines import did_you_mean, unknown_adapter
 
 LARGEST_SCALING = 1e9
 LONGEST_NAME = 100

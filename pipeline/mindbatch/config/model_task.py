@@ -24,7 +24,7 @@ from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.value_kinds import RANDOM, drawn_seed
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.memory import (
     DTYPES,
     FLOAT32,

@@ -6,7 +6,7 @@ from pathlib import Path
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.paths import near_sibling
 from mindbatch.config.settings import Choice
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.io.fault_lines import did_you_mean
 
 GLOBAL_PACKAGE = "_global_"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mindbatch.fault_lines import under_own_names
+from mindbatch.io.fault_lines import under_own_names
 
 _DECODING = "decoding."
 _PATH = "model.checkpoint_name_or_path"

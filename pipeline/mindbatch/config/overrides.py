@@ -16,8 +16,8 @@ from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.repeated_names import repeated_name
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
-from mindbatch.override_text import literal
-from mindbatch.strict_json import JsonFault, StrictReader, first_unicode_fault
+from mindbatch.io.override_text import literal
+from mindbatch.io.strict_json import JsonFault, StrictReader, first_unicode_fault
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"
 OUTPUT_FOLDER = "output.dir"

@@ -10,9 +10,9 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import cached_model, how_to_get, near_shipped, near_sibling, resolve_path
-from mindbatch.foreign_formats import foreign_file, foreign_folder, ranks_without_config
-from mindbatch.leftovers import remove_abandoned
-from mindbatch.regular_file import check_own
+from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
+from mindbatch.io.leftovers import remove_abandoned
+from mindbatch.io.regular_file import check_own
 
 LONGEST_SHOWN = 200
 """Characters of a path: its end tells more than its beginning."""
@@ -148,7 +148,7 @@ def output_file_fault(path: Path) -> str | None:
     try:
         check_own(path)
     except OSError as error:
-        from mindbatch.storage import reason_of  # only a mistake pays for the import
+        from mindbatch.io.storage import reason_of  # only a mistake pays for the import
 
         return f"is not replaced ({reason_of(error)}); leave the key out, and lead standard output there"
     if not path.parent.is_dir():

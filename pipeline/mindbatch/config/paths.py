@@ -5,8 +5,8 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from mindbatch.fault_lines import did_you_mean
-from mindbatch.regular_file import first_bytes
+from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.io.regular_file import first_bytes
 
 SHIPPED = "shipped:"
 """Prefix of a path below the data that travels with MindBatch, wherever that is installed."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from mindbatch.config.other_names import own_key
-from mindbatch.fault_lines import did_you_mean, nearest
+from mindbatch.io.fault_lines import did_you_mean, nearest
 
 LARGEST_COUNT = 2**31 - 1
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

@@ -10,10 +10,10 @@ from mindbatch.config.other_names import INSTEAD
 from mindbatch.config.path_faults import input_file_fault, settled
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import nearest
-from mindbatch.override_text import literal
-from mindbatch.regular_file import open_regular
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import nearest
+from mindbatch.io.override_text import literal
+from mindbatch.io.regular_file import open_regular
 
 JSON_SCHEMA = "decoding.json_schema"
 FIXED_SETTINGS = "Hydra's own settings are fixed here"

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from mindbatch.config.paths import near_sibling
-from mindbatch.errors import ConfigError
-from mindbatch.regular_file import first_bytes
-from mindbatch.storage import reason_of
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.storage import reason_of
 
 LARGEST_FILE = 1 << 20
 """Bytes. Configurations are a page long; a larger file is a mistake or an attack."""

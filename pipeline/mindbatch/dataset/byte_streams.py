@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from mindbatch.dataset.data_files import DataFile
-from mindbatch.errors import MindBatchError
-from mindbatch.regular_file import open_regular
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.regular_file import open_regular
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -13,8 +13,9 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
 from mindbatch.dataset.records import Record, RowDraft, is_request
 from mindbatch.dataset.template import DataTemplate
-from mindbatch.errors import PromptError
-from mindbatch.fault_lines import shown, unknown_adapter
+from mindbatch.io.errors import PromptError
+from mindbatch.io.fault_lines import shown, unknown_adapter
+from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import (
     TEMPLATE_KWARGS,
@@ -24,7 +25,6 @@ from mindbatch.prompts.prompts import (
     is_conversation,
     usual_name,
 )
-from mindbatch.strict_json import unicode_fault
 
 PROMPT, MESSAGES = "prompt", "messages"
 LONGEST_KEY = 10_000

@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 from mindbatch.dataset.records import Record
-from mindbatch.errors import PromptError
-from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.io.errors import PromptError
+from mindbatch.io.fault_lines import did_you_mean, shown
 
 _MOST_NAMED = 12
 _MOST_KEPT = 1000

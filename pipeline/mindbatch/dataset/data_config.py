@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.calendar_day import DAY_RULE, is_day
 from mindbatch.config.faults import shown
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.path_faults import input_file_fault, rows_fault, settled, settled_tools
 from mindbatch.config.paths import STANDARD_INPUT
 from mindbatch.config.schema import option
+from mindbatch.io.calendar_day import DAY_RULE, is_day
 
 SOURCES = ("prompt_column", "messages_column", "template", "template_file")
 COLUMNS = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from mindbatch.config.paths import near_sibling, resolve_path
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import shown
 
 Format = Literal["jsonl", "json", "csv", "tsv", "text", "parquet"]
 Compression = Literal["gzip", "zstd"]

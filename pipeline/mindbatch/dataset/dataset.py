@@ -14,7 +14,7 @@ from mindbatch.dataset.json_array import array_fault, array_rows
 from mindbatch.dataset.line_rows import json_line_rows, text_rows
 from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
 from mindbatch.dataset.records import MOST_COLUMNS, Record, columns_fault, is_request
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES
 
 OPENAI = "openai"

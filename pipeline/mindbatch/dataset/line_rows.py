@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from mindbatch.dataset.byte_streams import opened
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.records import Record
+from mindbatch.io.strict_json import JsonFault
 from mindbatch.prompts.json_rows import parse_row
 from mindbatch.prompts.prompt_lines import text_lines
-from mindbatch.strict_json import JsonFault
 
 TEXT_COLUMN = "prompt"
 

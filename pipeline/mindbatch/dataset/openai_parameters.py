@@ -11,7 +11,7 @@ from typing import Any
 from mindbatch.dataset.records import RowDraft
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.params import PARAMETERS as DECODING
-from mindbatch.fault_lines import shown
+from mindbatch.io.fault_lines import shown
 
 _SAME_MEANING = {field: name for name, declared in DECODING.items() for field in declared.openai}
 """Fields that are decoding parameters, many under another name."""

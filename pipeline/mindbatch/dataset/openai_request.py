@@ -13,11 +13,11 @@ from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_o
 from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
 from mindbatch.dataset.records import REQUEST, Record, RowDraft
-from mindbatch.errors import PromptError
-from mindbatch.fault_lines import did_you_mean, shown, unknown_adapter
+from mindbatch.io.errors import PromptError
+from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
+from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
-from mindbatch.strict_json import unicode_fault
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 _PROMPTS = {CHAT: "messages", COMPLETION: "prompt"}

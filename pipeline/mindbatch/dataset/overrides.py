@@ -11,8 +11,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.decoding.value_kinds import RANDOM
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import did_you_mean, shown
 
 PARAMETERS = tuple(name for name, declared in DECODING.items() if declared.in_config)
 """Those that data can hold: no function."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from mindbatch import amounts
 from mindbatch.dataset.arrow_sizes import cell_sizes, portions
 from mindbatch.dataset.arrow_values import BINARY, column_values, holds_binary, split
 from mindbatch.dataset.byte_streams import DamagedData
@@ -19,10 +18,11 @@ from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.parquet_footer import RowGroup, read_footer
 from mindbatch.dataset.parquet_pages import page_bytes
 from mindbatch.dataset.records import Record, columns_fault
-from mindbatch.errors import MindBatchError
+from mindbatch.io import amounts
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.screen_text import printable
 from mindbatch.prompts.json_rows import MAX_DEPTH
 from mindbatch.prompts.prompt_lines import too_long_fault
-from mindbatch.screen_text import printable
 
 if TYPE_CHECKING:
     import pyarrow

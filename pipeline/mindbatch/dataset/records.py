@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mindbatch.fault_lines import shown
+from mindbatch.io.fault_lines import shown
 
 MOST_COLUMNS = 10_000
 _MOST_NAMED = 5

@@ -18,7 +18,7 @@ from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
-from mindbatch.fault_lines import shown
+from mindbatch.io.fault_lines import shown
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.prompts import Prompt

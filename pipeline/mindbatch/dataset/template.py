@@ -11,10 +11,10 @@ from typing import Any
 from mindbatch.dataset.columns import ColumnError, missing_column
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.errors import ConfigError, PromptError
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat_process import ChatLimits, ChatProcess, TemplateLimit
-from mindbatch.regular_file import first_bytes
-from mindbatch.strict_json import unicode_fault
 
 ALL_COLUMNS = "row"
 """The name under which a template finds all columns, for those whose names are no names in jinja2."""

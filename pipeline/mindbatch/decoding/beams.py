@@ -16,7 +16,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError
 from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 
 class Candidate(NamedTuple):

@@ -13,7 +13,7 @@ from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.softmax import softmax
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 _DRAFT_STREAM = 2
 """Stream of the random numbers that guess tokens: they must not be those that verify them."""

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from mindbatch import fault_lines
 from mindbatch.decoding.json_text import canonical_schema
 from mindbatch.decoding.python_regex import translated
+from mindbatch.io import fault_lines
 
 _OPTIONS = '%llguidance {"no_forcing": true}\nstart: '
 """Every way of writing the text in tokens stays allowed, not the tokeniser's own alone."""

@@ -10,9 +10,9 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from mindbatch.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 from mindbatch.decoding import grammar_worker
 from mindbatch.decoding.grammar import Grammar, grammar_of, plain_reason
+from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 
 DEFAULT_LIMITS = Limits(seconds=2.0, memory_bytes=320 << 20)
 """Grammars of use take milliseconds and a few MiB. A sound one is compiled again beside the model, where

@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from mindbatch.child_main import serve
+from mindbatch.io.child_main import serve
 
 _END = 256
 

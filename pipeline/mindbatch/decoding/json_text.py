@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.strict_json import MAX_DIGITS, StrictReader, Words
+from mindbatch.io.strict_json import MAX_DIGITS, StrictReader, Words
 
 MOST_CHARACTERS = 1 << 16
 """Most characters of a schema's text."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.decoding.parameter import parameters_of
-from mindbatch.errors import ConfigError
-from mindbatch.regular_file import read_regular
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.regular_file import read_regular
 
 FILE_NAME = "generation_config.json"
 _MAX_BYTES = 1 << 20

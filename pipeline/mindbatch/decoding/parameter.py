@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
-from mindbatch import fault_lines
 from mindbatch.decoding.grammar import MOST_SHOWN
 from mindbatch.decoding.value_kinds import Kind
-from mindbatch.errors import ConfigError
+from mindbatch.io import fault_lines
+from mindbatch.io.errors import ConfigError
 
 T = TypeVar("T")
 

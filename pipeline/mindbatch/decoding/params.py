@@ -21,7 +21,7 @@ from mindbatch.decoding.combinations import (
 )
 from mindbatch.decoding.model_defaults import model_defaults
 from mindbatch.decoding.parameter import Asks, other_names, parameter, parameters_of, shown, with_other_names
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 AllowedTokens = Callable[[str, Sequence[int]], Iterable[int]]
 DEFAULT_NEW_TOKENS = 128

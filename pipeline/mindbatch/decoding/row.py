@@ -15,8 +15,8 @@ from mindbatch.decoding.choice import Choice, Constraint, Draft
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.selection import largest
 from mindbatch.decoding.softmax import Summary, likeliest_and_normalisers
-from mindbatch.errors import PromptError
-from mindbatch.screen_text import printable
+from mindbatch.io.errors import PromptError
+from mindbatch.io.screen_text import printable
 
 NEVER = np.float32(-np.inf)
 NOT_FINITE = "are NaN or infinite; the model's weights or its number format do not fit"

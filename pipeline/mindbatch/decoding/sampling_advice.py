@@ -7,7 +7,7 @@ from typing import Any
 
 from mindbatch.decoding.model_defaults import FILE_NAME, model_defaults
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 
 def sampling_advice(folder: Path, given: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from mindbatch.decoding.choice import Choice, FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.softmax import Summary
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 
 @dataclass(slots=True, frozen=True)

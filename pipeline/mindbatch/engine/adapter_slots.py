@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mindbatch.fault_lines import unknown_adapter
+from mindbatch.io.fault_lines import unknown_adapter
 
 PATIENCE = 64
 """Requests that may pass one whose adapter has no slot."""

@@ -12,7 +12,7 @@ from mindbatch.engine.prefix_cache import PrefixCache
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step, TokenBudget
-from mindbatch.errors import CacheBudgetError
+from mindbatch.io.errors import CacheBudgetError
 
 LOOK_AHEAD = 256
 """Waiting requests among which one is sought that has a slot for its adapter."""

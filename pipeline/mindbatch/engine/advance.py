@@ -17,7 +17,7 @@ from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.step import Step
-from mindbatch.errors import MindBatchError, PromptError
+from mindbatch.io.errors import MindBatchError, PromptError
 
 
 @dataclass(slots=True)

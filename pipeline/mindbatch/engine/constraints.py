@@ -11,7 +11,7 @@ from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstr
 from mindbatch.decoding.grammar_process import tried
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.vocabulary import Vocabulary
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.prompts.detokenizer import last_text_token
 from mindbatch.prompts.tokenizer import Tokenizer
 

@@ -26,7 +26,7 @@ from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, Sequ
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.engine.step import Step
-from mindbatch.errors import MindBatchError, PromptError
+from mindbatch.io.errors import MindBatchError, PromptError
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.kernels.step import IntArray
 from mindbatch.models.architecture import TwoPositions
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import FinishReason
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mindbatch.decoding.strategy import Strategy
 from mindbatch.engine.adapter_slots import LiveAdapter
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import CompletionOutput, Request
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 
 class Detokenizer(Protocol):

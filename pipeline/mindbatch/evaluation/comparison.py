@@ -17,7 +17,7 @@ from mindbatch.evaluation.measured import STATISTICS, Extent, Metrics, PromptPar
 from mindbatch.evaluation.measures import MEASURES
 from mindbatch.evaluation.metrics import mean, perplexity, repetition, self_bleu
 from mindbatch.evaluation.noise import Interval, fastest, resampled
-from mindbatch.hidden_values import concealed
+from mindbatch.io.hidden_values import concealed
 
 FORMAT = 2
 """Version of the JSON; it changes when a field is renamed, removed or means something else."""

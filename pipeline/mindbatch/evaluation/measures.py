@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from mindbatch.amounts import decimal
 from mindbatch.evaluation.measured import Metrics
+from mindbatch.io.amounts import decimal
 
 MISSING = "-"
 

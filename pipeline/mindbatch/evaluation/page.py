@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from mindbatch.amounts import decimal
 from mindbatch.evaluation.charts import Ranked, ranking, scatter
 from mindbatch.evaluation.comparison import Comparison, MeasuredOutput, PromptReport, StrategyReport
 from mindbatch.evaluation.findings import BEST, HOW_MARKED, LEVEL, alike, headlines, marks_of, untold
@@ -17,6 +16,7 @@ from mindbatch.evaluation.measures import MEASURES, PLOTTED, Measure
 from mindbatch.evaluation.metrics import LARGEST_SET
 from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
 from mindbatch.evaluation.word_changes import Stretch, stretches
+from mindbatch.io.amounts import decimal
 
 SELF_BLEU_OF = {
     "samples": "the samples of each prompt",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology

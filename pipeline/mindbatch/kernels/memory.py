@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 HEAD_ALIGNMENT = 16  # numbers: a cached value head is padded to whole vectors of the widest instruction set
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI  # joins the world of mpirun
 
-from mindbatch.child_main import outlive_parent
-from mindbatch.errors import MindBatchError
+from mindbatch.io.child_main import outlive_parent
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.screen_text import say
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.screen_text import say
 
 _Shapes = ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))
 _Function = ctypes.CFUNCTYPE(

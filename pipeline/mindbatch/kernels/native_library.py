@@ -10,7 +10,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:  # commands that only ask for it load no NumPy
     import numpy as np

@@ -14,11 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.screen_text import say
+from mindbatch.io.storage import reason_of, write_whole
 from mindbatch.launch.process_plan import Address
-from mindbatch.regular_file import read_regular
-from mindbatch.screen_text import say
-from mindbatch.storage import reason_of, write_whole
 
 SECONDS = 600.0
 """For the copies to come to the calls that load their model."""

@@ -8,7 +8,7 @@ import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 _LISTEN = "0A"  # of proc(5), net/tcp
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mindbatch.children import Finished, run
+from mindbatch.io.children import Finished, run
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.storage import reason_of
 from mindbatch.launch.table_json import address_fault, as_given, shown
-from mindbatch.regular_file import first_bytes
-from mindbatch.storage import reason_of
 
 HCCN_TOOL = "hccn_tool"
 HCCN_CONF = "/etc/hccn.conf"

@@ -6,8 +6,8 @@ import re
 import secrets
 from collections.abc import Mapping
 
-from mindbatch.errors import ConfigError
-from mindbatch.hidden_values import hide
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.hidden_values import hide
 from mindbatch.launch.rank_environment import KEY_BYTES
 
 VARIABLE = "MINDBATCH_JOB_KEY"

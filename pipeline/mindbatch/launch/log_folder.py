@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import Storage, reason_of, write_whole
 from mindbatch.launch.rank_table import RankTable
-from mindbatch.leftovers import TemporaryFolder
-from mindbatch.storage import Storage, reason_of, write_whole
 
 
 def made_folder(given: Path, key: str = "launch.log_dir=") -> Path:

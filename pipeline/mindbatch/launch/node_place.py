@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mindbatch.config.launch_schema import LaunchConfig, given_as
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.launch.process_plan import Address, Layout
 from mindbatch.launch.rank_table import RankTable
 from mindbatch.launch.started_as import StartedAs, port_of

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 
-from mindbatch.fault_lines import shown
+from mindbatch.io.fault_lines import shown
 from mindbatch.launch.rank_table import RankTable, Server
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mindbatch.config.launch_schema import LaunchConfig, given_as
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.launch.copy_meeting import CopyMeeting
 from mindbatch.launch.free_ports import port_fault
 from mindbatch.launch.job_key import job_key

@@ -8,8 +8,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from mindbatch.regular_file import check_own, open_own
-from mindbatch.screen_text import say
+from mindbatch.io.regular_file import check_own, open_own
+from mindbatch.io.screen_text import say
 
 MOST_BYTES = 8 << 20
 """Most bytes of the log file, and of the one before it: a full one is renamed to NAME.1 and begun anew."""

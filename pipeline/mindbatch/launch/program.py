@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from mindbatch import children
+from mindbatch.io import children
 
 
 def program_command(program: Sequence[str], folder: Path | None = None) -> list[str]:

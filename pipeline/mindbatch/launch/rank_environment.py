@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 KEY_BYTES = 32
 _FRONT, _KEY, _RANK, _ATTEMPT = "MINDBATCH_FRONT", "MINDBATCH_JOB_KEY", "MINDBATCH_RANK", "MINDBATCH_ATTEMPT"

@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.child_main import outlive_parent
+from mindbatch.io.child_main import outlive_parent
+from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.launch.supervisor import EndedProcess
-from mindbatch.leftovers import TemporaryFolder
 
 if TYPE_CHECKING:
     from mindbatch.launch.ray_place import ReplicaPlace, Room

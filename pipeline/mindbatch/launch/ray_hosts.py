@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from mindbatch.children import command
+from mindbatch.io.children import command
+from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
-from mindbatch.leftovers import TemporaryFolder
 
 _TICK_SECONDS = 0.1
 

@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindbatch.children import Child
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.children import Child
+from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.regular_file import open_own, open_regular
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.ray_driver import drive
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.parallel.topology import Topology
-from mindbatch.regular_file import open_own, open_regular
 
 _SECONDS_TO_CONNECT = 120.0
 _SECONDS_TO_ANSWER = 5.0

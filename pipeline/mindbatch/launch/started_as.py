@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mindbatch.errors import ConfigError, MindBatchError
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.fault_lines import shown
 
 LARGEST_SIZE = 1 << 20
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mindbatch.children import spawn
-from mindbatch.errors import MindBatchError
-from mindbatch.interrupts import PUT_OFF, interruptible
+from mindbatch.io.children import spawn
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.interrupts import PUT_OFF, interruptible
 from mindbatch.launch.process_log import ProcessLog
 
 SECONDS_TO_END = 2.0

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.storage import StorageError, write_whole
 from mindbatch.launch.rank_table import RankTable, Server
 from mindbatch.launch.table_json import at, read_json, same_addresses, shown
 from mindbatch.launch.table_reader import STRICT, Leave, RankTableError, examine, read_rank_table, verify
-from mindbatch.regular_file import first_bytes
-from mindbatch.storage import StorageError, write_whole
 
 ABSENT = object()
 MOST_LINES = 100

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindbatch import fault_lines
-from mindbatch.regular_file import first_bytes
-from mindbatch.storage import reason_of
-from mindbatch.strict_json import JsonFault, StrictReader, Words
+from mindbatch.io import fault_lines
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.storage import reason_of
+from mindbatch.io.strict_json import JsonFault, StrictReader, Words
 
 LARGEST_FILE = 8 << 20
 """Bytes of a table of about 50,000 devices."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.modelarts_table import placed, table_of_groups
 from mindbatch.launch.rank_table import (
     DEVICE_KEYS,

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mindbatch.closing import Closing
-from mindbatch.errors import ConfigError
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import Storage, StorageError, reason_of
 from mindbatch.ledger.entries import Entry, decode, encode, is_sound
 from mindbatch.ledger.part import (
     ComputedWith,
@@ -22,7 +23,6 @@ from mindbatch.ledger.part import (
 from mindbatch.ledger.part_writer import PartWriter
 from mindbatch.ledger.places import PartFiles, Place, Recovered
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.storage import Storage, StorageError, reason_of
 
 MAX_PART_BYTES = 64 * 2**20
 MAX_WAITING_ROWS = 64

@@ -11,10 +11,10 @@ from types import TracebackType
 
 import orjson
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.regular_file import first_bytes, open_regular
+from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.regular_file import first_bytes, open_regular
-from mindbatch.storage import Storage, StorageError
 
 _MAX_HOLDER_BYTES = 4096
 _HELD = {errno.EAGAIN, errno.EACCES}

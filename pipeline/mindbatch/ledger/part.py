@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mindbatch.io.regular_file import open_regular
+from mindbatch.io.storage import Storage, write_whole
 from mindbatch.ledger.entries import Entry, decode, is_sound, seal, unseal
-from mindbatch.regular_file import open_regular
-from mindbatch.storage import Storage, write_whole
 
 FORMAT = 1
 MAX_WRITERS = 1000

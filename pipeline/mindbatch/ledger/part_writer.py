@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.storage import Storage
+from mindbatch.io.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindbatch.io.regular_file import open_regular
+from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Kind
 from mindbatch.ledger.part import PartName
-from mindbatch.regular_file import open_regular
-from mindbatch.storage import StorageError
 
 MAX_OPEN_PARTS = 16
 

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.regular_file import check_own
+from mindbatch.io.storage import Storage, StorageError, reason_of, remove_leftovers
 from mindbatch.ledger.part import PartName, list_parts, part_name
-from mindbatch.regular_file import check_own
-from mindbatch.storage import Storage, StorageError, reason_of, remove_leftovers
 
 RESULT_NAMES = {
     "jsonl": "results.jsonl",

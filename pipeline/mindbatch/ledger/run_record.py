@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 import xxhash
 
-from mindbatch.calendar_day import day_of, is_day
-from mindbatch.errors import ConfigError
+from mindbatch.io.calendar_day import day_of, is_day
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.storage import Storage, StorageError, write_whole
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.regular_file import read_regular
-from mindbatch.storage import Storage, StorageError, write_whole
 
 VERSION = 1
 MAX_BYTES = 64 << 20

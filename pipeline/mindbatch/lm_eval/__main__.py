@@ -5,10 +5,10 @@ import sys
 if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
     del sys.path[0]  # the current folder, as in mindbatch/__main__.py
 
-from mindbatch.errors import EXIT_USAGE, MindBatchError
+from mindbatch.io.errors import EXIT_USAGE, MindBatchError
+from mindbatch.io.screen_text import say
+from mindbatch.io.standard_streams import run_tool
 from mindbatch.lm_eval import MISSING, MODEL
-from mindbatch.screen_text import say
-from mindbatch.standard_streams import run_tool
 
 
 def main() -> int:

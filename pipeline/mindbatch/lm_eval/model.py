@@ -15,11 +15,11 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from mindbatch.calendar_day import DAY_RULE, is_day, today
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.engine.request import RequestOutput
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.calendar_day import DAY_RULE, is_day, today
+from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt
 

@@ -12,8 +12,8 @@ from typing import Any
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.lm_eval.model import MindBatchLM
 
 BOOTSTRAP = 1000

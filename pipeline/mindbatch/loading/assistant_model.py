@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.loading.providers import OpenedFolder, open_assistant
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from mindbatch.prompts.tokenizer import Tokenizer

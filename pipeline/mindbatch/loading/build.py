@@ -15,7 +15,8 @@ from mindbatch.engine.engine import Engine, StepEngine
 from mindbatch.engine.runner import DryRunner, Runner, StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
-from mindbatch.interrupts import interruptible
+from mindbatch.io.interrupts import interruptible
+from mindbatch.io.screen_text import say
 from mindbatch.kernels.choice import kernels_in_use
 from mindbatch.loading.assistant_model import assistant_settings
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
@@ -26,7 +27,6 @@ from mindbatch.models.merged_adapter import merged_weights
 from mindbatch.parallel.topology import RankPlace
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.screen_text import say
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
     from mindbatch.engine.model_runner import ModelRunner

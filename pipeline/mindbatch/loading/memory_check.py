@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mindbatch.amounts import size
 from mindbatch.config.memory import MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.amounts import size
+from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.kernels.memory import (
     BFLOAT16,
     FLOAT32,

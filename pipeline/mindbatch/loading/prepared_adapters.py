@@ -11,7 +11,7 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.providers import OpenedFolder, Provider
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.merged_adapter import MergedAdapter

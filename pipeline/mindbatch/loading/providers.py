@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.config.model_schema import ModelConfig, ignored_keys
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.config_reader import IgnoredKeys

@@ -11,8 +11,8 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.memory import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.fault_lines import shown
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.loading.assistant_model import find_assistant
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters

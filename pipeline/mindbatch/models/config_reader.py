@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, first_lines, shown
-from mindbatch.errors import CheckpointError
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.models.config_forms import NO_NAMES, older_form
 from mindbatch.models.irrelevant_keys import without_irrelevant
 

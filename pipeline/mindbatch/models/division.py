@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mindbatch.checkpoint.placement.placements import check_sizes
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.described_config import architecture_if_sound

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.lora.low_rank import LowRank, row_factors
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.adapters import Floats
 from mindbatch.parallel.topology import WHOLE
 

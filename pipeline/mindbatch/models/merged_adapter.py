@@ -17,7 +17,7 @@ from mindbatch.checkpoint.lora.merged_weights import MergedWeights
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed
 from mindbatch.checkpoint.placement.regions import Shape, full_region, oriented
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.dora import refuse_cut_rows

@@ -14,8 +14,8 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, is_cut
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.foreign_formats import reshard_command
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.models.adapter_weights import (
     TIED_HEAD,
     FittedAdapters,

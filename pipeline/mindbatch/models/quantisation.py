@@ -14,7 +14,7 @@ from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.gptq import Gptq
 from mindbatch.checkpoint.quantised.layout import Layout
 from mindbatch.checkpoint.quantised.mxfp4 import Mxfp4, Mxfp4Folder
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.foreign_models import QUANTIZATION
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.fault_lines import nearest
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import EXPERTS, QUANTIZATION, foreign_model, kind_of

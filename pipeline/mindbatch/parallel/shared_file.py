@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.parallel.authentication import AuthenticatingListener, is_authenticated, set_timeout
 from mindbatch.parallel.topology import TensorSlice
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 _KEY = "precompiled_charsmap"
 _SIZE_BYTES = 4

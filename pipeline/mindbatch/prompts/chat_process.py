@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mindbatch.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
+from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.prompts import chat_worker
 
 _BYTES_PER_CHARACTER = 12  # the longest JSON escape of one character: two \uXXXX

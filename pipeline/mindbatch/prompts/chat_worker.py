@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.child_main import serve
+from mindbatch.io.child_main import serve
 
 if TYPE_CHECKING:
     import jinja2

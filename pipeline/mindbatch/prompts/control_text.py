@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Encoding
 
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 _PRIVATE_USE = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.glm_chats import CHATGLM2
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import sentencepiece_backend

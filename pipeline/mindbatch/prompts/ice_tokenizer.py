@@ -17,8 +17,8 @@ from tokenizers.models import Unigram
 from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import has_file
-from mindbatch.errors import CheckpointError, is_panic
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import CheckpointError, is_panic
+from mindbatch.io.fault_lines import shown
 from mindbatch.prompts.glm_chats import CHATGLM_6B
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import (

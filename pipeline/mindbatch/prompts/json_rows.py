@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from mindbatch.fault_lines import shown
+from mindbatch.io.fault_lines import shown
+from mindbatch.io.strict_json import JsonFault, StrictReader, Words, first_unicode_fault, unicode_fault
 from mindbatch.prompts.prompt_lines import EMPTY_LINE
-from mindbatch.strict_json import JsonFault, StrictReader, Words, first_unicode_fault, unicode_fault
 
 MAX_DEPTH = 100
 """Objects and arrays within each other; far above any real row, far below what later steps can take."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.token_bytes import decoder_parts
 from mindbatch.prompts.tokenizer_folder import SETTINGS
 

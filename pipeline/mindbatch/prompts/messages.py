@@ -5,9 +5,9 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
-from mindbatch.errors import PromptError
-from mindbatch.fault_lines import did_you_mean, shown
-from mindbatch.strict_json import unicode_fault
+from mindbatch.io.errors import PromptError
+from mindbatch.io.fault_lines import did_you_mean, shown
+from mindbatch.io.strict_json import unicode_fault
 
 Message = dict[str, Any]
 

@@ -18,8 +18,8 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.processors import TemplateProcessing
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
-from mindbatch.chinese_words import words_of
-from mindbatch.errors import CheckpointError, is_panic
+from mindbatch.io.errors import CheckpointError, is_panic
+from mindbatch.prompts.chinese_words import words_of
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import (
     BYTE_PAIRS,

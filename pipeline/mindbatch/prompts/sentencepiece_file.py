@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.charsmap import refuse_false_charsmap
 
 SPACE = "▁"

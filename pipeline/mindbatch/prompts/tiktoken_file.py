@@ -9,7 +9,7 @@ from tokenizers import Regex, decoders, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.sentencepiece_file import merges_of
 from mindbatch.prompts.token_bytes import byte_level_alphabet
 

@@ -14,8 +14,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
-from mindbatch.amounts import counted
-from mindbatch.errors import PromptError, is_panic
+from mindbatch.io.amounts import counted
+from mindbatch.io.errors import PromptError, is_panic
+from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.continued import Encoded
@@ -26,7 +27,6 @@ from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import one_line
-from mindbatch.strict_json import unicode_fault
 
 PLAIN, PARSE = "plain", "parse"
 """Meanings of the text of a control token in a prompt: text, or that token."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.glm_tokenizer import load_glm
 from mindbatch.prompts.ice_tokenizer import load_ice
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept

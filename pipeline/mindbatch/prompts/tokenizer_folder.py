@@ -15,11 +15,11 @@ from typing import Any
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
 from mindbatch.checkpoint.json_object import read_bounded
-from mindbatch.errors import CheckpointError
-from mindbatch.leftovers import TemporaryFolder
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.strict_json import parts_fault
 from mindbatch.prompts.charsmap import refuse_false_charsmaps
 from mindbatch.prompts.prompt_lines import utf8_fault
-from mindbatch.strict_json import parts_fault
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER = "tokenizer.json"

@@ -13,8 +13,8 @@ from mindbatch.dataset.columns import missing_column
 from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import ConfigError
-from mindbatch.hidden_values import without_hidden
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.hidden_values import without_hidden
 from mindbatch.ray.settings import ERROR
 from mindbatch.run.outputs.parquet import result_cells, schema
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, json_text

@@ -11,7 +11,7 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.llm import LLM
 from mindbatch.ray.job_date import job_date
 from mindbatch.ray.settings import settings_of

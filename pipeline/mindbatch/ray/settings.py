@@ -11,8 +11,8 @@ from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelC
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
 from mindbatch.decoding.value_kinds import RANDOM
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 

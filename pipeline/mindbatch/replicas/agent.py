@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mindbatch.errors import EXIT_DONE, MindBatchError
+from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import RANK, Address, ProcessSpec

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
+from mindbatch.io.screen_text import say
 from mindbatch.launch.job_key import job_key
 from mindbatch.launch.local_processes import LocalProcesses
 from mindbatch.launch.started_as import started_as
 from mindbatch.replicas.agent import patient_connection, serve
-from mindbatch.screen_text import say
 
 
 def main(text: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mindbatch.errors import EXIT_FAILED
+from mindbatch.io.errors import EXIT_FAILED
+from mindbatch.io.screen_text import say
 from mindbatch.replicas.connection import Array, Message, MessageConnection, MessageError
 from mindbatch.replicas.messages import BEAT, HELLO, NOTICE
-from mindbatch.screen_text import say
 
 BEAT_SECONDS = 1.0
 LOADING, WAITING, COMPILING, STEPPING, IDLE = "loading", "waiting", "compiling", "step", "idle"

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import Array, MessageConnection, MessageError
 from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, step_parts

@@ -16,7 +16,8 @@ from mindbatch.config.memory import MachineMemory
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.processors import thread_notes, usable_cores
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
@@ -38,7 +39,6 @@ from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
 from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
-from mindbatch.screen_text import say
 
 _SECONDS_TO_LEAVE = 5.0
 """For the ranks of a copy to end when it has left."""

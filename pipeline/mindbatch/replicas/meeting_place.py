@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.preflight import JobSetup
 

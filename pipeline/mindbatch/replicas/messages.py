@@ -13,7 +13,7 @@ from mindbatch.decoding.params import PARAMETERS
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.replicas.connection import Array
 
 HELLO, JOB, MODEL, NOTICE, READY = "hello", "job", "model", "notice", "ready"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from mindbatch.errors import EXIT_DONE
+from mindbatch.io.errors import EXIT_DONE
 from mindbatch.launch.preflight import JobSetup
 from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.connection import Message, MessageConnection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mindbatch.children import command
+from mindbatch.io.children import command
 from mindbatch.launch.process_plan import RANK, SCHEDULER
 from mindbatch.parallel import scheduler_process
 from mindbatch.replicas import rank_main

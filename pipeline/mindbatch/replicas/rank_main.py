@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mindbatch.config.memory import lines, memory_here
-from mindbatch.errors import EXIT_FAILED, MindBatchError
+from mindbatch.io.errors import EXIT_FAILED, MindBatchError
+from mindbatch.io.screen_text import say
 from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import connect
@@ -18,7 +19,6 @@ from mindbatch.replicas.front_link import IDLE, STEPPING, WAITING, FrontLink
 from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields
 from mindbatch.replicas.peers import accept_followers, connect_to_leader, own_address
 from mindbatch.replicas.versions import versions
-from mindbatch.screen_text import say
 
 if TYPE_CHECKING:  # most is imported when the front has answered
     from mindbatch.replicas.loaded_rank import LoadedRank

@@ -9,7 +9,8 @@ from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
-from mindbatch.errors import CheckpointError, ConfigError, MindBatchError, PromptError, RankError
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError, RankError
+from mindbatch.io.screen_text import say
 from mindbatch.launch.ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
@@ -36,7 +37,6 @@ from mindbatch.replicas.messages import (
 from mindbatch.replicas.rank_links import Arrival, RankLinks
 from mindbatch.replicas.replica import Replica
 from mindbatch.replicas.supervision import Failure, Supervision
-from mindbatch.screen_text import say
 
 WAIT_SECONDS = 0.1
 """The longest wait for a message: signals are put off meanwhile, and others may want the engine."""

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.replicas.connection import Message, MessageError
 from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
 from mindbatch.replicas.messages import ABORT, ADD, STEP, requests_of, result_fields, statistics_fields

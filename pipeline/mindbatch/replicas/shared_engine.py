@@ -18,7 +18,7 @@ from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.copy_meeting import SAME_CALLS
 from mindbatch.replicas.asked import Asked
 from mindbatch.replicas.connection import Message

@@ -10,9 +10,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch.child_main import WHOEVER
-from mindbatch.children import command
-from mindbatch.errors import MindBatchError
+from mindbatch.io.child_main import WHOEVER
+from mindbatch.io.children import command
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.screen_text import say
 from mindbatch.launch.copy_meeting import SAME_CALLS, Front
 from mindbatch.launch.host_only import keep_on_this_host
 from mindbatch.launch.job_key import VARIABLE
@@ -28,7 +29,6 @@ from mindbatch.launch.supervisor import Supervisor
 from mindbatch.replicas import agent_main
 from mindbatch.replicas.process_commands import process_commands
 from mindbatch.replicas.remote_nodes import RemoteNodes
-from mindbatch.screen_text import say
 
 _TICK_SECONDS = 0.1
 

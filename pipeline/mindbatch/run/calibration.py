@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mindbatch.dataset.rows import DataRow
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.run.generation import Generator
 from mindbatch.run.index import RowIndex
 

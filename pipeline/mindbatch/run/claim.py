@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.storage import Storage
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes
 from mindbatch.run.index import RowIndex, Standing
 from mindbatch.run.manifest import status_of
-from mindbatch.storage import Storage
 
 WAYS_OUT = "give another output.dir, or output.on_mismatch=new_dir or overwrite"
 RETRY_WAY_OUT = "rows are tried again with the settings of the run"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mindbatch.amounts import counted
 from mindbatch.config.model_task import ModelTaskConfig, kept_weights
+from mindbatch.io.amounts import counted
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.part import ComputedWith
 from mindbatch.ledger.run_folder import RunFolder

@@ -12,13 +12,13 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.hidden_values import without_hidden
-from mindbatch.interrupts import interruptible
+from mindbatch.io.hidden_values import without_hidden
+from mindbatch.io.interrupts import interruptible
+from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Entry, Kind
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.index import RowIndex
-from mindbatch.storage import StorageError
 
 PROMPT_STAGE = "prompt"
 """The stage of errors that are found once there is a tokenizer and an engine."""

@@ -18,12 +18,12 @@ from mindbatch.config.model_task import rounded_cache
 from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.regular_file import open_regular
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.loading.providers import OpenedFolder, open_assistant, open_model
 from mindbatch.parallel.topology import WHOLE, Topology
 from mindbatch.prompts.chat_options import chat_options
-from mindbatch.regular_file import open_regular
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.manifest import ADAPTERS
 

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from mindbatch.dataset.rows import DataRow, RowFailure
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Kind
 from mindbatch.ledger.places import Place, Recovered
-from mindbatch.storage import StorageError
 
 MOST_NAMED = 10
 """Faults of one kind that are named; the others are counted."""

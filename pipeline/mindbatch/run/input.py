@@ -10,11 +10,11 @@ from typing import BinaryIO
 from mindbatch.config.memory import parse_bytes
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import Storage, StorageError, WholeFile, reason_of
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import STANDARD_INPUT
 from mindbatch.run.survey import Selection
-from mindbatch.storage import Storage, StorageError, WholeFile, reason_of
 
 STANDARD_INPUT_NAME = "standard input"
 """Name of rows that came from standard input, whichever file keeps them."""

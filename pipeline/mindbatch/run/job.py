@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mindbatch.calendar_day import today
 from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
-from mindbatch.hidden_values import concealed
+from mindbatch.io.calendar_day import today
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
+from mindbatch.io.hidden_values import concealed
+from mindbatch.io.screen_text import say
+from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
@@ -31,8 +33,6 @@ from mindbatch.run.monitor import Monitor
 from mindbatch.run.reading_line import ReadingLine
 from mindbatch.run.result_files import output_options, result_format, write_result_files
 from mindbatch.run.survey import survey, too_many_errors
-from mindbatch.screen_text import say
-from mindbatch.storage import Storage, StorageError
 
 MOST_FOLDERS = 1000
 OnStep = Callable[[Tally], None]

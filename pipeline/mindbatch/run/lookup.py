@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.errors import ConfigError, PromptError
+from mindbatch.io.storage import Storage
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.part import ComputedWith
@@ -15,7 +16,6 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.input import DataInput
-from mindbatch.storage import Storage
 
 
 @dataclass(frozen=True)

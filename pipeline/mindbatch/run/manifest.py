@@ -12,12 +12,12 @@ from typing import Any, Literal
 import orjson
 import xxhash
 
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.storage import Storage, write_whole
 from mindbatch.ledger.part import ComputedWith
 from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
 from mindbatch.ledger.run_record import MAX_BYTES, RunRecord
-from mindbatch.regular_file import read_regular
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.storage import Storage, write_whole
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
 ADAPTERS = "lora.adapters."

@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
-from mindbatch.closing import Closing
-from mindbatch.errors import ConfigError
-from mindbatch.regular_file import open_regular
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.regular_file import open_regular
+from mindbatch.io.screen_text import say
+from mindbatch.io.storage import Storage
 from mindbatch.run.snapshot import Snapshot, rates_between
-from mindbatch.screen_text import say
-from mindbatch.storage import Storage
 
 NEEDS_TENSORBOARDX = (
     "output.tensorboard=true: tensorboardX is not installed; install it, or leave the option out"

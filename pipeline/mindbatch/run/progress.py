@@ -8,10 +8,10 @@ from typing import TextIO
 
 from rich.console import Console
 
-from mindbatch.amounts import counted, duration
-from mindbatch.moving_bar import MovingBar
+from mindbatch.io.amounts import counted, duration
+from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.screen_text import show
 from mindbatch.run.snapshot import RateMeter, Rates, Snapshot
-from mindbatch.screen_text import show
 
 PLAIN_LINE_SECONDS = 30.0
 # Rows end in bursts and are of all lengths: what is left is reckoned with the rate of a longer time.

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from mindbatch.amounts import counted
+from mindbatch.io.amounts import counted
+from mindbatch.io.screen_text import show
 from mindbatch.run.progress import PLAIN_LINE_SECONDS
-from mindbatch.screen_text import show
 
 _LOOKED_AT = 1 << 12
 """Rows between two looks at the clock."""

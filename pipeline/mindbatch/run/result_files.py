@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.hidden_values import without_hidden
+from mindbatch.io.hidden_values import without_hidden
+from mindbatch.io.storage import Storage
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
@@ -18,7 +19,6 @@ from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import IndexedRow, RowIndex
 from mindbatch.run.outputs.files import Outputs, open_outputs
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, columns_of
-from mindbatch.storage import Storage
 
 
 def result_format(asked: str, is_openai: bool) -> str:

@@ -9,7 +9,7 @@ from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 

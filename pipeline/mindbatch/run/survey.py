@@ -9,7 +9,7 @@ from hashlib import blake2b
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import RowFailure, RowMaker
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.run.index import RowIndex
 
 _MOST_REASONS = 3

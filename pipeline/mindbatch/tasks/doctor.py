@@ -12,8 +12,8 @@ from mindbatch.config.memory import GIB, memory
 from mindbatch.config.paths import data_root
 from mindbatch.config.processors import usable_cores
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.screen_text import printable, say, show, show_json
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.tasks import machine
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, schema_keys
-from mindbatch.fault_lines import as_typed
+from mindbatch.io.fault_lines import as_typed
 from mindbatch.tasks.registry import TASKS, Task
 
 KNOWN_SECTIONS = frozenset({"model", "decoding", "parallel", "launch", "runtime", "data", "task"})

@@ -16,11 +16,11 @@ from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.path_faults import checkpoint_fault, settled
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.errors import EXIT_DONE, CheckpointError, ConfigError
-from mindbatch.foreign_formats import foreign_folder
+from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
+from mindbatch.io.foreign_formats import foreign_folder
+from mindbatch.io.screen_text import show, show_json
 from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type
-from mindbatch.screen_text import show, show_json
 from mindbatch.tasks.inspect_page import RankContent, TensorRow, source_page, strategy_page
 from mindbatch.tasks.inspect_run import HowItRuns, how_it_runs, nearest_lines
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
-from mindbatch.screen_text import printable
+from mindbatch.io.screen_text import printable
 from mindbatch.tasks.formatting import ranges, table
 
 _DIGEST_SHOWN = 12

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.amounts import size
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.amounts import size
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.division import check_division

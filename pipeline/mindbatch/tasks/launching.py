@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mindbatch.config.launch_schema import has_ranks
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import TaskConfig
-from mindbatch.errors import EXIT_DONE
-from mindbatch.screen_text import data_output, say
+from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.screen_text import data_output, say
 
 if TYPE_CHECKING:
     from mindbatch.launch.preflight import JobSetup

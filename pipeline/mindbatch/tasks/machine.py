@@ -6,8 +6,8 @@ import shutil
 import time
 from pathlib import Path
 
-from mindbatch.children import run
 from mindbatch.config.memory import lines
+from mindbatch.io.children import run
 
 CPUINFO = Path("/proc/cpuinfo")
 PROCESS_STATUS = Path("/proc/self/stat")

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import orjson
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.regular_file import first_bytes, open_regular
 from mindbatch.ledger.lock import is_running
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.regular_file import first_bytes, open_regular
 
 LARGEST_MANIFEST = 1 << 26
 _TAIL_BYTES = 1 << 16

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from mindbatch.config.path_faults import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.errors import EXIT_DONE
+from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.screen_text import printable, show, show_json
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.screen_text import printable, show, show_json
 from mindbatch.tasks.formatting import table
 from mindbatch.tasks.run_state import RunState, state_of
 

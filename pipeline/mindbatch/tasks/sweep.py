@@ -19,16 +19,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from mindbatch.children import command, spawn
 from mindbatch.config.composition import Composition
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import FOLDER_KEYS, OUTPUT_FOLDER, json_value, key_of
 from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.config.settings import OPTION
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.children import command, spawn
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.override_text import text_override
+from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.override_text import text_override
-from mindbatch.screen_text import printable, say, show
 from mindbatch.tasks.formatting import table
 from mindbatch.tasks.run_state import state_of
 

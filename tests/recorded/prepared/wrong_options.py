@@ -1,7 +1,7 @@
 """What LLM, AsyncLLM and DecodingParams say of wrong options, all faults at once."""
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 TRIALS = [
     lambda: LLM("nowhere", batch_size=0, dtype="float17", cache_memory="lots", block_size=12, kernels="fast"),

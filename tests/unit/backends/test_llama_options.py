@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mindbatch.backends.llama_options import llama_options
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
 

@@ -9,7 +9,7 @@ import pytest
 
 from mindbatch.backends.mindformers.adapter_specs import adapter_specs
 from mindbatch.backends.mindformers.families import FAMILIES, MindFormersSpec, describe
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.registry import MODEL_TYPES, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
 from mindformers_configs import CONFIGS, PUBLISHED, YARN, config

@@ -10,7 +10,7 @@ from safetensors_writer import safetensors_bytes
 
 from mindbatch.backends.mindformers.provider import open_folder
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.setup import prepare
 from mindbatch.models.config_reader import NONE_IGNORED
 from mindbatch.models.model_spec import ModelSpec

@@ -13,7 +13,7 @@ from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 LAYERS = range(400)
 WANTED = [

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mindbatch.checkpoint.json_object import parse_json_object, read_json_object
-from mindbatch.errors import CheckpointError
-from mindbatch.strict_json import MAX_PARTS
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.strict_json import MAX_PARTS
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ import transform_ckpt
 import transform_ckpt_lora
 from mindbatch.checkpoint.faults import MAX_LINES
 from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.tasks import inspect
 from mindbatch.tasks.inspect import InspectConfig
 from mindbatch.tasks.reshard import source as reshard_source

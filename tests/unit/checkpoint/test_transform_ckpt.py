@@ -23,7 +23,7 @@ from transform_places import (
 import transform_ckpt
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.foreign_formats import reshard_command
+from mindbatch.io.foreign_formats import reshard_command
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from config_mistakes import faults
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS

@@ -6,8 +6,8 @@ import pytest
 
 from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import save_config
-from mindbatch.errors import ConfigError
-from mindbatch.storage import StorageError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import StorageError
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
 

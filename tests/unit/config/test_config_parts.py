@@ -15,7 +15,7 @@ from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelC
 from mindbatch.config.model_task import option_faults
 from mindbatch.config.schema import schema_keys
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.fault_lines import nearest
+from mindbatch.io.fault_lines import nearest
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS

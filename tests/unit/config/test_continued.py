@@ -6,7 +6,7 @@ import pytest
 
 from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import save_config
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.replay.schema import ReplayConfig

@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
 

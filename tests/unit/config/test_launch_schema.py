@@ -7,7 +7,7 @@ import pytest
 from mindbatch.config.compose import compose_task
 from mindbatch.config.launch_schema import LaunchConfig, is_host, launch_faults, settle_launch_paths
 from mindbatch.config.model_schema import ParallelConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
 FOUR = ParallelConfig(data_parallel=2, model_parallel=2)

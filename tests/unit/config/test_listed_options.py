@@ -9,7 +9,7 @@ from mindbatch.config.composition import Composition
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder
 from mindbatch.config.schema import TaskConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.compare.schema import CompareConfig
 from mindbatch.tasks.help_pages import task_page
 from mindbatch.tasks.registry import TASKS

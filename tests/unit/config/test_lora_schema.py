@@ -11,8 +11,8 @@ import pytest
 from mindbatch.config.adapter_list import LIST_NAME
 from mindbatch.config.compose import compose_task
 from mindbatch.config.lora_schema import AdapterFolder, LoraConfig, lora_faults
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import unknown_adapter
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import unknown_adapter
 from mindbatch.llm_input import options_of
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import _adapter_fields

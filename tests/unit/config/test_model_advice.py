@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.registry import TASKS
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "max_new_tokens": 9, "guidance_scale": 2}

@@ -12,7 +12,7 @@ from mindbatch.config.predict_yaml.entries import Sets
 from mindbatch.config.predict_yaml.run_table import UNREAD
 from mindbatch.config.predict_yaml.table import TABLE
 from mindbatch.config.schema import schema_keys
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.plan.schema import PlanConfig
 from predict_yamls import CHATGLM_6B, CHATGLM_6B_CONFIG, LLAMA, MCORE, OLDER, PANGU, PANGU_CONFIG
 

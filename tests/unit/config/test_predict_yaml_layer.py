@@ -8,7 +8,7 @@ import pytest
 from mindbatch.cli import main
 from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import save_config
-from mindbatch.errors import EXIT_DONE, ConfigError
+from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.registry import TASKS
 from predict_yamls import LLAMA, MCORE, OLDER

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.yaml_file import LARGEST_FILE, read_mapping, read_with_lines
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
 

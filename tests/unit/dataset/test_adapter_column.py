@@ -9,7 +9,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 LORA = LoraConfig({"law": "x", "med": "y", "base": None}, "law")
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -14,7 +14,7 @@ import pytest
 
 from mindbatch.dataset.byte_streams import BUFFER_BYTES
 from mindbatch.dataset.dataset import Dataset
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
 
 ROWS = [{"id": i, "text": f"{i * 7919**5 % 10**18:018d}"} for i in range(20_000)]
 LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)

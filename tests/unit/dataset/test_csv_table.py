@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 
 def records(folder: Path, content: bytes | str, name: str = "rows.csv", limit: int = 1000) -> list[Record]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from mindbatch.dataset.data_files import DataFile, find_files
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import Storage
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.storage import Storage
 from small_runs import make_run
 
 KNOWN = ".jsonl, .ndjson, .json, .csv, .tsv, .txt, .parquet, and all but .parquet also with .gz or .zst"

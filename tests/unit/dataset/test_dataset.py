@@ -12,7 +12,7 @@ import xxhash
 from mindbatch.dataset import dataset as dataset_module
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 REQUEST = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Hi"}}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mindbatch.dataset import byte_streams, json_array
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 UNFINISHED = "the file ends before the array does; this element is incomplete"
 MISSING = "an element is missing beside a comma"

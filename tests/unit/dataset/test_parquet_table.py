@@ -16,7 +16,7 @@ from mindbatch.dataset import parquet_table
 from mindbatch.dataset.arrow_values import column_values
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
 
 
 def records(folder: Path, table: pa.Table, limit: int = 1000, **options: Any) -> list[Record]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from mindbatch.children import ProcessorTimeUsedUp
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.dataset.template import LONGEST_TEMPLATE, template_source
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import ConfigError
+from mindbatch.io.children import ProcessorTimeUsedUp
+from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
 from shared_children import shared_chat_processes
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 
 def faults(**values: Any) -> tuple[str, ...]:

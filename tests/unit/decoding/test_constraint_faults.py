@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mindbatch.children import Limits
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.grammar import grammar_of
 from mindbatch.decoding.grammar_process import GrammarProcess, constraint_fault
-from mindbatch.errors import ConfigError
+from mindbatch.io.children import Limits
+from mindbatch.io.errors import ConfigError
 
 COSTLY = {"type": "integer", "multipleOf": 1000003}
 """Compiling this takes many seconds."""

@@ -11,7 +11,7 @@ from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.strategy import GroupView
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 LOGITS = np.array([[3, 4, 2, 5]], dtype=np.float32)
 

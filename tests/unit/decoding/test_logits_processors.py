@@ -8,7 +8,7 @@ import pytest
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError, adjust, renormalised
 from mindbatch.decoding.row import Row
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 LOGITS = np.array([2.0, -2.0, 0.0, 4.0], dtype=np.float32)
 NEVER = -np.inf

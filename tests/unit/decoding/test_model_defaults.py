@@ -9,7 +9,7 @@ import pytest
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.model_defaults import model_defaults
 from mindbatch.decoding.sampling_advice import sampling_advice
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
 

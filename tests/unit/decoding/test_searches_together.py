@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from search_play import Search, random_model, run_together
 
 BEAMS: list[dict[str, Any]] = [

@@ -19,7 +19,7 @@ from mindbatch.engine.runner import StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
-from mindbatch.errors import CheckpointError, PromptError
+from mindbatch.io.errors import CheckpointError, PromptError
 
 NAMES = ("a", "b", "c", "d", "e")
 KNOWN = KnownAdapters({**{name: LiveAdapter(name, f"digest of {name}") for name in NAMES}, "base": None})

@@ -6,7 +6,7 @@ import pytest
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.loading.build import load_engine
 from mindbatch.loading.setup import prepare
 

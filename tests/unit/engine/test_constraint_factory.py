@@ -13,7 +13,7 @@ from mindbatch.decoding import DecodingParams, grammar_constraint
 from mindbatch.decoding.grammar_constraint import CompiledGrammar
 from mindbatch.engine import constraints
 from mindbatch.engine.constraints import ConstraintFactory
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 
 def test_without_a_tokenizer_no_text_can_be_asked_for() -> None:

@@ -20,7 +20,7 @@ from schema_check import follows
 
 from each_once import each_once
 from mindbatch.decoding.choice import Constraint
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 PATTERNS = [
     r"\d{4}-\d{2}-\d{2}",

@@ -22,7 +22,7 @@ from shadow_model import (
 
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.errors import CacheBudgetError, PromptError
+from mindbatch.io.errors import CacheBudgetError, PromptError
 
 PROMPT = [3, 1, 4, 1, 5]
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "seed": 11}

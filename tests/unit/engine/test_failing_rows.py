@@ -23,7 +23,7 @@ from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.sequence import SequenceGroup
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "greedy": {},

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from shadow_model import ShadowOutput, make_engine, request, run_all, settings
 
 from mindbatch.engine.request import Request
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 STRATEGIES: list[dict[str, Any]] = [
     {},

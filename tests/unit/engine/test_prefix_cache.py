@@ -26,7 +26,7 @@ from mindbatch.engine.prefix_cache import block_digest, root_digest
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
-from mindbatch.errors import CacheBudgetError, PromptError
+from mindbatch.io.errors import CacheBudgetError, PromptError
 
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "seed": 11}
 HEAD = [(5 * place + place * place // 3) % VOCABULARY for place in range(30)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mindbatch.engine.prompt_context import PromptContext, context_of
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.models.architecture import TwoPositions
 
 MODEL = TwoPositions(start_id=9, mask_ids=(8, 7))

@@ -18,7 +18,7 @@ from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
 from mindbatch.engine.step import Step
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.errors import ConfigError, PromptError
 
 STRATEGIES: list[dict[str, Any]] = [
     {},

@@ -16,7 +16,7 @@ from mindbatch.decoding.row import Row
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.step import Step
-from mindbatch.errors import CacheBudgetError
+from mindbatch.io.errors import CacheBudgetError
 
 
 def group_of(

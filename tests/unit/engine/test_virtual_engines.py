@@ -16,7 +16,7 @@ from mindbatch.engine.runner import StageRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
-from mindbatch.errors import CacheBudgetError
+from mindbatch.io.errors import CacheBudgetError
 
 STRATEGIES: list[dict[str, Any]] = [
     {},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.memory import DTYPES, kernel_dtype, padded_head
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.free_ports import HeldPorts
 
 

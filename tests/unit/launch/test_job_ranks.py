@@ -3,7 +3,7 @@
 import pytest
 
 from listed_processes import ListedProcesses
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.process_plan import JobPlan, Layout, ProcessSpec
 from mindbatch.launch.ranks import EndedRank

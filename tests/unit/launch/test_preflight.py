@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ray_driver_functions as drivers
-from mindbatch.errors import ConfigError, MindBatchError
+from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.launch.process_plan import RANK, ProcessSpec
 from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.launch.supervisor import EndedProcess

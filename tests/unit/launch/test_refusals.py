@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import merge_hccl
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 from mindbatch.tasks.rank_table.task import run
 from rank_tables import Document, plain_table, write_json

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.launch.started_as import StartedAs, first_host, port_of, started_as
 
 MSRUN = {

@@ -14,8 +14,8 @@ from typing import TypeVar
 import pytest
 
 from ended_processes import is_gone
-from mindbatch.children import command
-from mindbatch.errors import MindBatchError
+from mindbatch.io.children import command
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch import process_log, supervisor
 from mindbatch.launch.process_state import process_state
 from mindbatch.launch.program import program_command

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.io.storage import StorageError
 from mindbatch.launch.rank_table import counted, table_rows
 from mindbatch.launch.table_files import name_for_server, name_for_servers, write_table
 from mindbatch.launch.table_reader import examine
-from mindbatch.storage import StorageError
 from rank_tables import plain_table, super_pod_table
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.faulty_storage import MOMENTS, CountingStorage, FailingStorage, InterruptingStorage
 from harness.ledger_session import check_finished, check_kept, run_session
-from mindbatch.storage import StorageError
+from mindbatch.io.storage import StorageError
 
 ROWS, GROUP = 7, 2
 

@@ -9,14 +9,14 @@ import pytest
 
 from harness.faulty_storage import CountingStorage, FailingStorage
 from harness.ledger_session import entry
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import StorageError
 from mindbatch.ledger import ledger as module
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.part import PartName, list_parts, make_part
 from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.storage import StorageError
 
 PRINT = "f" * 32
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.lock import RunLock, is_running
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.storage import Storage, StorageError
 
 HOLD = """
 import sys

@@ -10,9 +10,9 @@ import pytest
 from harness.faulty_storage import CountingStorage
 from harness.ledger_session import RECORD, check_finished, check_kept, kept, run_session
 from harness.power_cut import PowerCut, PowerCutStorage
+from mindbatch.io.storage import write_whole
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.storage import write_whole
 
 ROWS, DISKS = 9, 4
 

@@ -8,9 +8,9 @@ import pytest
 
 from harness.faulty_storage import CountingStorage, FailingStorage
 from harness.ledger_session import RECORD, check_finished, kept, run_session
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import StorageError
 from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
-from mindbatch.storage import StorageError
 
 
 @pytest.fixture

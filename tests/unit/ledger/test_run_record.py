@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import StorageError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes
-from mindbatch.storage import StorageError
 
 RECORD = RunRecord(
     created="2026-01-01T00:00:00+00:00",

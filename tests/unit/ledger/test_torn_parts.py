@@ -6,10 +6,10 @@ import pytest
 
 from harness.faulty_storage import CountingStorage
 from harness.ledger_session import entry
+from mindbatch.io.storage import Storage
 from mindbatch.ledger.entries import encode
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.storage import Storage
 
 PRINT = "f" * 32
 NAME = "part-000-00000.jsonl"

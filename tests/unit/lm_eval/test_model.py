@@ -13,7 +13,7 @@ pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: p
 from small_tokenizers import sentencepiece_like, write_folder
 
 from ice_tokenizers import loaded, model_file, write
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.lm_eval.model import MindBatchLM
 from mindbatch.prompts.tokenizer import Tokenizer
 from shadow_llm import greedy_tokens, load_tokenizer, logits_after, make_llm

@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.lm_eval import MISSING
 from mindbatch.lm_eval.__main__ import main
 from mindbatch.tasks.evaluate.harness import run_harness

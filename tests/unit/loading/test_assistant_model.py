@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.loading.assistant_model import refuse_unfit
 
 LARGE, SMALL = Path("/models/large"), Path("/models/small")

@@ -10,7 +10,7 @@ import pytest
 
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.paths import data_root
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.build import load_engine
 from mindbatch.loading.setup import model_eos_ids, prepare
 from mindbatch.parallel.topology import Topology

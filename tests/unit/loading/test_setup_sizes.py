@@ -10,7 +10,7 @@ from bench_model import write_random_gpt2
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request
-from mindbatch.errors import CheckpointError, ConfigError, PromptError
+from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.loading.build import dry_run_engine
 from mindbatch.loading.setup import EngineSetup, prepare
 

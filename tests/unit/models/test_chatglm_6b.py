@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture, TwoPositions
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.backends.mindformers import families
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader, IgnoredKeys
 from mindbatch.models.registry import describe

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.minimind import YARN
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.rope import plain_frequencies

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.shapes import Routing
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.folder_tensors import check_tensors

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from mindbatch.cli import main
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.providers import open_model
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.parallel.topology import RankPart, TensorSlice

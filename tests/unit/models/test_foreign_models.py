@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import describe
 from small_configs import LLAMA

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.providers import open_model
 from mindbatch.models import native
 from mindbatch.models.config_reader import IgnoredKeys

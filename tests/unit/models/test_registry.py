@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import mindbatch
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import MODEL_TYPES, declaration, describe, tensor_specs
 from small_configs import LLAMA
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, answer_challenge
 
 import pytest
 
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.parallel import authentication
 from mindbatch.parallel import shared_file as shared_files
 from mindbatch.parallel.shared_file import shared_file

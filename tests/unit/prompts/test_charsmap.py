@@ -11,7 +11,7 @@ from small_tokenizers import unigram, write_folder
 
 import ice_tokenizers
 import pangu_tokenizers
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.tokenizer import Tokenizer
 
 FALSE = (0xFFFFFFF0).to_bytes(4, "little") + bytes(64)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from chat_shapes import SHAPES
 
-from mindbatch.children import AnsweringProcess, ProcessorTimeUsedUp
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.children import AnsweringProcess, ProcessorTimeUsedUp
+from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
 from shared_children import shared_chat_processes
@@ -234,7 +234,13 @@ def test_the_child_imports_little():
     heavy = {"transformers", "tokenizers", "numpy", "mindspore", "asyncio"}
     assert not heavy & {name.partition(".")[0] for name in loaded}
     ours = {name for name in loaded if name.startswith("mindbatch")}
-    assert ours == {"mindbatch", "mindbatch.child_main", "mindbatch.prompts", "mindbatch.prompts.chat_worker"}
+    assert ours == {
+        "mindbatch",
+        "mindbatch.io",
+        "mindbatch.io.child_main",
+        "mindbatch.prompts",
+        "mindbatch.prompts.chat_worker",
+    }
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, unigram, write_folder
 
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 

@@ -7,7 +7,7 @@ from small_tokenizers import byte_level, sentencepiece_like
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.prompts.fewest_tokens import characters_per_token, fewest_tokens
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import byte_level
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.glm_tokenizer import COMMANDS, PATTERN
 from mindbatch.prompts.token_bytes import byte_level_alphabet
 from mindbatch.prompts.tokenizer import Tokenizer

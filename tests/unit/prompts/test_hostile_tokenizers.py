@@ -11,7 +11,7 @@ from small_tokenizers import CHATML, byte_level, sentencepiece_like, unigram, wr
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
-from mindbatch.errors import CheckpointError, PromptError
+from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files

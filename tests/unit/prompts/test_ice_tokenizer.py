@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ice_tokenizers import Published, loaded, model_file, write
-from mindbatch.errors import CheckpointError, PromptError
+from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer, _encoded
 

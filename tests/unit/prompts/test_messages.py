@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.prompts.messages import ROLES, checked_conversation
 
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
 from ice_tokenizers import loaded
-from mindbatch.errors import CheckpointError, PromptError
+from mindbatch.io.errors import CheckpointError, PromptError
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.pangu_tokenizer import _slices
 from mindbatch.prompts.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.prompts import prompts
 from mindbatch.prompts.prompts import Prompt, PromptRows, read_prompts
 

@@ -12,7 +12,7 @@ from small_tokenizers import CHATML, CONTROL, byte_level, sentencepiece_like, un
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 from mindbatch.prompts.tokenizer import Tokenizer
 
 KINDS = {

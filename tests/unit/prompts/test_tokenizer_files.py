@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folder
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts import tokenizer_files
 from mindbatch.prompts.tokenizer import Tokenizer
 

@@ -14,7 +14,7 @@ from mindbatch.config.memory import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
-from mindbatch.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.loading import memory_check
 from mindbatch.replicas import load
 from mindbatch.replicas.admission import RankAdmission

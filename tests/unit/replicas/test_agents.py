@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from listed_processes import ListedProcesses
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.replicas import remote_nodes

@@ -11,7 +11,7 @@ import pytest
 
 from mindbatch.engine.step import Step
 from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import MessageConnection, MessageError
 from mindbatch.replicas.follower import Follower

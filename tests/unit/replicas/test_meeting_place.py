@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.launch.preflight import JobSetup, set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server

@@ -9,7 +9,7 @@ import pytest
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
-from mindbatch.errors import CacheBudgetError, CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.errors import CacheBudgetError, CheckpointError, ConfigError, MindBatchError
 from mindbatch.replicas.connection import decoded, encoded
 from mindbatch.replicas.messages import (
     failure_fields,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.errors import ConfigError, MindBatchError, PromptError
+from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.errors import RankError
+from mindbatch.io.errors import RankError
 from mindbatch.replicas.remote_engine import RemoteEngine
 from shadow_ranks import POISON, ShadowRanks, make_engine, remote_engine
 

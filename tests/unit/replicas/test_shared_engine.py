@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.engine.request import RequestOutput
-from mindbatch.errors import MindBatchError, RankError
+from mindbatch.io.errors import MindBatchError, RankError
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.tokenizer import Tokenizer

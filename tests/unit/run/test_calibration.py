@@ -11,7 +11,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEvent
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.calibration import Calibration, StepTime, calibrate, sample_rows, steps_for
 from mindbatch.run.index import RowIndex

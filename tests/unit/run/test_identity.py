@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.config.paths import data_root
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.tasks.reshard.schema import ReshardConfig

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.dataset.rows import DataRow, RowFailure
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import StorageError
 from mindbatch.ledger.places import Place, Recovered
 from mindbatch.run.index import RowIndex
 from mindbatch.run.survey import Selection
-from mindbatch.storage import StorageError
 
 
 def row(key: str, text: str = "x", line: int = 1) -> DataRow:

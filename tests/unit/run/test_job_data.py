@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from mindbatch.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
-from mindbatch.errors import EXIT_DONE, ConfigError
+from mindbatch.io.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
+from mindbatch.io.errors import EXIT_DONE, ConfigError
 from stub_job import (
     interrupted,
     job_config,

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.run.job import TooManyErrors
 from mindbatch.run.reading_line import ReadingLine
 from stub_job import job_config, lines_of, make_job, never

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import Storage
 from mindbatch.run.metrics import MetricsLog
 from mindbatch.run.snapshot import Snapshot
-from mindbatch.storage import Storage
 
 
 def at(seconds: float) -> Snapshot:

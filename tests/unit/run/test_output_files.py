@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.outputs.files import open_outputs
 from mindbatch.run.outputs.rows import OutputOptions
-from mindbatch.storage import Storage, StorageError
 from output_rows import failed, finished, generation
 
 FORMATS = ["jsonl", "openai", "csv", "parquet"]

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from small_tokenizers import CHATML, byte_level, write_folder
 
-from mindbatch.errors import EXIT_FAILED
+from mindbatch.io.errors import EXIT_FAILED
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.tokenizer import Tokenizer
 from shadow_llm import END, greedy_tokens, make_llm

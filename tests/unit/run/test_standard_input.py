@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.storage import Storage, StorageError
 from mindbatch.run.input import spool_standard_input
-from mindbatch.storage import Storage, StorageError
 
 
 class TornPipe(io.RawIOBase):

@@ -9,7 +9,7 @@ import pytest
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import TaskConfig
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.replicas import node_agent
 from mindbatch.tasks.launching import run_in_job
 from mindbatch.tasks.registry import TASKS

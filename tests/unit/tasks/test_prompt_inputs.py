@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.registry import TASKS
 

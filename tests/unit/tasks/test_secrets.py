@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch import cli, screen_text
+from mindbatch import cli
 from mindbatch.config.schema import schema_keys
-from mindbatch.hidden_values import concealed, hide, without_hidden
+from mindbatch.io import screen_text
+from mindbatch.io.hidden_values import concealed, hide, without_hidden
 from mindbatch.llm import LLM
 from mindbatch.tasks.registry import TASKS
 from shadow_llm import make_llm

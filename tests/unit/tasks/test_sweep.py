@@ -12,7 +12,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import Composition
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks import sweep
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.registry import TASKS

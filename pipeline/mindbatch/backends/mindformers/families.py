@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.backends.mindformers import arguments as given
 from mindbatch.checkpoint.faults import raise_if_any
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model

@@ -27,8 +27,8 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.errors import ConfigError
-from mindbatch.interrupts import interruptible
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.interrupts import interruptible
 from mindbatch.kernels.choice import compiled
 from mindbatch.models.adapter_names import prefix_renames
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places

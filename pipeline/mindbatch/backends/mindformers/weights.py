@@ -12,7 +12,7 @@ from mindbatch.backends.mindformers.families import FAMILIES
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import FloatArray
-from mindbatch.interrupts import interruptible
+from mindbatch.io.interrupts import interruptible
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.interface import Kernels
 from mindbatch.models.architecture import Architecture

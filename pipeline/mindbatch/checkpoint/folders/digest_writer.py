@@ -11,8 +11,8 @@ from mindbatch.checkpoint.folders.rank_folders import checkpoint_in, rank_folder
 from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.storage import StorageError, write_whole
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.storage import StorageError, write_whole
 
 
 def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> list[Path]:

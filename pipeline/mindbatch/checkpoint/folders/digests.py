@@ -20,7 +20,7 @@ from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object, read_limited
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"

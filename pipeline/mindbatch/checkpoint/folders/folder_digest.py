@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import file_names
-from mindbatch.foreign_formats import PYTORCH_SUFFIXES
-from mindbatch.regular_file import first_bytes
+from mindbatch.io.foreign_formats import PYTORCH_SUFFIXES
+from mindbatch.io.regular_file import first_bytes
 
 _HEAD_BYTES = 1 << 20
 """Leading bytes of each file: all of a config.json, and the names and positions of tensors."""

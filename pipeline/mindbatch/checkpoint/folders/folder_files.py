@@ -9,8 +9,8 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.fault_lines import nearest, shown
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.fault_lines import nearest, shown
 
 _MAX_SIBLINGS = 10_000
 

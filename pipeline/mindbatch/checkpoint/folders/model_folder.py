@@ -22,9 +22,9 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, op
 from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import Array, FloatArray, read_float32, read_floats, read_stored
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.closing import Closing
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.foreign_formats import reshard_command
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 _WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}

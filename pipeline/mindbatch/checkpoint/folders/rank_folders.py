@@ -10,8 +10,8 @@ from pathlib import Path
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
 from mindbatch.checkpoint.formats.open_file import SUFFIXES
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
 
 _RANK = re.compile(r"rank_(\d{1,6})")
 _SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)

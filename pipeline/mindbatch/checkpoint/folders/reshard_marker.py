@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 MARKER_NAME = "reshard.json"
 """Written last: a folder that has it is whole."""

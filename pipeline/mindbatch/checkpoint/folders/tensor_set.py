@@ -27,8 +27,8 @@ from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, ope
 from mindbatch.checkpoint.formats.in_threads import in_threads
 from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
-from mindbatch.closing import Closing
-from mindbatch.errors import CheckpointError
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import CheckpointError
 
 HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
 

@@ -15,9 +15,9 @@ from mindbatch.checkpoint.folders.folder_files import file_in, file_names
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
-from mindbatch.regular_file import first_bytes
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
+from mindbatch.io.regular_file import first_bytes
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"

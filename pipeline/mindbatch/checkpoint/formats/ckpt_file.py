@@ -38,8 +38,8 @@ from mindbatch.checkpoint.formats.stored import (
     shape_faults,
 )
 from mindbatch.checkpoint.formats.wire_format import BYTES, VARINT, ByteSource, WireReader
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import foreign_format
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import foreign_format
 
 MAX_VALUES = 1_000_000
 _MAX_TYPE_BYTES = 64

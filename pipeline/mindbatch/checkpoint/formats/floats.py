@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.stored import DTYPES, SLICE_BYTES, StoredFile, StoredTensor
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 FLOAT_DTYPES = ("F32", "F16", "BF16")
 STORED_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

@@ -11,9 +11,9 @@ from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
 from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.closing import Closing
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, PYTORCH_SUFFIXES, foreign_file
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, PYTORCH_SUFFIXES, foreign_file
 
 SUFFIXES = (".safetensors", ".ckpt")
 _OTHERS = 256  # files that are open besides: pipes, logs, libraries

@@ -17,8 +17,8 @@ from mindbatch.checkpoint.formats.pickled_tensors import Storage, TensorMeaning,
 from mindbatch.checkpoint.formats.stored import DTYPES, Extent, ReadableFile, StoredFile
 from mindbatch.checkpoint.formats.strided import StridedFile, stored_view, view_faults
 from mindbatch.checkpoint.formats.zip_members import stored_members
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import foreign_format
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import foreign_format
 
 MAX_PICKLE_BYTES = 32_000_000
 

@@ -27,9 +27,9 @@ from mindbatch.checkpoint.formats.stored import (
     shape_faults,
 )
 from mindbatch.checkpoint.json_object import parse_json_object
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import foreign_format
-from mindbatch.strict_json import parts_fault
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import foreign_format
+from mindbatch.io.strict_json import parts_fault
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 32_000_000

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
-from mindbatch.closing import Closing
-from mindbatch.errors import CheckpointError
-from mindbatch.regular_file import open_regular
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.regular_file import open_regular
 
 DTYPES: Mapping[str, int] = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,

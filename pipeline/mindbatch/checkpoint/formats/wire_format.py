@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 VARINT, BYTES = 0, 2
 _MAX_VARINT_BYTES = 10

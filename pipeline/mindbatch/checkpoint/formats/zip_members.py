@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.stored import Extent, ReadableFile, name_faults
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 MAX_DIRECTORY_BYTES = 16 << 20
 MAX_MEMBERS = 100_000

@@ -27,8 +27,8 @@ from mindbatch.checkpoint.lora.names import (
 from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.regions import full_region
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
 
 FILE_SUFFIXES = (".safetensors", ".ckpt")
 ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in FILE_SUFFIXES)

@@ -12,7 +12,7 @@ from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.checkpoint.lora.module_pattern import ModulePattern
 from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.lora.target_settings import target_settings_faults, targets_of
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"
 _MAX_BYTES = 1 << 20

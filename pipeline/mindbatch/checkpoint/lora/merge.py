@@ -16,7 +16,7 @@ from mindbatch.checkpoint.lora.edits import Addition, BiasAddition, Edit, Replac
 from mindbatch.checkpoint.lora.low_rank import TILE, LowRank, product, row_factors, tiles
 from mindbatch.checkpoint.lora.stored_array import StoredArray, read_array
 from mindbatch.checkpoint.placement.regions import oriented
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 
 class Merger:

@@ -21,7 +21,7 @@ from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 SCALINGS_KEY = "adapter_scalings"
 """In a marker's settings: the digest of the scaling of each module, where they are not all the same."""

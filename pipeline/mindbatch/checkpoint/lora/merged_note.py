@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 MERGED_KEY = "adapters"
 """In a marker's settings: the digests of all adapters that were ever merged, each with its scaling."""

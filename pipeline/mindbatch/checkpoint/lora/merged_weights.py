@@ -12,7 +12,7 @@ from mindbatch.checkpoint.lora.merge import Merger
 from mindbatch.checkpoint.lora.merge_plan import MergePlan
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Region
-from mindbatch.closing import Closing
+from mindbatch.io.closing import Closing
 from mindbatch.parallel.topology import TensorSlice
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
-from mindbatch.regex_tree import BEGINNINGS, ENDS, MOST_NESTING, TOO_DEEP, constants, regex_tree
+from mindbatch.io.regex_tree import BEGINNINGS, ENDS, MOST_NESTING, TOO_DEEP, constants, regex_tree
 
 MOST_CHARACTERS = 10_000
 MOST_STEPS = 20_000_000

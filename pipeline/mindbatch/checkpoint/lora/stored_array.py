@@ -12,7 +12,7 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widene
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.regions import Region, Shape
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 
 class ArrayShard(NamedTuple):

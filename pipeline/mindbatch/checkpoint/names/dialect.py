@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 _LAYER = "{layer}"
 _NUMBER = re.compile(r"\.(0|[1-9]\d{0,5})\.")

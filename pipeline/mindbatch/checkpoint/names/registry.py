@@ -8,7 +8,7 @@ from importlib import import_module
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, known_names
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 
 _MODULES = {

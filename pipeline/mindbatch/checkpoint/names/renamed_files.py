@@ -10,7 +10,7 @@ from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, 
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Region, Shape, intersection, shown_region
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 
 def as_mindformers(dialect: Dialect, heads: Heads, placements: Placements, num_ranks: int) -> RankFiles:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mindbatch.checkpoint.names.dialect import Form, Order
 from mindbatch.checkpoint.placement.regions import Region, Shape
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 
 class Span(NamedTuple):

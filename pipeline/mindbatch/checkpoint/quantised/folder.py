@@ -13,7 +13,7 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.quantised.layout import Layout, Needed
 from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, ScaledIntegers
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 _WEIGHT = "weight"
 _INTEGERS = {"I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}

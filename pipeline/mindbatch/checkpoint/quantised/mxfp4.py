@@ -15,7 +15,7 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 BLOCKS, SCALES = "_blocks", "_scales"
 BYTES = 16  # of a block; the number in the lower bits of each comes first

@@ -32,8 +32,8 @@ from mindbatch.checkpoint.reshard.pool import CHECK, WRITE, do_jobs
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.replicas import compare
 from mindbatch.checkpoint.reshard.write import Written
-from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage, write_whole, writing
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import Storage, write_whole, writing
 
 
 def carry_out(

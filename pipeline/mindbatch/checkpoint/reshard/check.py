@@ -12,7 +12,7 @@ from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
 from mindbatch.checkpoint.reshard.read import Sources, TransposedRegions, all_rows, as_array
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 
 def check_job(job: Job, folder: Path, sources: Sources) -> None:

@@ -16,8 +16,8 @@ from mindbatch.checkpoint.reshard.folder import make_folders
 from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.journal import Journal
 from mindbatch.checkpoint.reshard.write import Written
-from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage, StorageError, writing
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import Storage, StorageError, writing
 
 
 class TargetFiles:

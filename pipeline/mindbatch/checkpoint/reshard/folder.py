@@ -16,8 +16,8 @@ from typing import Any
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.storage import Storage, StorageError, writing
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.storage import Storage, StorageError, writing
 
 PART_SUFFIX = ".part"
 _HELD = {errno.EAGAIN, errno.EACCES}

@@ -24,9 +24,9 @@ from mindbatch.checkpoint.reshard.folder import changed_settings, is_ours, names
 from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
-from mindbatch.errors import ConfigError
-from mindbatch.regular_file import read_regular
-from mindbatch.storage import Storage, StorageError, remove_leftovers, write_whole, writing
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.storage import Storage, StorageError, remove_leftovers, write_whole, writing
 
 _MAX_JOURNAL_BYTES = 1 << 30  # a line of 200 bytes for each tensor of a thousand ranks
 

@@ -18,8 +18,8 @@ from mindbatch.checkpoint.reshard.files import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import Written, write_job
-from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import Storage
 
 SMALL_BYTES = 32 << 20
 """A reshard that writes less is done at once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mindbatch.screen_text import say
+from mindbatch.io.screen_text import say
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, the bytes that are done, and all."""

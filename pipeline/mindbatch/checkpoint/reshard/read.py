@@ -18,8 +18,8 @@ from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region, region_shape
 from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
 from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor
-from mindbatch.closing import Closing
-from mindbatch.errors import CheckpointError
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import CheckpointError
 
 if TYPE_CHECKING:  # adapters are seldom merged
     from mindbatch.checkpoint.lora.merge import Merger

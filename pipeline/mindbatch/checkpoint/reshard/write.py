@@ -15,7 +15,7 @@ from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.chunks import Chunk, Fetch, chunks_of
 from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
 from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, TransposedRegions, all_rows, as_array
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, s
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Shard, single_segment
 from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 
 def strategy_placements(strategy: Strategy, shapes: Mapping[str, Shape]) -> dict[str, Placement]:

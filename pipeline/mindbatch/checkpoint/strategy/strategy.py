@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 UNCUT = -1
 MAX_DEVICES = 1 << 20

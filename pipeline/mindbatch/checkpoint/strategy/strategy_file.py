@@ -25,8 +25,8 @@ from mindbatch.checkpoint.strategy.strategy import (
     layout_faults,
 )
 from mindbatch.checkpoint.strategy.wire_form import parse_strategy
-from mindbatch.errors import CheckpointError
-from mindbatch.foreign_formats import foreign_format
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import foreign_format
 
 MAX_STRATEGY_BYTES = 64 << 20
 _STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import cached_model, resolve_path
 from mindbatch.config.predict_yaml.entries import Agreed, Same, Unfit, WithoutEffect
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.strict_json import JsonFault, StrictReader
 from mindbatch.models.config_forms import older_form
 from mindbatch.models.registry import newer_names
-from mindbatch.regular_file import first_bytes
-from mindbatch.strict_json import JsonFault, StrictReader
 
 LARGEST_CONFIG = 1 << 20
 _READER = StrictReader(max_depth=32)

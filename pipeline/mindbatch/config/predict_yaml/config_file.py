@@ -15,8 +15,8 @@ from mindbatch.config.predict_yaml.apply import Applied, apply_table
 from mindbatch.config.schema import SchemaKeys, schema_keys
 from mindbatch.config.settings import Assignment
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.errors import ConfigError
-from mindbatch.screen_text import printable
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.screen_text import printable
 
 _ANY_LENGTH = 1 << 20
 

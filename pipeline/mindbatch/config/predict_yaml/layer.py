@@ -13,7 +13,7 @@ from mindbatch.config.predict_yaml.apply import CHECKPOINT, apply_table
 from mindbatch.config.predict_yaml.key import PREDICT_YAML
 from mindbatch.config.schema import SchemaKeys, TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 
 Contents = Mapping[Choice, list[Assignment]]
 

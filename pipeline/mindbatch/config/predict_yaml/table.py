@@ -4,7 +4,7 @@ from mindbatch.config.predict_yaml.entries import Entry
 from mindbatch.config.predict_yaml.model_table import MODEL, PROCESSOR
 from mindbatch.config.predict_yaml.pet_table import PET
 from mindbatch.config.predict_yaml.run_table import DEVICE, EXPERTS, FILES, RANKS
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.io.fault_lines import did_you_mean
 
 TABLE: dict[str, Entry] = FILES | RANKS | EXPERTS | DEVICE | MODEL | PET | PROCESSOR
 """By dotted key. Where several set one key of ours, the first that is given does."""

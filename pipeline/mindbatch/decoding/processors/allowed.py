@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
-from mindbatch.errors import PromptError
+from mindbatch.io.errors import PromptError
 
 
 def allowed_by_callable(row: Row) -> Processor:

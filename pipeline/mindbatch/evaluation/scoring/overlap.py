@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mindbatch.chinese_words import words_of
 from mindbatch.evaluation.scoring.matching import best_of
 from mindbatch.evaluation.scoring.metric import Answer, FloatArray, MeanMetric, Metric
+from mindbatch.prompts.chinese_words import words_of
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindbatch.config.launch_schema import GIVEN_AS
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import shown
+from mindbatch.io.storage import write_whole
 from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
 from mindbatch.launch.log_folder import made_folder
 from mindbatch.launch.own_server import address_of, own_server, ranks_of
@@ -16,7 +17,6 @@ from mindbatch.launch.scripts.execute_order import Order, read_order, with_input
 from mindbatch.launch.scripts.program_ranks import ProgramRanks
 from mindbatch.launch.table_json import read_json
 from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
-from mindbatch.storage import write_whole
 
 NAME = "run_dist_gen.sh"
 LOGS = "output/log"

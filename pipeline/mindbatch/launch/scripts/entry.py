@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
-from mindbatch.interrupts import interrupt_outcome, signal_notes
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.io.interrupts import interrupt_outcome, signal_notes
+from mindbatch.io.screen_text import say, show
+from mindbatch.io.standard_streams import end_output, watch_streams
 from mindbatch.launch.scripts.execute_order import Order
 from mindbatch.launch.scripts.program_ranks import ProgramRanks, run_ranks
-from mindbatch.screen_text import say, show
-from mindbatch.standard_streams import end_output, watch_streams
 
 HELP = ("-h", "--help")
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindbatch.config.launch_schema import GIVEN_AS
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import shown
 from mindbatch.launch.free_ports import HeldPorts, port_fault
 from mindbatch.launch.own_server import is_own_address
 from mindbatch.launch.scripts.entry import Job, Script, run_script

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindbatch import children
-from mindbatch.errors import EXIT_DONE
-from mindbatch.interrupts import interrupt_outcome
+from mindbatch.io import children
+from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.interrupts import interrupt_outcome
+from mindbatch.io.screen_text import say
 from mindbatch.launch.free_ports import HeldPorts
 from mindbatch.launch.log_folder import made_folder
 from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
-from mindbatch.screen_text import say
 
 _WITHOUT_US = "ModuleNotFoundError: No module named 'mindbatch'"
 _SECONDS_FOR_HELPERS = 10.0

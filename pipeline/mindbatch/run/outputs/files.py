@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 from mindbatch.dataset.rows import RowFailure
+from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.outputs.csv_table import CsvTable
 from mindbatch.run.outputs.jsonl import JsonLines, error_lines, result_lines
 from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, ResultWriter
-from mindbatch.storage import Storage, WholeFile
 
 
 class Outputs:

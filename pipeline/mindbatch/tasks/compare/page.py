@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mindbatch.evaluation.comparison import Comparison, PromptOutputs, PromptReport
 from mindbatch.evaluation.findings import BEST, HOW_MARKED, marks_of, untold
 from mindbatch.evaluation.measures import MEASURES, Measure
-from mindbatch.screen_text import printable
+from mindbatch.io.screen_text import printable
 from mindbatch.tasks.drawn_table import add_row, drawn, drawn_in_parts, new_table
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from rich.console import Console
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.evaluation.comparison import StrategyRun
+from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.screen_text import say
 from mindbatch.llm import LLM
-from mindbatch.moving_bar import MovingBar
 from mindbatch.prompts.prompts import Prompt, PromptRows
-from mindbatch.screen_text import say
 
 MOST_TIMINGS = 3
 LONGEST_ROUND = 60.0

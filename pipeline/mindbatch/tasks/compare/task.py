@@ -11,14 +11,14 @@ from typing import Any
 from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.evaluation.comparison import Comparison, Setup, compare
 from mindbatch.evaluation.page import page
-from mindbatch.hidden_values import without_hidden
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.hidden_values import without_hidden
+from mindbatch.io.screen_text import data_output, say
+from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import PromptRows
-from mindbatch.screen_text import data_output, say
-from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.compare.page import compare_page
 from mindbatch.tasks.compare.runs import run_strategies
 from mindbatch.tasks.compare.schema import COMPARISON_FILES, CompareConfig

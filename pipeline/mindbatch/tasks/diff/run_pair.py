@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
-from mindbatch.closing import Closing
+from mindbatch.io.closing import Closing
+from mindbatch.io.regular_file import open_regular
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.part import ComputedWith
 from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.regular_file import open_regular
 from mindbatch.run.computed_with import differences
 from mindbatch.tasks.diff.row_difference import RowDifference, difference
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from mindbatch.config.path_faults import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
-from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.diff.run_pair import ChangedRow, RunPair
 from mindbatch.tasks.run_state import state_of
 

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import SEED
-from mindbatch.errors import ConfigError
-from mindbatch.fault_lines import did_you_mean, shown
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
 from mindbatch.tasks.evaluate.requests import requests_data
 from mindbatch.tasks.evaluate.schema import OWN_MODEL, EvaluateConfig

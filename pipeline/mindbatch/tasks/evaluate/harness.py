@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from rich.console import Console
 
-from mindbatch.amounts import decimal
-from mindbatch.calendar_day import is_day, today
 from mindbatch.config.composition import save_config
-from mindbatch.errors import EXIT_DONE, ConfigError
-from mindbatch.hidden_values import concealed
+from mindbatch.io.amounts import decimal
+from mindbatch.io.calendar_day import is_day, today
+from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.hidden_values import concealed
+from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.screen_text import printable, say
+from mindbatch.io.standard_streams import discarded_output
+from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.lm_eval import MISSING
-from mindbatch.moving_bar import MovingBar
 from mindbatch.run.identity import file_digest, fingerprint_fields
-from mindbatch.screen_text import printable, say
-from mindbatch.standard_streams import discarded_output
-from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
 from mindbatch.tasks.evaluate.own_files import CONFIG, RESULTS

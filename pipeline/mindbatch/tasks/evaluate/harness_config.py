@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.config.schema import option
-from mindbatch.fault_lines import shown
+from mindbatch.io.fault_lines import shown
 
 
 @dataclass

@@ -12,23 +12,23 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mindbatch.calendar_day import today
 from mindbatch.config.model_task import SEED
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.io.calendar_day import today
+from mindbatch.io.errors import CheckpointError, MindBatchError
+from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.screen_text import say
+from mindbatch.io.storage import make_folder
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import open_model
-from mindbatch.moving_bar import MovingBar
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.run.job import BatchJob, typed_command
-from mindbatch.screen_text import say
-from mindbatch.storage import make_folder
 from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
 from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.questions import Question, needed

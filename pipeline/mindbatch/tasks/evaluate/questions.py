@@ -14,11 +14,11 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import ConfigError
 from mindbatch.evaluation.scoring.instructions import instruction
 from mindbatch.evaluation.scoring.registry import METRICS
-from mindbatch.fault_lines import did_you_mean, shown
-from mindbatch.leftovers import TemporaryFolder
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import did_you_mean, shown
+from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import selection_of
 from mindbatch.run.outputs.rows import columns_of

@@ -9,7 +9,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mindbatch.amounts import counted, decimal
 from mindbatch.evaluation.charts import Ranked, ranking
 from mindbatch.evaluation.measures import MISSING, Measure
 from mindbatch.evaluation.page import moment, style_sheet
@@ -17,7 +16,8 @@ from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches
-from mindbatch.fault_lines import as_written
+from mindbatch.io.amounts import counted, decimal
+from mindbatch.io.fault_lines import as_written
 from mindbatch.tasks.evaluate.own_files import GENERATOR
 from mindbatch.tasks.evaluate.results import Evaluation
 from mindbatch.tasks.evaluate.table import difference_text, interval_text, score_text

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.errors import ConfigError, PromptError
-from mindbatch.fault_lines import shown
+from mindbatch.io.errors import ConfigError, PromptError
+from mindbatch.io.fault_lines import shown
+from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.questions import Question
 

@@ -13,7 +13,7 @@ import orjson
 
 from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
-from mindbatch.storage import make_folder, write_whole
+from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.own_files import RESULTS

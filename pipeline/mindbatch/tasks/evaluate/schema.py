@@ -19,7 +19,7 @@ from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
-from mindbatch.fault_lines import did_you_mean
+from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.tasks.evaluate.harness_config import HarnessConfig, harness_faults
 from mindbatch.tasks.evaluate.own_files import evaluation_folder_fault, page_fault
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from mindbatch.closing import Closing
+from mindbatch.io.closing import Closing
 from mindbatch.llm import LLM
 from mindbatch.loading.build import Notice
 from mindbatch.loading.providers import OpenedFolder, open_model

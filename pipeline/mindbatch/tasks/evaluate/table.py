@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.amounts import counted, decimal
 from mindbatch.evaluation.scoring.bootstrap import CONFIDENCE, Estimate
 from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
-from mindbatch.screen_text import printable
+from mindbatch.io.amounts import counted, decimal
+from mindbatch.io.screen_text import printable
 from mindbatch.tasks.drawn_table import add_row, drawn_in_parts, new_table
 from mindbatch.tasks.evaluate.results import Evaluation
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
-from mindbatch.amounts import counted
 from mindbatch.config.composition import save_config
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.evaluation.scoring.scoreboard import scores_of
-from mindbatch.hidden_values import concealed
-from mindbatch.screen_text import say
-from mindbatch.storage import write_whole
+from mindbatch.io.amounts import counted
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.hidden_values import concealed
+from mindbatch.io.screen_text import say
+from mindbatch.io.storage import write_whole
 from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns
 from mindbatch.tasks.evaluate.measured import measured

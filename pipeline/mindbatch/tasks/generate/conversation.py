@@ -9,13 +9,13 @@ from typing import Any, BinaryIO
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import StreamEvent
-from mindbatch.errors import EXIT_DONE, ConfigError
-from mindbatch.interrupts import Terminated
+from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.interrupts import Terminated
+from mindbatch.io.screen_text import data_output, say
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompt_lines import EMPTY_LINE, text_lines
 from mindbatch.prompts.prompts import Prompt
-from mindbatch.screen_text import data_output, say
 
 INTRODUCTION = "Type a prompt and Enter; an empty line or Ctrl-D leaves."
 NO_TEXT = "interactive=true: the model's folder has no tokenizer; give model.tokenizer=FOLDER"

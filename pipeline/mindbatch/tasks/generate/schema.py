@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindbatch.calendar_day import DAY_RULE, is_day
 from mindbatch.config.faults import shown
 from mindbatch.config.lora_schema import idle_faults, lora_faults
 from mindbatch.config.model_task import ModelTaskConfig
@@ -17,6 +16,7 @@ from mindbatch.config.path_faults import (
 )
 from mindbatch.config.paths import SAVED_BESIDE, STANDARD_INPUT
 from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.io.calendar_day import DAY_RULE, is_day
 
 if TYPE_CHECKING:
     from mindbatch.prompts.prompts import PromptRows

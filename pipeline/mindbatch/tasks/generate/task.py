@@ -11,19 +11,19 @@ from typing import TextIO
 
 import orjson
 
-from mindbatch.calendar_day import today
 from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.generation_progress import GenerationProgress
+from mindbatch.io.calendar_day import today
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.screen_text import data_output, say
+from mindbatch.io.storage import WholeFile
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.prompts import PromptRows
-from mindbatch.screen_text import data_output, say
-from mindbatch.storage import WholeFile
 from mindbatch.tasks.generate.conversation import converse
 from mindbatch.tasks.generate.live_text import label, stream
 from mindbatch.tasks.generate.schema import GenerateConfig

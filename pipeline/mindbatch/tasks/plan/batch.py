@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mindbatch.amounts import size
 from mindbatch.config.memory import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.io.amounts import size
+from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import Storage
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.leftovers import TemporaryFolder
 from mindbatch.loading.build import dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import EngineSetup, prepare
@@ -28,7 +29,6 @@ from mindbatch.run.input import DataInput, selection_of
 from mindbatch.run.plan import Plan, RankMemory, RowTotals, TimeEstimate, count_rows, time_after, time_at
 from mindbatch.run.row_check import RowCheck
 from mindbatch.run.survey import survey
-from mindbatch.storage import Storage
 from mindbatch.tasks import machine
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.run_state import state_of

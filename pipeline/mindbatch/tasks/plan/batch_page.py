@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mindbatch.amounts import duration, size
+from mindbatch.io.amounts import duration, size
+from mindbatch.io.screen_text import printable
 from mindbatch.run.plan import Lengths, Plan, RankMemory, RowTotals, TimeEstimate
-from mindbatch.screen_text import printable
 from mindbatch.tasks.formatting import ranges
 
 BAR = 40

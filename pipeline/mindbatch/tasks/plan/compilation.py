@@ -10,11 +10,11 @@ from typing import Any
 
 from mindbatch.config.memory import parse_bytes
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.screen_text import say, show, show_json
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.loading.setup import engine_settings
 from mindbatch.parallel.topology import Topology
-from mindbatch.screen_text import say, show, show_json
 from mindbatch.tasks.plan.compilation_job import CompilationJob, compilation_job
 from mindbatch.tasks.plan.compilation_page import compilation_page
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.config.model_schema import ignored_keys
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters

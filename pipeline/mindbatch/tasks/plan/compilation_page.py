@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mindbatch.amounts import size
-from mindbatch.screen_text import printable
+from mindbatch.io.amounts import size
+from mindbatch.io.screen_text import printable
 from mindbatch.tasks.formatting import ranges, table
 from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
 

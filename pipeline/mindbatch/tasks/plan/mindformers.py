@@ -13,10 +13,10 @@ from mindbatch.backends.llama_options import llama_options
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
-from mindbatch.errors import EXIT_DONE, ConfigError
+from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.described_config import described_config
-from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.formatting import table
 from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
 from mindbatch.tasks.plan.mindformers_layout import (

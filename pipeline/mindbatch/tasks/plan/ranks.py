@@ -29,7 +29,7 @@ from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.providers import open_model
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.described_config import described_config

@@ -9,7 +9,7 @@ from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.placement import Placement, Shard
-from mindbatch.screen_text import printable
+from mindbatch.io.screen_text import printable
 from mindbatch.tasks.formatting import ranges, table
 from mindbatch.tasks.plan.ranks import RankPlan
 from mindbatch.tasks.plan.strategy_folder import strategy_lines

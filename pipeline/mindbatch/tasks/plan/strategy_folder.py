@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mindbatch.checkpoint.strategy.strategy_file import MAX_STRATEGY_BYTES, strategy_in
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.regular_file import read_regular
-from mindbatch.screen_text import printable
-from mindbatch.storage import StorageError, write_whole
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.screen_text import printable
+from mindbatch.io.storage import StorageError, write_whole
 
 
 def refuse_other_files(folder: Path, own: Iterable[str]) -> None:

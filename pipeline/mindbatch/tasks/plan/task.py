@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mindbatch.errors import EXIT_DONE
-from mindbatch.screen_text import show, show_json
+from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.screen_text import show, show_json
 from mindbatch.tasks.plan.schema import PlanConfig
 
 

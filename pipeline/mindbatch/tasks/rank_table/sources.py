@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.launch.given_servers import GivenServers, parse_devices, parse_list, physical_devices
 from mindbatch.launch.hccn import (
     Addresses,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.launch.rank_table import RankTable, counted, table_rows
 from mindbatch.launch.table_files import CheckedFile, check_files, merge_files, name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave, RankTableError
-from mindbatch.screen_text import printable, say, show, show_json
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 from mindbatch.tasks.rank_table.sources import assemble
 

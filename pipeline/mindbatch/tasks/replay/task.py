@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.screen_text import data_output, printable, show
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
@@ -15,7 +16,6 @@ from mindbatch.run.computed_with import computed_with, differences
 from mindbatch.run.generation import entry_of
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.run.lookup import StoredRow, stored_row
-from mindbatch.screen_text import data_output, printable, show
 from mindbatch.tasks.diff.row_difference import difference
 from mindbatch.tasks.replay.schema import ReplayConfig
 

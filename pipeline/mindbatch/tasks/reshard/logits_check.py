@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mindbatch.amounts import size
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.memory import free_memory
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.amounts import size
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.first_logits import FloatArray
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import source_shapes

@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from mindbatch.children import Child
 from mindbatch.config.environment import prepare_environment
-from mindbatch.errors import CheckpointError, MindBatchError
+from mindbatch.io.children import Child
+from mindbatch.io.errors import CheckpointError, MindBatchError
 from mindbatch.loading.first_logits import FloatArray, first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig

@@ -19,7 +19,7 @@ from mindbatch.checkpoint.names.registry import (
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, by_strategy
 from mindbatch.checkpoint.placement.placement import Placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
 

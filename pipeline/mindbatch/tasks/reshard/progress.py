@@ -18,7 +18,7 @@ def shown_progress() -> Iterator[Progress]:
         return
     from rich.console import Console  # slow to import
 
-    from mindbatch.moving_bar import MovingBar
+    from mindbatch.io.moving_bar import MovingBar
 
     left = TimeLeft(time.monotonic)
     with MovingBar("MiB", Console(stderr=True)) as bar:

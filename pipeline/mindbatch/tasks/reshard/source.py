@@ -21,7 +21,7 @@ from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.described_config import described_config
 from mindbatch.models.folder_tensors import as_stored

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindbatch.amounts import duration, size
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import is_there, part_of
 from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan
-from mindbatch.errors import EXIT_DONE
-from mindbatch.screen_text import printable, say, show
+from mindbatch.io.amounts import duration, size
+from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.screen_text import printable, say, show
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.progress import shown_progress
 from mindbatch.tasks.reshard.schema import ReshardConfig

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.formats.floats import FloatArray, widened
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job
-from mindbatch.closing import Closing
+from mindbatch.io.closing import Closing
 from mindbatch.parallel.topology import WHOLE
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardLoraConfig, ReshardTargetConfig

@@ -15,7 +15,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from tensor_files import write_tensor_file
 
 TENSORS: dict[str, npt.NDArray[Any]] = {

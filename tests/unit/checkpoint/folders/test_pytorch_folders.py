@@ -14,7 +14,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
 
 INDEX = "pytorch_model.bin.index.json"

@@ -10,8 +10,8 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.rank_copies import seem_copies
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.config.path_faults import model_folder_fault
-from mindbatch.errors import CheckpointError, ConfigError
-from mindbatch.foreign_formats import reshard_command
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.parallel.topology import TensorSlice
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run

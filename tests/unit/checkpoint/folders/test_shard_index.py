@@ -9,7 +9,7 @@ from safetensors_writer import safetensors_bytes, write_index, write_shards
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.weight_files import read_weight_map
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 ONE = np.ones(2, np.float32)

@@ -15,7 +15,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, w
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.digests import digests_of
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 
 TENSORS: dict[str, npt.NDArray[Any]] = {
     "a.weight": np.arange(4, dtype=np.float32),

@@ -9,7 +9,7 @@ import pytest
 from safetensors_writer import safetensors_bytes, write_folder
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 ONE = np.ones(2, np.float32)
 PARTS = {"part0.safetensors": {"b": ONE * 2, "a": ONE}, "part1.safetensors": {"c": ONE * 3}}

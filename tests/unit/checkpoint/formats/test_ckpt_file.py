@@ -18,7 +18,7 @@ from safetensors_writer import bfloat16_bits
 from mindbatch.checkpoint.formats import ckpt_file
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 SMALL: dict[str, npt.NDArray[Any]] = {
     "layer.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),

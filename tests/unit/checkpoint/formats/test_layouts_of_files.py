@@ -14,7 +14,7 @@ from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import Extent, TensorEntry, byte_ranges
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from tensor_files import write_tensor_file
 
 Entry = tuple[str, str, tuple[int, ...]]

@@ -17,7 +17,7 @@ from mindbatch.checkpoint.formats import pickle_machine
 from mindbatch.checkpoint.formats.floats import read_float32
 from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from pytorch_bytes import (
     ORDERED,
     REBUILD,

@@ -25,7 +25,7 @@ from mindbatch.checkpoint.formats.floats import (
 )
 from mindbatch.checkpoint.formats.open_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 SMALL: dict[str, npt.NDArray[Any]] = {
     "layer.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -11,7 +11,7 @@ from mindbatch.checkpoint.formats.safetensors_file import (
     parse_header,
 )
 from mindbatch.checkpoint.formats.stored import Extent, StoredTensor
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 GOOD = {"a": entry("F32", [2, 3], 0, 24), "b": entry("BF16", [4], 24, 32)}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 CLAIMS = [2**20, 2**31 - 1, 2**31, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
 """Lengths, counts and sizes that no file of a few bytes has."""

@@ -20,7 +20,7 @@ from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
 from mindbatch.checkpoint.lora.plan import plan_lora
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 

@@ -21,7 +21,7 @@ from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import full_region
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from reshard_adapters import product_of
 
 NAME = "model.big.weight"

@@ -7,7 +7,7 @@ from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import Kind
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 EMBEDDING = "model.embed_tokens"
 

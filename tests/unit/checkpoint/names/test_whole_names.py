@@ -10,7 +10,7 @@ from mindbatch.checkpoint.names.dialect import Heads, Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_huggingface, to_mindformers
 from mindbatch.checkpoint.placement.proof import side_faults
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 

@@ -17,7 +17,7 @@ from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
 from mindbatch.checkpoint.placement.regions import Shape
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 
 

@@ -14,7 +14,7 @@ from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard, as_placed
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.tensor_spec import source_shapes
 
 LEFT, RIGHT = single_segment((4, 3), ((0, 4), (0, 3))), single_segment((4, 3), ((0, 4), (3, 6)))

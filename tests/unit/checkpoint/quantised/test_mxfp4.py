@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.models.loader import load_weights
 from mindbatch.models.model_spec import ModelSpec

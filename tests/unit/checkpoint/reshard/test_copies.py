@@ -19,8 +19,8 @@ from mindbatch.checkpoint.reshard.files import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, jobs_of
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job
-from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import Storage
 from tensor_files import write_tensor_file
 
 FUSED = np.arange(6 * 9, dtype=np.float32).reshape(6, 9)  # [inputs, outputs of q, k, v]

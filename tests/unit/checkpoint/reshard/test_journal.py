@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.reshard.journal import Journal, read_journal
 from mindbatch.checkpoint.reshard.write import Written
-from mindbatch.storage import Storage
+from mindbatch.io.storage import Storage
 
 HEAD = {"plan": "digest"}
 NOTES = [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, contents, write_model

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from reshard_adapters import reshard
 from reshard_models import LLAMA, MODELS, contents, source_shapes_of, write_model, write_tensors
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_adapters import (
     ALPHA,

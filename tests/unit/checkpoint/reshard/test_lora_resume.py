@@ -11,7 +11,7 @@ from harness.forks import Send, run_forked
 from harness.reshard_kills import SMALL, SYNC_BYTES, WAYS, files_of
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
-from mindbatch.storage import StorageError
+from mindbatch.io.storage import StorageError
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source

@@ -21,9 +21,9 @@ from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.storage import StorageError
 from mindbatch.models.registry import describe
-from mindbatch.storage import StorageError
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source

@@ -12,8 +12,8 @@ from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.pool import WRITE, do_jobs
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import Takes, Written
-from mindbatch.errors import CheckpointError
-from mindbatch.storage import Storage
+from mindbatch.io.errors import CheckpointError
+from mindbatch.io.storage import Storage
 
 COUNT = 40
 

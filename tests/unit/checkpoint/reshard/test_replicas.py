@@ -15,7 +15,7 @@ from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, replicas_of
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import LLAMA, MODELS, write_model, write_tensors

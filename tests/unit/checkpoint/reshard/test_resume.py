@@ -12,7 +12,7 @@ from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
-from mindbatch.storage import StorageError
+from mindbatch.io.storage import StorageError
 from reshard_models import write_model
 
 

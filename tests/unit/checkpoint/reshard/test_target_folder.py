@@ -8,7 +8,7 @@ import pytest
 
 from harness.reshard_kills import OTHER_WAYS, SMALL, WAYS, files_of, plan_of
 from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from reshard_models import write_model
 
 

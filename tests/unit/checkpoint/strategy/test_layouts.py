@@ -16,7 +16,7 @@ from mindbatch.checkpoint.strategy.placements import stage_strategies, strategy_
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.stage_cut import number_of_layers
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 

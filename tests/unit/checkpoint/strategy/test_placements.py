@@ -9,7 +9,7 @@ from mindbatch.checkpoint.placement.proof import prove
 from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 SHAPES = {"columns": (8, 6), "rows": (6, 8), "norm": (6,), "table": (8, 4), "both": (8, 8), "scale": ()}
 TWO_BY_TWO = Strategy(

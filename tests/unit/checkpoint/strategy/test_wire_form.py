@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import parse_strategy, strategy_bytes
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 
 words = st.text(max_size=20)
 numbers = st.integers(-(2**63), 2**63 - 1)

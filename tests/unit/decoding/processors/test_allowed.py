@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError, adjust
 from mindbatch.decoding.row import Row
-from mindbatch.errors import MindBatchError
+from mindbatch.io.errors import MindBatchError
 
 Forbidden = Callable[..., set[int]]
 SCORES = np.array([1, 2, 3, 4], dtype=np.float32)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.launch.scripts.dist_gen import read_job
 from mindbatch.launch.scripts.entry import Job
 from rank_tables import modelarts_table, plain_table

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.launch.scripts.entry import Job
 from mindbatch.launch.scripts.msrun_launcher import read_job
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.ledger.entries import Entry
 from mindbatch.tasks.diff.row_difference import CONTEXT, difference, first_difference
 from mindbatch.tasks.diff.task import DiffConfig, run

@@ -8,7 +8,7 @@ import yaml
 from mindbatch.config.compose import compose_task
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.schema import schema_keys
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.evaluate.columns import adapters_of, baseline_of, columns_of, model_of, run_config
 from mindbatch.tasks.evaluate.schema import EvaluateConfig

@@ -7,9 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from mindbatch.calendar_day import today
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import ConfigError
+from mindbatch.io.calendar_day import today
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.harness import DATE, FINGERPRINT, _begun_on, _finished, _quiet, harness_page
 from mindbatch.tasks.evaluate.harness import OURS as OUR_LOGGER
 from mindbatch.tasks.evaluate.schema import EvaluateConfig

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.columns import columns_of
 from mindbatch.tasks.evaluate.harness_evaluation import harness_evaluation
 from mindbatch.tasks.evaluate.report import report_page

@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.few_shot import Examples
 from mindbatch.tasks.evaluate.questions import read_questions
 

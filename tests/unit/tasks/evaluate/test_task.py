@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.task import run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mindbatch import ConfigError, DecodingParams
-from mindbatch.interrupts import Terminated
+from mindbatch.io.interrupts import Terminated
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import ChatOptions
 from mindbatch.tasks.generate.conversation import INTRODUCTION, converse

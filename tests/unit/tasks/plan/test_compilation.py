@@ -12,7 +12,7 @@ from safetensors_writer import safetensors_bytes
 from mindbatch.ascend_simulation import process
 from mindbatch.ascend_simulation.process import SimulationLimits
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.registry import TASKS
 from mindformers_configs import config

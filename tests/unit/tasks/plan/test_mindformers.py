@@ -11,7 +11,7 @@ from mindbatch.ascend_simulation import process
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.plan import mindformers
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, ParameterLayout

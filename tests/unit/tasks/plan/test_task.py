@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bench_model import write_random_gpt2
-from mindbatch.amounts import duration, size
 from mindbatch.config import memory
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.errors import ConfigError
+from mindbatch.io.amounts import duration, size
+from mindbatch.io.errors import ConfigError
 from mindbatch.llm import LLM
 from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import prepare

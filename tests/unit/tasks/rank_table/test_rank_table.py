@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
-from mindbatch.errors import ConfigError
+from mindbatch.io.errors import ConfigError
 from mindbatch.launch import hccn
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 from mindbatch.tasks.registry import TASKS

@@ -6,7 +6,7 @@ from unittest import mock
 import orjson
 import pytest
 
-from mindbatch.errors import ConfigError, PromptError
+from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.replay import task
 from mindbatch.tasks.replay.schema import ReplayConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.first_logits import fixed_prompts
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard import logits_check

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from child_functions import leave
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.registry import describe
 from mindbatch.tasks.reshard.logits_process import logits_of
 from mindbatch.tasks.reshard.schema import ReshardConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint

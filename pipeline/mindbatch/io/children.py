@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from mindbatch.child_main import READY
+from mindbatch.io.child_main import READY
 
-_PACKAGE = Path(__file__).parent
-_MAIN = _PACKAGE / "child_main.py"
+_PACKAGE = Path(__file__).parents[1]
+_MAIN = _PACKAGE / "io/child_main.py"
 _CHUNK = 1 << 16
 _TICK_SECONDS = 1.0
 _IDLE_TICKS = 60

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from mindbatch.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+from mindbatch.io.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers
 

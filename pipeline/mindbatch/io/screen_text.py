@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
-from mindbatch.hidden_values import without_hidden
+from mindbatch.io.hidden_values import without_hidden
 
 LONGEST_LINE = 2000
 """Characters of a line that is not the user's own data."""

@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from mindbatch.override_text import text_override
-from mindbatch.regular_file import first_bytes
+from mindbatch.io.override_text import text_override
+from mindbatch.io.regular_file import first_bytes
 
 _SIGNATURES = (
     (

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mindbatch.errors import MindBatchError
-from mindbatch.leftovers import hold, remove_abandoned
-from mindbatch.regular_file import check_own, open_own
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.leftovers import hold, remove_abandoned
+from mindbatch.io.regular_file import check_own, open_own
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

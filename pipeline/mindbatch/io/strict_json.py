@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NoReturn
 
-from mindbatch.fault_lines import shown
+from mindbatch.io.fault_lines import shown
 
 MAX_PARTS = 1_000_000
 """Lists, objects and commas: those of a safetensors header for 125,000 tensors of two dimensions."""

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from mindbatch.errors import EXIT_USAGE
-from mindbatch.fault_lines import did_you_mean, shown
-from mindbatch.screen_text import say
+from mindbatch.io.errors import EXIT_USAGE
+from mindbatch.io.fault_lines import did_you_mean, shown
+from mindbatch.io.screen_text import say
 
 _EXPECTED: dict[Any, str] = {int: "must be a whole number", float: "must be a number"}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from mindbatch.leftovers import TemporaryFolder
+from mindbatch.io.leftovers import TemporaryFolder
 
 _LOADING = threading.Lock()
 

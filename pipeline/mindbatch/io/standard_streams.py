@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from mindbatch.errors import EXIT_FAILED, OutputError
-from mindbatch.screen_text import say
+from mindbatch.io.errors import EXIT_FAILED, OutputError
+from mindbatch.io.screen_text import say
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
