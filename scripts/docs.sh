@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The documentation as a site with search, in build/site; a link that leads nowhere ends it. `serve` shows it while pages are written.
+# The documentation as a site with search, in build/site; a link that leads nowhere is an error. With the argument
+# "serve" it is shown at http://127.0.0.1:8000, and anew when a page is written.
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
@@ -13,8 +14,9 @@ if [[ ! -f $(stamp_file docs) || $(<"$(stamp_file docs)") != "$stamp" ]]; then
     echo "$stamp" >"$(stamp_file docs)"
 fi
 cd -- "$root"
+export NO_MKDOCS_2_WARNING=true  # MkDocs is pinned below 2
 if [[ ${1:-} == serve ]]; then
     exec "$venv_python" -I -m mkdocs serve
 fi
 "$venv_python" -I -m mkdocs --quiet build
-say "build/site/index.html"
+say "build/site/index.html; with search: scripts/docs.sh serve"
