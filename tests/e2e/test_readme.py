@@ -1,4 +1,4 @@
-"""The README's examples: every block marked `<!-- tested -->` prints what the block after it says."""
+"""The examples of README.md and docs/: a block marked `<!-- tested -->` prints what the next block says."""
 
 import os
 import re
@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"<!-- tested -->\n```(bash|python)\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+from doc_pages import PAGES
+
+TEXTS = [page.read_text(encoding="utf-8") for page in PAGES]
+MARK = "<!-- tested -->"
+BLOCK = re.compile(rf"{MARK}\n```(bash|python)\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 TIMES = re.compile(r"[\d.]+ s\b|\([\d,]+ tokens/s\)")
 
 
@@ -21,7 +23,7 @@ class Example(NamedTuple):
     output: str
 
 
-EXAMPLES = [Example(*found) for found in BLOCK.findall(README)]
+EXAMPLES = [Example(*found) for text in TEXTS for found in BLOCK.findall(text)]
 END = "-- the end of an example --\n"
 
 
@@ -70,28 +72,4 @@ def test_an_example_prints_what_it_says(
 
 
 def test_every_marked_block_is_understood() -> None:
-    assert len(EXAMPLES) == README.count("<!-- tested -->") >= 5
-
-
-def test_links_and_named_files_exist() -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
-        assert (CHECKOUT / link).exists(), link
-    for name in re.findall(r"`?(?:python )?((?:tools|benchmarks|makers|scripts)/\w+\.\w+)", README):
-        assert (CHECKOUT / name).exists(), name
-
-
-def test_keys_and_options_of_the_tables_exist() -> None:
-    from mindbatch.config.schema import schema_keys
-    from mindbatch.tasks.registry import TASKS
-
-    keys = schema_keys(TASKS["generate"].schema).keys | schema_keys(TASKS["batch"].schema).keys
-    guides = README + (CHECKOUT / "docs/batch.md").read_text(encoding="utf-8")
-    for key in re.findall(r"\b((?:model|data|decoding|runtime|output|parallel)\.\w+)=", guides):
-        assert key in keys or key == "runtime.cache_memry", key
-    decoding = README.partition("**Decoding**")[2].partition("Options without effect")[0]
-    named = {
-        name for row in re.findall(r"^\| (`.*?) \|", decoding, re.M) for name in re.findall(r"`(\w+)`", row)
-    }
-    assert named == {key.partition(".")[2] for key in keys if key.startswith("decoding.")} - {
-        "skip_special_tokens"
-    }
+    assert len(EXAMPLES) == sum(text.count(f"\n{MARK}\n") for text in TEXTS) >= 12
