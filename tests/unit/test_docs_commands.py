@@ -9,6 +9,7 @@ import pytest
 from doc_pages import CHECKOUT, PAGES, Block, blocks, commands, commands_of
 from mindbatch.cli import PATH_FLAGS, SWITCHES
 from mindbatch.config.schema import schema_keys
+from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.registry import TASKS
 
 COMMANDS = commands()
@@ -134,3 +135,22 @@ def test_scripts_are_read_by_bash(page: Path) -> None:
 
 def test_blocks_say_their_language() -> None:
     assert {block.language for block in blocks()} <= {"bash", "python", "text", "yaml", "json"}
+
+
+def test_types_of_models_are_all_named() -> None:
+    readme, models = ((CHECKOUT / name).read_text("utf-8") for name in ("README.md", "docs/models.md"))
+    listed = readme.partition("these run:")[2].partition("([which models")[0]
+    assert tuple(re.findall(r"`(\w+)`", listed)) == MODEL_TYPES
+    rows = re.findall(r"^\| (.*?) \|", models.partition("## Types")[2].partition("\n## ")[0], re.MULTILINE)
+    assert sorted(name for row in rows[1:] for name in re.findall(r"`(\w+)`", row)) == sorted(MODEL_TYPES)
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "design.md", "contributing.md"])
+def test_modules_that_the_map_names_exist(page: str) -> None:
+    named = re.findall(r"`([\w/]+\.(?:py|cpp|h)|[a-z_/]+/)`", (CHECKOUT / "docs" / page).read_text("utf-8"))
+    folders = ("pipeline/mindbatch", "tests", "tools", "benchmarks", "makers", "configs", "examples")
+    there = {
+        f"{path.as_posix()}{'/' * path.is_dir()}" for top in folders for path in (CHECKOUT / top).rglob("*")
+    } | {f"{CHECKOUT.as_posix()}/{top}/" for top in folders}
+    assert len(named) > 10
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in there)] == []
