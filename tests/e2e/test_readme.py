@@ -24,7 +24,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = [Example(*found) for text in TEXTS for found in BLOCK.findall(text)]
-END = "-- the end of an example --\n"
+END = "== the end of an example ==\n"
 
 
 def run_at(folder: Path, command: list[str], given: str) -> str:
@@ -69,6 +69,17 @@ def test_an_example_prints_what_it_says(
     else:
         printed = run_at(tmp_path, ["bash"], example.code)
     assert TIMES.sub("", printed) == TIMES.sub("", example.output)
+
+
+@pytest.mark.slow
+def test_the_first_batch_is_followed_from_top_to_bottom(tmp_path: Path) -> None:
+    """Its commands in one folder, one after the other, print what they print alone."""
+    page = next(page for page in PAGES if page.name == "first_batch.md")
+    examples = [Example(*found) for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
+    steps = [example for example in examples if example.language == "bash"]
+    printed = run_at(tmp_path, ["bash"], "".join(f"{step.code}printf {END!r}\n" for step in steps))
+    parts = TIMES.sub("", printed).split(END)
+    assert parts == [*(TIMES.sub("", step.output) for step in steps), ""]
 
 
 def test_every_marked_block_is_understood() -> None:
