@@ -108,15 +108,17 @@ def test_the_short_table_of_decoding_has_every_parameter() -> None:
     assert named == {key.partition(".")[2] for key in keys} - {"skip_special_tokens"}
 
 
-def test_options_of_the_table_of_groups_exist() -> None:
-    page = (CHECKOUT / "docs/generate.md").read_text("utf-8")
-    rows = dict(
-        re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", page.partition("options (`group=NAME`)")[2], re.MULTILINE)
-    )
-    for group in CONFIGS.iterdir():
-        if group.is_dir() and group.name != "task":
-            shown = {*re.findall(r"`(\w+)`", rows[group.name])}
-            assert shown == {path.stem for path in group.glob("*.yaml")}, group.name
+def test_the_table_of_groups_has_the_keys_and_options_that_there_are() -> None:
+    page = (CHECKOUT / "docs/generate.md").read_text("utf-8").partition("options (`group=NAME`)")[2]
+    rows = {name: rest for name, *rest in re.findall(r"^\| `(\w+)` \| (.*) \|(.*)\|$", page, re.MULTILINE)}
+    options = {path.name: {each.stem for each in path.glob("*.yaml")} for path in CONFIGS.iterdir()}
+    keys = schema_keys(TASKS["generate"].schema)
+    for group, (named, shown) in rows.items():
+        assert {*re.findall(r"`(\w+)`", shown)} == options.get(group, set()), group
+        listed = {f"{group}.{key}" for key in re.findall(r"`(\w+)`", named)}
+        if group not in ("data", "decoding"):  # of batch, and in a table of its own
+            assert listed == {*keys.of_section(group)}, group
+    assert rows.keys() == {*keys.sections, "data"}
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.page.name)
