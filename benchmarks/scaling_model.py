@@ -3,7 +3,7 @@
     python benchmarks/scaling_model.py                       Llama-3-70B in bfloat16 on 64 NPUs
     python benchmarks/scaling_model.py --config CONFIG.json --devices 16 --batch 32 --link 100
 
-docs/scaling.md explains the model and what it assumes.
+docs/performance.md explains the model and what it assumes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The README's examples: every block marked `<!-- tested -->` prints what the block after it says."""
+"""The examples of README.md and docs/: a block marked `<!-- tested -->` prints what the next block says."""
 
 import os
 import re
@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"<!-- tested -->\n```(bash|python)\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+from doc_pages import PAGES
+
+TEXTS = [page.read_text(encoding="utf-8") for page in PAGES]
+MARK = "<!-- tested -->"
+BLOCK = re.compile(rf"{MARK}\n```(bash|python)\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 TIMES = re.compile(r"[\d.]+ s\b|\([\d,]+ tokens/s\)")
 
 
@@ -21,8 +23,8 @@ class Example(NamedTuple):
     output: str
 
 
-EXAMPLES = [Example(*found) for found in BLOCK.findall(README)]
-END = "-- the end of an example --\n"
+EXAMPLES = [Example(*found) for text in TEXTS for found in BLOCK.findall(text)]
+END = "== the end of an example ==\n"
 
 
 def run_at(folder: Path, command: list[str], given: str) -> str:
@@ -69,29 +71,16 @@ def test_an_example_prints_what_it_says(
     assert TIMES.sub("", printed) == TIMES.sub("", example.output)
 
 
+@pytest.mark.slow
+def test_the_first_batch_is_followed_from_top_to_bottom(tmp_path: Path) -> None:
+    """Its commands in one folder, one after the other, print what they print alone."""
+    page = next(page for page in PAGES if page.name == "first_batch.md")
+    examples = [Example(*found) for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
+    steps = [example for example in examples if example.language == "bash"]
+    printed = run_at(tmp_path, ["bash"], "".join(f"{step.code}printf {END!r}\n" for step in steps))
+    parts = TIMES.sub("", printed).split(END)
+    assert parts == [*(TIMES.sub("", step.output) for step in steps), ""]
+
+
 def test_every_marked_block_is_understood() -> None:
-    assert len(EXAMPLES) == README.count("<!-- tested -->") >= 5
-
-
-def test_links_and_named_files_exist() -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
-        assert (CHECKOUT / link).exists(), link
-    for name in re.findall(r"`?(?:python )?((?:tools|benchmarks|makers|scripts)/\w+\.\w+)", README):
-        assert (CHECKOUT / name).exists(), name
-
-
-def test_keys_and_options_of_the_tables_exist() -> None:
-    from mindbatch.config.schema import schema_keys
-    from mindbatch.tasks.registry import TASKS
-
-    keys = schema_keys(TASKS["generate"].schema).keys | schema_keys(TASKS["batch"].schema).keys
-    guides = README + (CHECKOUT / "docs/batch.md").read_text(encoding="utf-8")
-    for key in re.findall(r"\b((?:model|data|decoding|runtime|output|parallel)\.\w+)=", guides):
-        assert key in keys or key == "runtime.cache_memry", key
-    decoding = README.partition("**Decoding**")[2].partition("Options without effect")[0]
-    named = {
-        name for row in re.findall(r"^\| (`.*?) \|", decoding, re.M) for name in re.findall(r"`(\w+)`", row)
-    }
-    assert named == {key.partition(".")[2] for key in keys if key.startswith("decoding.")} - {
-        "skip_special_tokens"
-    }
+    assert len(EXAMPLES) == sum(text.count(f"\n{MARK}\n") for text in TEXTS) >= 12

@@ -1,4 +1,4 @@
-"""The model on paper of docs/scaling.md."""
+"""The model on paper of docs/performance.md."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ NPU = Device(memory=60 * GIB, bandwidth=1e12, arithmetic=150e12, latency=20e-6, 
 
 
 def test_the_page_shows_what_the_command_prints() -> None:
-    page = Path(__file__).parents[2] / "docs" / "scaling.md"
+    page = Path(__file__).parents[2] / "docs" / "performance.md"
     assert "\n".join(table(described(None), NPU, 64, 64, 1024)) in page.read_text("utf-8")
 
 

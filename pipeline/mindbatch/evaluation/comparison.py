@@ -146,7 +146,7 @@ class Comparison:
     strategies: list[StrategyReport]
 
     def as_json(self) -> bytes:
-        """The comparison as `docs/compare.md` describes it; what is not finite is null."""
+        """The comparison as `docs/evaluate.md` describes it; what is not finite is null."""
         content = {"format": FORMAT, **dataclasses.asdict(self)}
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
 

@@ -80,7 +80,7 @@ class RankTableConfig(TaskConfig):
     servers: Any = option(
         None,
         "servers in the order of their ranks, like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]; "
-        "docs/rank_tables.md has all their keys",
+        "docs/distributed.md has all their keys",
         accepts="list of servers or null",
         topic="To write a table of servers with known addresses",
     )

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The documentation as a site with search, in build/site; a link that leads nowhere is an error. With the argument
+# "serve" it is shown at http://127.0.0.1:8000, and anew when a page is written.
+set -euo pipefail
+
+# shellcheck source=scripts/venv.sh
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
+
+[[ $# == 0 || $* == serve ]] || fail "$*: must be nothing, or serve"
+prepare_venv runtime
+stamp=$(stamp_of_installation)
+if [[ ! -f $(stamp_file docs) || $(<"$(stamp_file docs)") != "$stamp" ]]; then
+    install_project docs
+    echo "$stamp" >"$(stamp_file docs)"
+fi
+cd -- "$root"
+export NO_MKDOCS_2_WARNING=true  # MkDocs is pinned below 2
+if [[ ${1:-} == serve ]]; then
+    exec "$venv_python" -I -m mkdocs serve
+fi
+"$venv_python" -I -m mkdocs --quiet build
+say "build/site/index.html; with search: scripts/docs.sh serve"
