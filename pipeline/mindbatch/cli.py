@@ -46,7 +46,7 @@ TEXT_FLAGS = {
     ),
 }
 _SHOWN_PARTS = ("job", "hydra", "all")
-_SHORT = {
+SHORT_FLAGS = {
     "-h": "--help",
     "-v": "--verbose",
     "-V": "--version",
@@ -292,7 +292,7 @@ def parse_command_line(arguments: list[str]) -> CommandLine:
             _take_word(argument, line)
             continue
         flag, has_value, value = argument.partition("=")
-        flag = _SHORT.get(flag, flag)
+        flag = SHORT_FLAGS.get(flag, flag)
         if flag in SWITCHES and not has_value:
             line.switches.add(flag)
         elif flag in PATH_FLAGS or flag in TEXT_FLAGS:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from doc_pages import CHECKOUT, PAGES, Block, blocks, commands, commands_of
-from mindbatch.cli import PATH_FLAGS, SWITCHES
+from mindbatch.cli import PATH_FLAGS, SHORT_FLAGS, SWITCHES, TEXT_FLAGS
 from mindbatch.config.schema import schema_keys
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.tasks.registry import TASKS
 
 COMMANDS = commands()
 CONFIGS = CHECKOUT / "configs"
+VALUED = PATH_FLAGS | TEXT_FLAGS
 PLACEHOLDERS = {"...", "[KEY=VALUE", "...]", "[FLAGS]", "TASK"}
 MISSPELT = "runtime.cache_memry"  # on purpose: the README shows the answer
 
@@ -28,11 +29,11 @@ def faults_of(words: list[str]) -> list[str]:
     schema = TASKS[name].schema
     faults, plain, flag = [], 0, ""
     for word in rest:
-        if flag in PATH_FLAGS:
+        if flag in VALUED:
             flag = ""
         elif word.startswith("-"):
-            flag = word
-            faults += [] if word in SWITCHES or word in PATH_FLAGS else [word]
+            flag = SHORT_FLAGS.get(word, word)
+            faults += [] if flag in {*SWITCHES, *VALUED} else [word]
         elif "=" in word:
             faults += [] if is_known(word, schema) else [word]
         elif word not in PLACEHOLDERS:
@@ -43,7 +44,7 @@ def faults_of(words: list[str]) -> list[str]:
 
 def is_known(word: str, schema: type) -> bool:
     """True of `key=value` with a value that the key takes, and of `group=option`."""
-    name, _, value = word.partition("=")
+    name, _, value = word.lstrip("+").partition("=")
     keys = schema_keys(schema)
     if name in keys.keys:
         key = keys.keys[name]
