@@ -33,28 +33,30 @@ def test_all_strategies_over_two_prompts(command: CommandLine) -> None:
     )
     assert done.returncode == 0, done.stderr
     folder = command.here / "compared"
-    content = json.loads((folder / "comparison.json").read_bytes())
-    by_name = {report["name"]: report for report in content["strategies"]}
-    assert list(by_name) == STRATEGIES
-    greedy = by_name["greedy"]
-    assert greedy["prompts"][0]["outputs"][0]["text"].startswith(" two, three, four, five")
-    for report in content["strategies"]:
-        metrics, outputs = report["metrics"], [row["outputs"][0] for row in report["prompts"]]
-        assert metrics["num_tokens"] == sum(len(output["token_ids"]) for output in outputs)
-        assert metrics["tokens_per_second"] > 0
-        assert 1 <= metrics["perplexity"] < 100
-        assert 0 < metrics["distinct_2"] <= 1
-        assert metrics["self_bleu"] is not None
+    columns = json.loads((folder / "results.json").read_bytes())["columns"]
+    assert list(columns) == STRATEGIES
+    texts = {}
+    for name, column in columns.items():
+        lines = (folder / column["folder"] / "samples_comparison.jsonl").read_text().splitlines()
+        samples = [json.loads(line) for line in lines]
+        texts[name] = [sample["outputs"][0] | {"text": sample["resps"][0][0]} for sample in samples]
+        scores = column["results"]
+        assert column["generated_tokens"] == sum(len(output["token_ids"]) for output in texts[name])
+        assert min(column["tokens_per_second"]) > 0
+        assert len(column["tokens_per_second"]) == 3
+        assert 1 <= scores["output_perplexity,none"] < 100
+        assert 0 < scores["distinct_2,none"] <= 1
+        assert scores["self_bleu,none"] is not None
+    assert texts["greedy"][0]["text"].startswith(" two, three, four, five")
     # Two prompts of a dozen tokens: the search has at least what greedy finds.
-    for beam, alone in zip(by_name["beam4"]["prompts"], greedy["prompts"], strict=True):
-        assert beam["outputs"][0]["logprob"] >= alone["outputs"][0]["logprob"] - 1e-3
-    assert by_name["beam4"]["prompts"][0]["outputs"][0]["rank"] == 1
-    assert by_name["sample_and_rank"]["prompts"][0]["outputs"][0]["score"] is not None
+    for beam, alone in zip(texts["beam4"], texts["greedy"], strict=True):
+        assert beam["logprob"] >= alone["logprob"] - 1e-3
+    assert texts["beam4"][0]["rank"] == 1
+    assert texts["sample_and_rank"][0]["score"] is not None
     lines = done.stdout.splitlines()
-    (heading,) = (number for number, line in enumerate(lines) if line.startswith("strategy "))
+    (heading,) = (number for number, line in enumerate(lines) if "output_perplexity" in line)
     table = lines[heading + 2 :]
     assert [line.split()[0] for line in table[: len(STRATEGIES)]] == STRATEGIES
-    assert [len(report["timings"]) for report in content["strategies"]] == [3] * len(STRATEGIES)
     page = (folder / "comparison.html").read_text(encoding="utf-8")
-    assert "8 decoding strategies compared" in page
+    assert "comparison: 8 columns evaluated" in page
     assert not re.search(r"\b(src|href)\s*=|url\(|https?:", page)

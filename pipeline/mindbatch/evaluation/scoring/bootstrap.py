@@ -1,7 +1,8 @@
-"""Uncertainty of a score over other rows: percentile intervals of the bootstrap."""
+"""Uncertainty of a score over other rows: percentile intervals of the bootstrap, and statistical power."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from mindbatch.evaluation.scoring.metric import FloatArray, Metric
 
 SAMPLES = 2000
 CONFIDENCE = 0.95
+POWER = 0.8
+"""Probability with which a true difference is to be found."""
 FEWEST_CLUSTERS = 5
 """With fewer there are so few different resamples that an interval would say nothing."""
 _SEED = 20240117
@@ -37,7 +40,7 @@ class Clusters:
     """Rows that are drawn together, because they are no independent questions: turns of a chat, say.
 
     Cameron, Gelbach, Miller 2008, "Bootstrap-based improvements for inference with clustered errors" (the
-    pairs cluster bootstrap). Without clusters each row is one.
+    pairs cluster bootstrap). Without clusters each row is one, with all of its samples.
     """
 
     def __init__(self, names: Sequence[Hashable]) -> None:
@@ -52,21 +55,33 @@ class Clusters:
         return total
 
 
-def resampled(metric: Metric[Any], cluster_sums: Sequence[FloatArray], samples: int = SAMPLES) -> FloatArray:
-    """Values [systems, samples] of the same resamples of the clusters for all systems.
+def resampled(metric: Metric[Any], cluster_sums: Sequence[FloatArray]) -> FloatArray:
+    """Values [systems, SAMPLES] of the same resamples of the clusters for all systems.
 
     cluster_sums: of each system, [clusters, k]. The draws depend on the number of clusters alone.
     """
-    count = len(cluster_sums[0])
-    draw = np.random.Generator(np.random.PCG64([_SEED, count]))
-    values = np.empty((len(cluster_sums), samples))
-    at_once = max(1, _MOST_AT_ONCE // max(count, 1))
-    for first in range(0, samples, at_once):
-        last = min(first + at_once, samples)
-        weights = draw.multinomial(count, np.full(count, 1.0 / count), size=last - first).astype(np.float64)
-        for system, sums in enumerate(cluster_sums):
-            values[system, first:last] = metric.value(weights @ sums)
-    return values
+    from scipy.stats import bootstrap  # half a second, which only an evaluation pays for
+
+    num_clusters, width = cluster_sums[0].shape
+    columns = np.concatenate(cluster_sums, axis=1).T
+
+    def values(*drawn: FloatArray, axis: int) -> FloatArray:
+        totals = np.stack([column.sum(axis=axis) for column in drawn], axis=-1)
+        parts = [totals[..., first : first + width] for first in range(0, totals.shape[-1], width)]
+        return np.stack([metric.value(part) for part in parts])
+
+    result = bootstrap(
+        tuple(columns),
+        values,
+        n_resamples=SAMPLES,
+        batch=max(1, _MOST_AT_ONCE // num_clusters),
+        vectorized=True,
+        paired=True,
+        method="percentile",
+        rng=np.random.Generator(np.random.PCG64([_SEED, num_clusters])),
+    )
+    distribution: FloatArray = result.bootstrap_distribution
+    return distribution
 
 
 def estimate(metric: Metric[Any], sums: FloatArray, clusters: Clusters) -> Estimate:
@@ -77,10 +92,11 @@ def estimate(metric: Metric[Any], sums: FloatArray, clusters: Clusters) -> Estim
     if clusters.count < FEWEST_CLUSTERS:
         return Estimate(value, len(sums), None, None)
     values = resampled(metric, [clusters.sums(sums)])[0]
-    return Estimate(value, len(sums), _deviation(values), percentiles(values))
+    return Estimate(value, len(sums), deviation(values), percentiles(values))
 
 
-def _deviation(values: FloatArray) -> float | None:
+def deviation(values: FloatArray) -> float | None:
+    """The standard deviation of the values that are finite; None of fewer than two."""
     finite = values[np.isfinite(values)]
     return float(finite.std(ddof=1)) if len(finite) > 1 else None
 
@@ -93,3 +109,18 @@ def percentiles(values: FloatArray) -> Interval | None:
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(finite, [tail, 100 - tail])
     return Interval(float(low), float(high))
+
+
+def smallest_difference(stderr: float) -> float:
+    """The difference that is found with POWER by a two-sided test at 1 - CONFIDENCE.
+
+    stderr: of a paired difference. Miller 2024, "Adding error bars to evals", section 5.
+    """
+    from scipy.stats import norm
+
+    return float(norm.ppf(1 - (1 - CONFIDENCE) / 2) + norm.ppf(POWER)) * stderr
+
+
+def rows_needed(stderr: float, num_rows: int, difference: float) -> int:
+    """The rows with which a difference would be found, by the standard error that `num_rows` rows have."""
+    return math.ceil(num_rows * (smallest_difference(stderr) / difference) ** 2)

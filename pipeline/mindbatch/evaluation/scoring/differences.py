@@ -13,6 +13,7 @@ from mindbatch.evaluation.scoring.bootstrap import (
     FEWEST_CLUSTERS,
     Clusters,
     Interval,
+    deviation,
     percentiles,
     resampled,
 )
@@ -27,7 +28,7 @@ class Difference:
 
     p_value: of no difference; None where it cannot be told. test: how it was found.
     gained, lost: rows that are right in the one only, of metrics that are right or wrong.
-    adjusted: the p-value after Holm's correction for the other comparisons.
+    adjusted: the p-value after Holm's correction for the other comparisons. stderr: of the value.
     """
 
     value: float
@@ -37,6 +38,7 @@ class Difference:
     gained: int | None = None
     lost: int | None = None
     adjusted: float | None = None
+    stderr: float | None = None
 
     @property
     def is_beyond_chance(self) -> bool:
@@ -48,7 +50,8 @@ class Difference:
 def difference(metric: Metric[Any], system: FloatArray, base: FloatArray, clusters: Clusters) -> Difference:
     """Compares two systems by the sums [rows, k] of the same rows in the same order.
 
-    Rows that are right or wrong, and no clusters of them: McNemar's exact test. Else the paired bootstrap:
+    Rows that are right or wrong, one sample of each and no clusters: McNemar's exact test. Else the paired
+    bootstrap:
     Efron and Tibshirani 1993, chapter 16: resampled differences, centred on 0, are those of no difference.
     """
     value = float(metric.value(system.sum(axis=0)) - metric.value(base.sum(axis=0)))
@@ -58,10 +61,12 @@ def difference(metric: Metric[Any], system: FloatArray, base: FloatArray, cluste
         mine, theirs = resampled(metric, [clusters.sums(system), clusters.sums(base)])
         resamples = mine - theirs
     interval = None if resamples is None else percentiles(resamples)
+    stderr = None if resamples is None else deviation(resamples)
     if gained is not None and lost is not None and clusters.count == len(system):
-        return Difference(value, interval, mcnemar(gained, lost), "mcnemar", gained, lost)
+        p_value: float | None = mcnemar(gained, lost)
+        return Difference(value, interval, p_value, "mcnemar", gained, lost, stderr=stderr)
     p_value = None if resamples is None else _bootstrap_p(value, resamples)
-    return Difference(value, interval, p_value, "bootstrap", gained, lost)
+    return Difference(value, interval, p_value, "bootstrap", gained, lost, stderr=stderr)
 
 
 def mcnemar(gained: int, lost: int) -> float:
@@ -69,13 +74,9 @@ def mcnemar(gained: int, lost: int) -> float:
 
     McNemar 1947, with the binomial distribution of 1/2 instead of its approximation by chi-square.
     """
-    changed = gained + lost
-    term = tail = 1
-    for count in range(min(gained, lost)):
-        term = term * (changed - count) // (count + 1)
-        tail += term
-    p_value: float = 2 * tail / 2**changed  # of whole numbers, however large they are
-    return min(1.0, p_value)
+    from scipy.stats import binomtest
+
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -93,7 +94,8 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def _changes(metric: Metric[Any], system: FloatArray, base: FloatArray) -> tuple[int | None, int | None]:
-    if not metric.is_right_or_wrong:
+    """The rows that only one of them has right; None where a row is not right or wrong as a whole."""
+    if not metric.is_right_or_wrong or (np.concatenate([system, base])[:, 1] != 1).any():
         return None, None
     change: FloatArray = system[:, 0] - base[:, 0]
     return int((change > 0).sum()), int((change < 0).sum())

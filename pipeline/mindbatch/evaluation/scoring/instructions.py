@@ -114,8 +114,8 @@ class PromptsFollowed(MeanMetric[Answer]):
     needs = "generation"
     is_right_or_wrong = True
 
-    def score(self, row: Answer) -> float:
-        return float(all(followed(row)))
+    def score(self, sample: Answer) -> float:
+        return float(all(followed(sample)))
 
 
 class InstructionsFollowed(Metric[Answer]):
@@ -125,6 +125,6 @@ class InstructionsFollowed(Metric[Answer]):
     title = "Instructions followed"
     needs = "generation"
 
-    def sums(self, row: Answer) -> tuple[float, ...]:
-        found = followed(row)
+    def sums(self, sample: Answer) -> tuple[float, ...]:
+        found = followed(sample)
         return float(sum(found)), float(len(found))

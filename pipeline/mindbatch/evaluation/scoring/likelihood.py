@@ -17,8 +17,8 @@ class Accuracy(MeanMetric[ChoiceScores]):
     needs = "choices"
     is_right_or_wrong = True
 
-    def score(self, row: ChoiceScores) -> float:
-        return float(int(np.argmax(row.logprobs)) == row.correct)
+    def score(self, sample: ChoiceScores) -> float:
+        return float(int(np.argmax(sample.logprobs)) == sample.correct)
 
 
 class NormalisedAccuracy(MeanMetric[ChoiceScores]):
@@ -32,9 +32,9 @@ class NormalisedAccuracy(MeanMetric[ChoiceScores]):
     needs = "choices"
     is_right_or_wrong = True
 
-    def score(self, row: ChoiceScores) -> float:
-        lengths = np.maximum(np.array(row.lengths, np.float64), 1.0)
-        return float(int(np.argmax(np.array(row.logprobs) / lengths)) == row.correct)
+    def score(self, sample: ChoiceScores) -> float:
+        lengths = np.maximum(np.array(sample.lengths, np.float64), 1.0)
+        return float(int(np.argmax(np.array(sample.logprobs) / lengths)) == sample.correct)
 
 
 class _PerUnit(Metric[TextLikelihood]):
@@ -45,8 +45,8 @@ class _PerUnit(Metric[TextLikelihood]):
     scale = 0.0
     unit: ClassVar[str]
 
-    def sums(self, row: TextLikelihood) -> tuple[float, ...]:
-        return -row.logprob, float(getattr(row, self.unit))
+    def sums(self, sample: TextLikelihood) -> tuple[float, ...]:
+        return -sample.logprob, float(getattr(sample, self.unit))
 
     def value(self, sums: FloatArray) -> FloatArray:
         with np.errstate(over="ignore"):

@@ -21,8 +21,10 @@ class ExactMatch(MeanMetric[Answer]):
     needs = "generation"
     is_right_or_wrong = True
 
-    def score(self, row: Answer) -> float:
-        return float(row.text is not None and row.text.strip() in {each.strip() for each in row.references})
+    def score(self, sample: Answer) -> float:
+        return float(
+            sample.text is not None and sample.text.strip() in {each.strip() for each in sample.references}
+        )
 
 
 class QuasiExactMatch(MeanMetric[Answer]):
@@ -37,8 +39,8 @@ class QuasiExactMatch(MeanMetric[Answer]):
     needs = "generation"
     is_right_or_wrong = True
 
-    def score(self, row: Answer) -> float:
-        return best_of(row, lambda text, reference: float(words(text) == words(reference)))
+    def score(self, sample: Answer) -> float:
+        return best_of(sample, lambda text, reference: float(words(text) == words(reference)))
 
 
 class WordF1(MeanMetric[Answer]):
@@ -48,8 +50,8 @@ class WordF1(MeanMetric[Answer]):
     title = "F1 of words"
     needs = "generation"
 
-    def score(self, row: Answer) -> float:
-        return best_of(row, lambda text, reference: f1(words(text), words(reference)))
+    def score(self, sample: Answer) -> float:
+        return best_of(sample, lambda text, reference: f1(words(text), words(reference)))
 
 
 def best_of(row: Answer, score: Callable[[str, str], float]) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,24 @@ class TextLikelihood:
     num_bytes: int
 
 
-Measured = TypeVar("Measured", Answer, ChoiceScores, TextLikelihood)
+@dataclass(frozen=True)
+class Generated:
+    """One generated text, of those that a request returns.
+
+    logprob: in nats, the sum over its tokens under the model's raw logits. facts: what a reader may be told.
+    """
+
+    text: str
+    token_ids: Sequence[int] = ()
+    logprob: float = float("nan")
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+Measured = TypeVar("Measured", Answer, ChoiceScores, TextLikelihood, Generated)
+
+
+Row = Sequence[Any]
+"""The samples of a question: one or more of what a metric measures."""
 
 
 class Metric(ABC, Generic[Measured]):
@@ -59,42 +76,53 @@ class Metric(ABC, Generic[Measured]):
 
     So any resample of the rows is measured by adding the sums of its rows; no text is looked at twice.
 
-    needs: what it is measured of: a generated text, the likelihood of choices, or that of a given text.
-    scale: of the largest value, 1 or 100; 0 where there is none.
+    A row of several samples adds the sums of each: a question counts once, however many samples it has.
+
+    needs: what it is measured of: answers read out of generated texts, these texts themselves, the likelihood
+    of choices, or that of a given text. scale: of the largest value, 1 or 100; 0 where there is none.
+    toward: what a better value means. digits: how a value is written that is no share.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    needs: ClassVar[Literal["generation", "choices", "likelihood"]]
+    needs: ClassVar[Literal["generation", "outputs", "choices", "likelihood"]]
     best: ClassVar[Literal["high", "low"]] = "high"
     scale: ClassVar[float] = 1.0
     is_right_or_wrong: ClassVar[bool] = False
     """True if a row is right or wrong and the value the share of the right ones."""
+    is_of_rows: ClassVar[bool] = True
+    """False if a row has no value of its own."""
+    toward: ClassVar[str] = ""
+    digits: ClassVar[str] = ".2f"
 
-    @abstractmethod
-    def sums(self, row: Measured) -> tuple[float, ...]:
-        """Computes the numbers that a row adds to the sums; as many for every row."""
+    def sums(self, sample: Measured) -> tuple[float, ...]:
+        """Computes the numbers that a sample of a row adds to the sums; as many for every one."""
+        raise NotImplementedError
+
+    def comparable(self, systems: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
+        """The part of the rows of several systems, in one order, that may be compared."""
+        return systems
 
     def value(self, sums: FloatArray) -> FloatArray:
         """The values [...] of sums [..., k]; here the mean of the first by the second."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(sums[..., 0] / sums[..., 1])
 
-    def of(self, rows: Sequence[Measured]) -> float:
+    def of(self, rows: Sequence[Row]) -> float:
         """The value of rows; not a number without any."""
         return float(self.value(self.sums_of(rows).sum(axis=0))) if rows else float("nan")
 
-    def sums_of(self, rows: Sequence[Measured]) -> FloatArray:
+    def sums_of(self, rows: Sequence[Row]) -> FloatArray:
         """The sums of each row, [rows, k]."""
-        return np.array([self.sums(row) for row in rows], np.float64)
+        return np.array([np.sum([self.sums(sample) for sample in row], axis=0) for row in rows], np.float64)
 
 
 class MeanMetric(Metric[Measured]):
     """The mean of a score of each row."""
 
     @abstractmethod
-    def score(self, row: Measured) -> float:
-        """Scores one row, from 0 to `scale`."""
+    def score(self, sample: Measured) -> float:
+        """Scores one sample, from 0 to `scale`."""
 
-    def sums(self, row: Measured) -> tuple[float, ...]:
-        return self.score(row), 1.0
+    def sums(self, sample: Measured) -> tuple[float, ...]:
+        return self.score(sample), 1.0

@@ -17,5 +17,15 @@ METRIC_NAMES = (
     "word_perplexity",
     "byte_perplexity",
     "bits_per_byte",
+    "output_perplexity",
+    "output_logprob",
+    "token_logprob",
+    "distinct_1",
+    "distinct_2",
+    "distinct_3",
+    "self_bleu",
+    "repetition",
 )
+REFERENCE_FREE = METRIC_NAMES[METRIC_NAMES.index("output_perplexity") :]
+"""The metrics of generated texts by themselves, which need no right answers."""
 EXTRACTION_NAMES = ("text", "first_line", "number", "gsm8k", "letter")

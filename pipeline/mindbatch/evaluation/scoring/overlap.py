@@ -35,8 +35,8 @@ class Bleu(Metric[Answer]):
     scale = 100.0
     tokenize: ClassVar[str] = "13a"
 
-    def sums(self, row: Answer) -> tuple[float, ...]:
-        found = _bleu(self.tokenize).corpus_score([row.text or ""], [[each] for each in row.references])
+    def sums(self, sample: Answer) -> tuple[float, ...]:
+        found = _bleu(self.tokenize).corpus_score([sample.text or ""], [[each] for each in sample.references])
         return (
             *map(float, found.counts),
             *map(float, found.totals),
@@ -83,8 +83,8 @@ class _Rouge(MeanMetric[Answer]):
 
     needs = "generation"
 
-    def score(self, row: Answer) -> float:
-        return best_of(row, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
+    def score(self, sample: Answer) -> float:
+        return best_of(sample, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
 
     def f1(self, found: Sequence[str], wanted: Sequence[str]) -> float:
         """Computes the F1 of the words of an answer and of a reference."""

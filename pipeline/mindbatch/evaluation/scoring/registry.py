@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mindbatch.evaluation.scoring.generated import (
+    Distinct1,
+    Distinct2,
+    Distinct3,
+    OutputLogprob,
+    OutputPerplexity,
+    Repetition,
+    SelfBleu,
+    TokenLogprob,
+)
 from mindbatch.evaluation.scoring.instructions import InstructionsFollowed, PromptsFollowed
 from mindbatch.evaluation.scoring.likelihood import (
     Accuracy,
@@ -35,5 +45,13 @@ _ALL: tuple[type[Metric[Any]], ...] = (
     WordPerplexity,
     BytePerplexity,
     BitsPerByte,
+    OutputPerplexity,
+    OutputLogprob,
+    TokenLogprob,
+    Distinct1,
+    Distinct2,
+    Distinct3,
+    SelfBleu,
+    Repetition,
 )
 METRICS: Mapping[str, Metric[Any]] = {metric.name: metric() for metric in _ALL}

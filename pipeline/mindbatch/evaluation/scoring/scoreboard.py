@@ -9,7 +9,7 @@ from typing import Any
 
 from mindbatch.evaluation.scoring.bootstrap import Clusters, Estimate, estimate
 from mindbatch.evaluation.scoring.differences import Difference, difference, holm
-from mindbatch.evaluation.scoring.metric import FloatArray, Metric
+from mindbatch.evaluation.scoring.metric import FloatArray, Metric, Row
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class MetricScores:
 
     rows: the numbers of the questions that every column has, which alone are counted; but for columns without
     any, of which nothing is scored.
-    per_row: each column's score of each of these rows. differences: of every column but the baseline, with
-    p-values adjusted for their number.
+    per_row: each column's score of each of these rows, where the metric has such.
+    differences: of every column but the baseline, with p-values adjusted for their number.
     """
 
     metric: Metric[Any]
@@ -46,7 +46,7 @@ class MetricScores:
 
 def scores_of(
     metric: Metric[Any],
-    columns: Mapping[str, Mapping[int, Any]],
+    columns: Mapping[str, Mapping[int, Row]],
     clusters: Sequence[str | None],
     baseline: str,
 ) -> MetricScores:
@@ -57,10 +57,10 @@ def scores_of(
     """
     ran = [set(measured) for measured in columns.values() if measured]
     rows = tuple(sorted(set.intersection(*ran))) if ran else ()
-    sums = {
-        name: metric.sums_of([measured[row] for row in rows] if measured else [])
-        for name, measured in columns.items()
-    }
+    scored = [name for name, measured in columns.items() if measured]
+    items = metric.comparable([[columns[name][row] for row in rows] for name in scored])
+    sums = {name: metric.sums_of([]) for name in columns}
+    sums |= {name: metric.sums_of(system) for name, system in zip(scored, items, strict=True)}
     groups = Clusters([row if clusters[row] is None else clusters[row] for row in rows])
     estimates = {name: estimate(metric, each, groups) for name, each in sums.items()}
     found = {
@@ -79,4 +79,4 @@ def scores_of(
 
 
 def _per_row(metric: Metric[Any], sums: FloatArray) -> list[float]:
-    return [float(value) for value in metric.value(sums)] if len(sums) else []
+    return [float(value) for value in metric.value(sums)] if len(sums) and metric.is_of_rows else []

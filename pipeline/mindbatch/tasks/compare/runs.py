@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 
 from rich.console import Console
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
-from mindbatch.evaluation.comparison import StrategyRun
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import say
 from mindbatch.llm import LLM
@@ -20,6 +20,16 @@ from mindbatch.prompts.prompts import Prompt, PromptRows
 MOST_TIMINGS = 3
 LONGEST_ROUND = 60.0
 """Seconds of a round of all strategies beyond which it is not repeated to be timed, unless asked for."""
+
+
+@dataclass(frozen=True)
+class StrategyRun:
+    """One strategy's results, in the order of the prompts, and the seconds of each time it ran them all."""
+
+    name: str
+    params: DecodingParams
+    results: Sequence[RequestOutput]
+    timings: Sequence[float]
 
 
 def run_strategies(

@@ -18,7 +18,7 @@ class CompareRuntimeConfig(RuntimeConfig):
     )
 
 
-COMPARISON_FILES = ("comparison.json", "comparison.html", "comparison.config.yaml")
+COMPARISON_FILES = ("results.json", "comparison.html", "comparison.config.yaml")
 """Files written to output.dir."""
 
 
@@ -27,11 +27,11 @@ class CompareOutputConfig:
     """Where the comparison goes."""
 
     dir: str | None = option(
-        None, "folder for comparison.json and comparison.html; null: only print", is_path=True
+        None, "folder for results.json, comparison.html and the texts; null: only print", is_path=True
     )
     overwrite: bool = option(False, "write over the files of an earlier comparison in output.dir")
     format: str = option(
-        "text", "of what is printed: text, or json as in comparison.json", choices=("text", "json")
+        "text", "of what is printed: text, or json as in results.json", choices=("text", "json")
     )
 
 

@@ -1,27 +1,37 @@
-"""`mindbatch compare`: the same prompts under several decoding strategies."""
+"""`mindbatch compare`: the same prompts under several decoding strategies, by metrics without references."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.request import RequestOutput
-from mindbatch.evaluation.comparison import Comparison, Setup, compare
-from mindbatch.evaluation.page import page
+from mindbatch.engine.request import CompletionOutput, RequestOutput
+from mindbatch.evaluation.scoring.metric import Generated
+from mindbatch.evaluation.scoring.names import REFERENCE_FREE
+from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.scoreboard import scores_of
+from mindbatch.io.amounts import counted
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.hidden_values import without_hidden
-from mindbatch.io.screen_text import data_output, say
+from mindbatch.io.hidden_values import concealed
+from mindbatch.io.screen_text import data_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
-from mindbatch.prompts.prompts import PromptRows
-from mindbatch.tasks.compare.page import compare_page
-from mindbatch.tasks.compare.runs import run_strategies
+from mindbatch.tasks.compare.runs import StrategyRun, run_strategies
 from mindbatch.tasks.compare.schema import COMPARISON_FILES, CompareConfig
+from mindbatch.tasks.evaluate.columns import Column
+from mindbatch.tasks.evaluate.measured import MeasuredColumn
+from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.report import report_page
+from mindbatch.tasks.evaluate.results import Evaluation, as_json, write_results
+from mindbatch.tasks.evaluate.schema import OWN_MODEL
+from mindbatch.tasks.evaluate.table import evaluation_page
 from mindbatch.tasks.loading_line import LoadingLine
 
 BATCHES_WARMED_UP = 2
@@ -36,43 +46,135 @@ def run(config: CompareConfig) -> int:
     rows = config.prompt_rows()
     with LoadingLine() as line:
         llm = LLM.from_config(config, line)
-    setup = _setup(config, rows)
-    runs = run_strategies(llm, strategies, rows, setup.warm_up_prompts, config.timings)
-    comparison = compare(setup, runs, has_text=llm.tokenizer is not None)
+    most = BATCHES_WARMED_UP * config.model.batch_size
+    num_warmed_up = min(most, len(rows.prompts)) if config.warm_up else 0
+    runs = run_strategies(llm, strategies, rows, num_warmed_up, config.timings)
+    evaluation = compared(config, runs, num_warmed_up, has_text=llm.tokenizer is not None)
     folder = config.output.dir
-    written = [] if folder is None else _write(comparison, config, Path(folder), {"date": rows.date})
+    written = [] if folder is None else _write(evaluation, config, Path(folder), {"date": rows.date})
     if config.output.format == "json":
-        print(comparison.as_json().decode(), file=data_output())
+        print(orjson.dumps(as_json(evaluation)).decode(), file=data_output())
     else:
-        print(compare_page(comparison, config.limit))
+        print("\n\n".join([*_texts(evaluation, config.limit), evaluation_page(evaluation)]))
     say(*(f"written {path}" for path in written))
     return _report_failures([result for run in runs for result in run.results])
 
 
-def _setup(config: CompareConfig, rows: PromptRows) -> Setup:
-    most = BATCHES_WARMED_UP * config.model.batch_size
-    return Setup(
-        model=without_hidden(config.model.checkpoint_name_or_path or ""),
+def compared(
+    config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up: int, *, has_text: bool = True
+) -> Evaluation:
+    """An evaluation of the strategies, the first of which is the baseline.
+
+    has_text: False where there is no tokenizer; token ids stand for the words.
+    """
+    by_prompt = [*zip(*(run.results for run in runs), strict=True)]
+    questions = [_question(results) for results in by_prompt]
+    measured = {run.name: _measured(run, has_text) for run in runs}
+    baseline = runs[0].name
+    clusters = [None] * len(questions)
+    return Evaluation(
+        task="comparison",
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        batch_size=config.model.batch_size,
-        prefix_caching=config.runtime.prefix_caching,
-        warm_up_prompts=min(most, len(rows.prompts)) if config.warm_up else 0,
+        questions=questions,
+        columns=[Column(run.name, OWN_MODEL, run.name) for run in runs],
+        measured=measured,
+        baseline=baseline,
+        scores=[
+            scores_of(
+                METRICS[name], {run: column.outputs for run, column in measured.items()}, clusters, baseline
+            )
+            for name in REFERENCE_FREE
+        ],
+        few_shot=0,
+        settings=concealed(config.resolved_settings),
+        how_timed=_how_timed(config, runs, num_warmed_up),
     )
 
 
+def _question(results: Sequence[RequestOutput]) -> Question:
+    """The prompt as a strategy that could run it had it, or as it is known."""
+    known = next((result for result in results if result.error is None), results[0])
+    text = known.prompt
+    if text is None:
+        ids = " ".join(map(str, known.prompt_token_ids))
+        text = f"token ids {ids}" if ids else "a prompt that cannot run"
+    return Question(known.key, f"prompts[{known.key}]", {"text": text})
+
+
+def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
+    """The outputs of a strategy by the number of the prompt."""
+    done = {int(result.key): result for result in run.results if result.error is None}
+    num_tokens = sum(len(output.token_ids) for result in done.values() for output in result.outputs)
+    return MeasuredColumn(
+        outputs={
+            key: tuple(_generated(output, has_text) for output in done[key].outputs) for key in sorted(done)
+        },
+        num_tokens=num_tokens,
+        speeds=[num_tokens / seconds if seconds > 0 else 0.0 for seconds in run.timings],
+        errors={int(result.key): result.error for result in run.results if result.error is not None},
+    )
+
+
+def _generated(output: CompletionOutput, has_text: bool) -> Generated:
+    known = {"finish_reason": output.finish_reason, "score": output.score, "rank": output.rank}
+    return Generated(
+        output.text if has_text else " ".join(map(str, output.token_ids)),
+        output.token_ids,
+        output.cumulative_logprob,
+        {name: value for name, value in known.items() if value is not None},
+    )
+
+
+def _how_timed(config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up: int) -> str:
+    warm_up = (
+        f"Before any was timed, every column ran the first {counted(num_warmed_up, 'prompt')}, so that what "
+        "only first steps take, as compiling graphs where the kernels need them, is not counted."
+        if num_warmed_up
+        else "There was no warm-up: what only first steps take is counted, most of it for the first column."
+    )
+    caching = (
+        "Prefix caching was on, which favours every run but the first."
+        if config.runtime.prefix_caching
+        else "Prefix caching was off, so that no column found its prompts in the cache."
+    )
+    return (
+        f"Each column was timed {counted(len(runs[0].timings), 'time')}, by turns and by itself, with up to "
+        f"{config.model.batch_size} sequences in a batch; the median counts. {warm_up} {caching} Tokens that "
+        "a search drops again are not counted."
+    )
+
+
+def _texts(evaluation: Evaluation, limit: int) -> Iterator[str]:
+    """The texts of the first prompts for people, a line for each."""
+    width = max(len(column.name) for column in evaluation.columns)
+    for number, question in enumerate(evaluation.questions[:limit]):
+        lines = [f"{number + 1}. {printable(question.content['text'])}"]
+        for name, column in evaluation.measured.items():
+            texts = [output.text.replace("\n", " ").strip() for output in column.outputs.get(number, ())]
+            texts = [printable(text) or "(no text)" for text in texts]
+            if number in column.errors:
+                texts = [f"({printable(column.errors[number])})"]
+            heads = [printable(name), *[""] * (len(texts) - 1)]
+            lines += [f"  {head:<{width}}  {text}" for head, text in zip(heads, texts, strict=False)]
+        yield "\n".join(lines)
+    more = len(evaluation.questions) - limit
+    if more > 0:
+        yield f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all"
+
+
 def _write(
-    comparison: Comparison, config: CompareConfig, folder: Path, fixed: Mapping[str, Any]
+    evaluation: Evaluation, config: CompareConfig, folder: Path, fixed: Mapping[str, Any]
 ) -> list[Path]:
     """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError.
 
     fixed: see `save_config`.
     """
     make_folder(folder)
-    data, html, saved = (folder / name for name in COMPARISON_FILES)
-    write_whole(data, comparison.as_json() + b"\n")
-    write_whole(html, page(comparison).encode())
+    _, html, saved = (folder / name for name in COMPARISON_FILES)
+    written = write_results(evaluation, folder, samples=True)
+    write_whole(html, report_page(evaluation).encode())
     save_config(config, saved, fixed=fixed)
-    return [data, html]
+    return [*written, html]
 
 
 def _report_failures(results: Sequence[RequestOutput]) -> int:

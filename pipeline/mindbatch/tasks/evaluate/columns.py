@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import SEED
+from mindbatch.evaluation.scoring.names import REFERENCE_FREE
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
@@ -108,7 +109,9 @@ def run_config(
         launch=config.launch,
         runtime=config.runtime,
         data=requests_data(requests, config.data, is_scored=is_scored),
-        output=BatchOutputConfig(dir=str(folder), format="jsonl"),
+        output=BatchOutputConfig(
+            dir=str(folder), format="jsonl", token_ids=not is_scored and needs_tokens(config)
+        ),
         progress="none",
     )
     if decoding.seed == config.drawn.get(SEED):
@@ -116,6 +119,11 @@ def run_config(
     made.resolved_settings = _settings(made, config.resolved_settings)
     made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(made.resolved_settings))
     return made
+
+
+def needs_tokens(config: EvaluateConfig) -> bool:
+    """True if a metric is one of the generated tokens."""
+    return not {*REFERENCE_FREE}.isdisjoint(config.metric_names)
 
 
 def _file_name(name: str) -> str:

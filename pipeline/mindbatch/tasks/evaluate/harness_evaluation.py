@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from mindbatch.evaluation.scoring.bootstrap import Estimate, Interval
-from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, FloatArray, Metric
+from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
 from mindbatch.io.hidden_values import concealed
 from mindbatch.tasks.evaluate.columns import Column, baseline_of
@@ -108,7 +108,7 @@ def _measured(
     for task, lines in samples.items():
         for sample in lines:
             number = numbers[task, sample["doc_id"]]
-            if number in column.texts or number in column.choices:
+            if number in column.outputs or number in column.choices:
                 continue
             question, responses = questions[number], sample["resps"]
             if question.choices:
@@ -116,10 +116,10 @@ def _measured(
                 lengths = tuple(len(text.encode()) for text in question.choices)
                 column.choices[number] = ChoiceScores(logprobs, lengths, question.correct)
             elif responses and responses[0] and isinstance(responses[0][0], str):
-                column.texts[number] = responses[0][0]
+                column.outputs[number] = (Generated(responses[0][0]),)
                 read = sample["filtered_resps"][:1]
                 answer = read[0] if read and isinstance(read[0], str) else None
-                column.generation[number] = Answer(answer, question.references)
+                column.generation[number] = (Answer(answer, question.references),)
     return column
 
 
@@ -133,7 +133,7 @@ def _scored(
     """A score of all columns; with differences where it follows from those of the questions."""
     columns = {
         name: {
-            numbers[score.task, sample["doc_id"]]: sample[score.metric]
+            numbers[score.task, sample["doc_id"]]: (sample[score.metric],)
             for sample in each.get(score.task, ())
             if sample["filter"] == score.filtered and score.metric in sample
         }
@@ -142,7 +142,7 @@ def _scored(
     harness = {name: _estimate(each, score) for name, each in found.items()}
     is_better = [each["higher_is_better"].get(score.task, {}).get(score.metric) for each in found.values()]
     metric = _metric(
-        score, [value for each in columns.values() for value in each.values()], False in is_better
+        score, [value for each in columns.values() for (value,) in each.values()], False in is_better
     )
     if metric.sums_known and all(
         columns[name] and math.isclose(metric.of([*columns[name].values()]), each.value, rel_tol=1e-6)
@@ -172,8 +172,10 @@ class _HarnessMetric(Metric[Any]):
     needs = "generation"
     sums_known = True
 
-    def sums(self, row: Any) -> tuple[float, ...]:
-        return (float(row), 1.0) if isinstance(row, int | float) else (float(row[0]), float(row[1]))
+    def sums(self, sample: Any) -> tuple[float, ...]:
+        return (
+            (float(sample), 1.0) if isinstance(sample, int | float) else (float(sample[0]), float(sample[1]))
+        )
 
 
 class _Perplexity(_HarnessMetric):

@@ -159,6 +159,8 @@ def _requests(
         if config.task.text_column is not None:
             window = (model.seq_length or open_model(model).spec.max_positions) - 1
             rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
+    if "outputs" in needs:
+        needs.add(GENERATION)
     for kind in KINDS:
         if kind in needs:
             path = folder / f"{kind}.jsonl"

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from mindbatch.evaluation.scoring.extraction import EXTRACTIONS, Extraction, pattern_extraction
-from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, TextLikelihood
+from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, Generated, Row, TextLikelihood
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.matrix_run import CHOICES, GENERATION, LIKELIHOOD, ColumnRuns
@@ -30,22 +30,30 @@ class Scored:
 class MeasuredColumn:
     """Inputs of each metric for one column, by the number of the question; errors by the same.
 
-    texts: the outputs as they came. num_tokens: generated; None: not known. continuations: of the prompts,
-    where they were scored.
+    outputs: the texts as they came, and generation: what was read out of them, each of as many samples.
+    num_tokens: generated; None: not known. speeds: tokens/s of each time that the column was timed.
+    continuations: of the prompts, where they were scored.
     """
 
-    generation: dict[int, Answer] = field(default_factory=dict)
+    outputs: dict[int, tuple[Generated, ...]] = field(default_factory=dict)
+    generation: dict[int, tuple[Answer, ...]] = field(default_factory=dict)
     choices: dict[int, ChoiceScores] = field(default_factory=dict)
     likelihood: dict[int, TextLikelihood] = field(default_factory=dict)
-    texts: dict[int, str] = field(default_factory=dict)
     num_tokens: int | None = 0
+    speeds: Sequence[float] = ()
     errors: dict[int, str] = field(default_factory=dict)
     continuations: Continuations | None = None
 
-    def of(self, needs: str) -> Mapping[int, Any]:
+    def of(self, needs: str) -> Mapping[int, Row]:
         """Selects the inputs of a metric with these `needs`, by the number of the question."""
-        found: Mapping[int, Any] = getattr(self, needs)
-        return found
+        inputs: Mapping[int, Any] = getattr(self, needs)
+        has_samples = needs in ("outputs", "generation")
+        return inputs if has_samples else {number: (item,) for number, item in inputs.items()}
+
+    def text(self, number: int) -> str | None:
+        """The first text generated for a question."""
+        outputs = self.outputs.get(number)
+        return outputs[0].text if outputs else None
 
     def scored_text(self, question: Question, answer: str = "") -> str:
         """The text that was scored: an answer with what stands before it, or the question's text."""
@@ -82,17 +90,23 @@ def _read_generation(
 ) -> None:
     num_tokens = 0
     for line in _lines(folder, column):
-        number = int(line["key"])
-        column.texts[number] = line["generations"][0]["text"]
+        column.outputs[int(line["key"])] = tuple(map(_generated, line["generations"]))
         num_tokens += line["generated_tokens"]
     column.num_tokens = num_tokens
-    if not column.texts:
+    if not column.outputs:
         return
+    num_samples = max(map(len, column.outputs.values()))
     for number, question in enumerate(questions):
         wanted = (extraction.of_reference(each) for each in question.references)
         references = tuple(each for each in wanted if each is not None)
-        text = column.texts.get(number)
-        column.generation[number] = Answer(None if text is None else extraction.of_output(text), references)
+        texts = [output.text for output in column.outputs.get(number, ())]
+        answers = [Answer(extraction.of_output(text), references) for text in texts]
+        column.generation[number] = tuple(answers) or (Answer(None, references),) * num_samples
+
+
+def _generated(line: Mapping[str, Any]) -> Generated:
+    facts = {name: line[name] for name in ("finish_reason", "score", "rank") if line.get(name) is not None}
+    return Generated(line["text"], line.get("token_ids", ()), line["cumulative_logprob"], facts)
 
 
 def _read_scored(folder: RunFolder, column: MeasuredColumn) -> dict[int, dict[int, Scored]]:

@@ -117,7 +117,7 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNa
             )
         return name
 
-    answered = task.text_column is None and needs & {"generation", "likelihood"}
+    answered = task.text_column is None and needs & {"generation", "likelihood"}  # not what needs no answer
     follows = task.instructions_column is not None
     instructed = {*INSTRUCTED} & {*config.metric_names}
     if follows != bool(instructed) or (follows and len(instructed) < len(config.metric_names)):

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
+from statistics import median
 from typing import Any
 
 from markupsafe import Markup
 
-from mindbatch.evaluation.charts import Ranked, ranking
-from mindbatch.evaluation.measures import MISSING, Measure
-from mindbatch.evaluation.page import moment, style_sheet
+from mindbatch.evaluation.charts import Ranked, Scale, ranking
 from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
-from mindbatch.evaluation.scoring.metric import Metric
+from mindbatch.evaluation.scoring.metric import Generated
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches
 from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.fault_lines import as_written
 from mindbatch.tasks.evaluate.own_files import GENERATOR
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.evaluate.table import difference_text, interval_text, score_text
+from mindbatch.tasks.evaluate.table import (
+    difference_text,
+    interval_text,
+    power_text,
+    score_text,
+    speed_text,
+)
 
 OPEN = 3
 """Questions that are shown unfolded."""
@@ -30,20 +35,10 @@ LONGEST_TEXT = 4_000
 """Characters of a prompt or an answer on the page."""
 
 
-@dataclass(frozen=True)
-class _Measure(Measure):
-    """A metric as the charts take it: percentages of shares."""
-
-    metric: Metric[Any] | None = None
-
-    def written(self, value: float | None) -> str:
-        assert self.metric is not None
-        return "-" if value is None else score_text(self.metric, value)
-
-
 def report_page(evaluation: Evaluation) -> str:
     """The whole page. Its policy lets the browser load and run nothing, and take only this style sheet."""
-    style = style_sheet() + "\n" + (TEMPLATES / "evaluation.css").read_text(encoding="utf-8")
+    sheets = ("style.css", "evaluation.css")
+    style = "".join("\n" + (TEMPLATES / name).read_text(encoding="utf-8") for name in sheets)
     shown = _QuestionView(evaluation)
     chosen = shown.chosen()
     filled = rendered(
@@ -52,10 +47,10 @@ def report_page(evaluation: Evaluation) -> str:
         policy=content_policy(style),
         style=Markup(style),
         title=f"{evaluation.task}: {counted(len(evaluation.columns), 'column')} evaluated",
-        facts=f"{counted(len(evaluation.questions), 'question')} · {moment(evaluation.created)}",
+        facts=f"{counted(len(evaluation.questions), 'question')} · {_moment(evaluation.created)}",
         findings=[*_findings(evaluation)],
         faults=[*_faults(evaluation)],
-        charts=[(measure, _chart(evaluation, scores, measure)) for scores, measure in _measures(evaluation)],
+        charts=[*_charts(evaluation)],
         baseline=evaluation.baseline,
         differences=[*_differences(evaluation)],
         difference_headings=["column", "measure", "difference", "95%", "gained", "lost"],
@@ -63,14 +58,23 @@ def report_page(evaluation: Evaluation) -> str:
         left_out=_left_out(len(evaluation.questions), len(chosen)),
         num_open=OPEN,
         questions=[shown.question(number) for number in chosen],
-        column_headings=["column", "checkpoint", "adapter", "decoding", "tokens generated", "errors"],
+        column_headings=[
+            "column",
+            "checkpoint",
+            "adapter",
+            "decoding",
+            "tokens generated",
+            "tokens/s",
+            "errors",
+        ],
         columns=[
             [
                 column.name,
                 column.checkpoint,
                 column.adapter or "",
                 column.decoding,
-                MISSING if measured.num_tokens is None else f"{measured.num_tokens:,}",
+                "-" if measured.num_tokens is None else f"{measured.num_tokens:,}",
+                speed_text(median(measured.speeds) if measured.speeds else None),
                 str(len(measured.errors)),
             ]
             for column, measured in zip(evaluation.columns, evaluation.measured.values(), strict=True)
@@ -81,33 +85,53 @@ def report_page(evaluation: Evaluation) -> str:
     return str(filled)
 
 
-def _measures(evaluation: Evaluation) -> Iterator[tuple[MetricScores, _Measure]]:
+def _moment(created: str) -> str:
+    """A time in ISO 8601 as people read it."""
+    return f"{created[:16].replace('T', ' ')} UTC"
+
+
+def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
+    """Title, meaning and drawing of each metric, and of the speed where that was measured."""
     for number, scores in enumerate(evaluation.scores):
         metric = scores.metric
         meaning = (type(metric).__doc__ or "").strip().splitlines()[0]
-        toward = "better" if metric.best == "high" else "likelier"
-        yield (
-            scores,
-            _Measure(f"score-{number}", metric.name, metric.title, meaning, "", metric.best, toward, metric),
+        toward = metric.toward or ("better" if metric.best == "high" else "likelier")
+        written = partial(_written, scores)
+        scale = Scale(f"score-{number}", metric.title, written, metric.best, toward)
+        yield metric.title, meaning, _chart(evaluation, scores, scale)
+    timed = {name: measured.speeds for name, measured in evaluation.measured.items() if measured.speeds}
+    if timed:
+        ranked = [
+            Ranked(name, median(speeds), (min(speeds), max(speeds)) if len(speeds) > 1 else None, True)
+            for name, speeds in timed.items()
+        ]
+        title, meaning = (
+            "Tokens per second",
+            "Tokens returned by the wall time of all prompts; from slowest to fastest.",
         )
+        yield title, meaning, ranking(Scale("speed", title, speed_text, toward="faster"), ranked)
 
 
-def _chart(evaluation: Evaluation, scores: MetricScores, measure: _Measure) -> Markup:
+def _written(scores: MetricScores, value: float | None) -> str:
+    return "-" if value is None else score_text(scores.metric, value)
+
+
+def _chart(evaluation: Evaluation, scores: MetricScores, scale: Scale) -> Markup:
     """A point and an interval for each column; empty where it is worse than the baseline beyond chance."""
-    values = {name: each.value for name, each in scores.estimates.items()}
-    sign = 1.0 if measure.best == "high" else -1.0
+    sign = 1.0 if scale.best == "high" else -1.0
     worse = {
         name
         for name, found in scores.differences.items()
         if found.is_beyond_chance and sign * found.value < 0
     }
+    estimates = scores.estimates
     return ranking(
-        measure,
+        scale,
         [
             Ranked(
                 column.name,
-                values[column.name],
-                scores.estimates[column.name].interval,
+                estimates[column.name].value,
+                estimates[column.name].interval,
                 column.name not in worse,
             )
             for column in evaluation.columns
@@ -126,6 +150,8 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
             yield f"{scores.metric.title}: {verdict}: {difference_text(scores.metric, found)}."
         if scores.differences and not beyond:
             yield f"{scores.metric.title}: no column differs from {evaluation.baseline} by more than noise."
+    for names in evaluation.alike:
+        yield f"{', '.join(names[:-1])} and {names[-1]} generated the same texts throughout."
 
 
 def _faults(evaluation: Evaluation) -> Iterator[str]:
@@ -159,7 +185,12 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         "else by the paired bootstrap. p is of no difference, after Holm's correction for the number of "
         "columns; a difference with p of 0.05 or more is called noise."
     )
+    yield (
+        "Several samples of a question count as one question. Questions needed for a difference: those with "
+        "which a two-sided test at 5% finds it in 80% of evaluations (Miller 2024)."
+    )
     yield from _what_was_scored(evaluation)
+    yield from filter(None, [evaluation.how_timed])
     if len(evaluation.columns) > 1:
         yield f"An empty point is worse than {evaluation.baseline} by more than noise."
     for scores in evaluation.scores:
@@ -170,6 +201,8 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
             for column, each in scores.estimates.items()
         )
         yield f"{name}, over {counted(len(scores.rows), 'question')}: {values}."
+        if power := power_text(scores):
+            yield f"{power}."
 
 
 def _what_was_scored(evaluation: Evaluation) -> Iterator[str]:
@@ -235,17 +268,23 @@ class _QuestionView:
 
     def _card(self, column: str, number: int) -> dict[str, object]:
         measured = self._evaluation.measured[column]
-        text = measured.texts.get(number)
+        outputs = measured.outputs.get(number, ())
         return {
             "name": column,
             "verdict": {None: "", True: "right", False: "wrong"}[self._is_right(column, number)],
             "facts": " · ".join(self._facts(column, number)),
             "error": measured.errors.get(number, ""),
-            "stretches": [] if text is None else self._stretches(column, number, _cut(text)),
+            "outputs": [
+                {
+                    "facts": _output_facts(output),
+                    "stretches": self._stretches(column, number, _cut(output.text)),
+                }
+                for output in outputs
+            ],
         }
 
     def _stretches(self, column: str, number: int, text: str) -> list[Stretch]:
-        other = self._evaluation.measured[self._evaluation.baseline].texts.get(number)
+        other = self._evaluation.measured[self._evaluation.baseline].text(number)
         if column == self._evaluation.baseline or other is None or not text.strip():
             return [Stretch(text or "(no text)", True)]
         return [*stretches(text, _cut(other))]
@@ -258,35 +297,49 @@ class _QuestionView:
                 yield f"{scores.metric.name} {score_text(scores.metric, value)}"
         chosen = measured.choices.get(number)
         if chosen is not None:
-            texts = evaluation.questions[number].choices
-            best = max(range(len(texts)), key=lambda place: chosen.logprobs[place])
-            yield f"likeliest: {_cut(texts[best].strip())} ({decimal(chosen.logprobs[best], '.2f')})"
+            choices = evaluation.questions[number].choices
+            best = max(range(len(choices)), key=lambda place: chosen.logprobs[place])
+            yield f"likeliest: {_cut(choices[best].strip())} ({decimal(chosen.logprobs[best], '.2f')})"
         scored = measured.likelihood.get(number)
         if scored is not None and evaluation.questions[number].text is None:
             text = measured.scored_text(
                 evaluation.questions[number], evaluation.questions[number].references[0]
             )
             yield f"scored: {counted(scored.num_tokens, 'token')} of {as_written(_cut(text))}"
-        answer = measured.generation.get(number)
-        if answer is not None and answer.text != measured.texts.get(number, "").strip():
-            yield f"answer: {_cut(answer.text) if answer.text is not None else 'none found'}"
+        answers = [answer.text for answer in measured.generation.get(number, ())]
+        texts = [output.text.strip() for output in measured.outputs.get(number, ())]
+        if answers and answers != texts:
+            read = [_cut(answer) if answer is not None else "none found" for answer in answers]
+            yield f"{'answer' if len(read) == 1 else 'answers'}: {' | '.join(read)}"
 
     def _is_right(self, column: str, number: int) -> bool | None:
         scores = (judge.of_row(column, number) for judge in self._judges)
         score = next((each for each in scores if each is not None), None)
-        return None if score is None else score > 0
+        return None if score is None else score > 0.5
 
     def _classes(self, number: int) -> list[str]:
         """Lists the filters that the question matches."""
         base = self._is_right(self._evaluation.baseline, number)
         if base is None:
-            texts = {measured.texts.get(number) for measured in self._evaluation.measured.values()}
+            texts = {measured.text(number) for measured in self._evaluation.measured.values()}
             return ["disagree"] if len(texts) > 1 else []
         right = [self._is_right(column.name, number) for column in self._evaluation.columns]
         found = ["disagree"] if len({*right}) > 1 else []
         found += ["gained"] if not base and any(right) else []
         found += ["lost"] if base and not all(right) else []
         return found + (["wrong"] if not any(right) else [])
+
+
+def _output_facts(output: Generated) -> str:
+    """One line about a generated text, of what is known."""
+    facts = [f"#{output.facts['rank']}"] if output.facts.get("rank") is not None else []
+    count = len(output.token_ids)
+    if count:
+        facts += [f"log-prob {decimal(output.logprob, '.1f')}", counted(count, "token")]
+    if output.facts.get("score") is not None:
+        facts.append(f"score {decimal(output.facts['score'], '.3f')}")
+    ends = {"stop": "ended by itself", "length": "cut at its limit"}
+    return " · ".join([*facts, *filter(None, [ends.get(output.facts.get("finish_reason", ""))])])
 
 
 def _prompt_text(content: Any, text: str | None) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 
 import orjson
 
+from mindbatch.evaluation.scoring.bootstrap import smallest_difference
 from mindbatch.evaluation.scoring.differences import Difference
+from mindbatch.evaluation.scoring.metric import Generated
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.columns import Column
@@ -33,6 +35,18 @@ class Evaluation:
     scores: Sequence[MetricScores]
     few_shot: int
     settings: Mapping[str, Any]
+    how_timed: str = ""
+
+    @property
+    def alike(self) -> list[list[str]]:
+        """The names of columns that generated the same for every question, in groups of two and more."""
+        groups: dict[Any, list[str]] = {}
+        for name, column in self.measured.items():
+            texts = tuple(
+                (key, *(output.text for output in column.outputs[key])) for key in sorted(column.outputs)
+            )
+            groups.setdefault(texts, []).append(name)
+        return [names for texts, names in groups.items() if texts and len(names) > 1]
 
     @property
     def num_errors(self) -> int:
@@ -63,13 +77,14 @@ def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
         "intervals": {
             each.metric.name: _listed(each.estimates[column.name].interval) for each in evaluation.scores
         },
-        "rows": {each.metric.name: len(each.per_row[column.name]) for each in evaluation.scores},
+        "rows": {each.metric.name: each.estimates[column.name].num_rows for each in evaluation.scores},
         "differences": {
             each.metric.name: _difference(each.differences[column.name])
             for each in evaluation.scores
             if column.name in each.differences
         },
         "generated_tokens": measured.num_tokens,
+        "tokens_per_second": [*measured.speeds],
         "errors": len(measured.errors),
     }
 
@@ -94,6 +109,7 @@ def _difference(found: Difference) -> dict[str, Any]:
         "beyond_chance": found.is_beyond_chance,
         "gained": found.gained,
         "lost": found.lost,
+        "smallest_found": None if not found.stderr else smallest_difference(found.stderr),
     }
 
 
@@ -153,17 +169,18 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
         target = question.choices[question.correct] if question.choices else [*question.references]
         every = {each.metric.name: each.of_row(column.name, number) for each in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
-        answer = measured.generation.get(number)
+        outputs = measured.outputs.get(number, ())
         chosen = measured.choices.get(number)
         yield {
             "doc_id": number,
             "doc": {"key": question.key, "source": question.place},
             "target": target,
             "arguments": _arguments(measured, question, prompt),
-            "resps": [[measured.texts[number]]]
-            if number in measured.texts
-            else [[*(chosen.logprobs if chosen else ())]],
-            "filtered_resps": [None if answer is None else answer.text],
+            "resps": [
+                [output.text for output in outputs] if outputs else [*(chosen.logprobs if chosen else ())]
+            ],
+            "filtered_resps": [answer.text for answer in measured.generation.get(number, ())] or [None],
+            "outputs": [_output(output) for output in outputs if output.token_ids],
             "filter": "none",
             "metrics": [*scores],
             "error": measured.errors.get(number),
@@ -171,6 +188,10 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
             "prompt_hash": _hash(prompt),
             "target_hash": _hash(str(target)),
         } | scores
+
+
+def _output(output: Generated) -> dict[str, Any]:
+    return {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **output.facts}
 
 
 def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dict[str, dict[str, str]]:

@@ -5,19 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.evaluation.scoring.bootstrap import CONFIDENCE, Estimate
+from mindbatch.evaluation.scoring.bootstrap import (
+    CONFIDENCE,
+    POWER,
+    Estimate,
+    rows_needed,
+    smallest_difference,
+)
 from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.drawn_table import add_row, drawn_in_parts, new_table
+from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+FULL_METRICS = 6
+"""With more metrics the table has a number for each, and a mark in place of intervals and p-values."""
+BEYOND_CHANCE = "*"
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
@@ -28,18 +41,24 @@ def evaluation_page(evaluation: Evaluation) -> str:
 
 
 def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> Table:
-    table = new_table()
+    table, is_full = new_table(), len(evaluation.scores) <= FULL_METRICS
     table.add_column("", overflow="fold")
     for each in scores:
-        table.add_column(each.metric.name, justify="right")
-        table.add_column(f"{CONFIDENCE:.0%}", justify="left")
-        if each.differences:
+        table.add_column(each.metric.name + " " * (not is_full), justify="right")
+        if is_full:
+            table.add_column(f"{CONFIDENCE:.0%}", justify="left")
+        if is_full and each.differences:
             table.add_column(f"against {printable(evaluation.baseline)}", justify="left")
+    is_last = scores[-1:] == evaluation.scores[-1:]
+    is_timed = is_last and any(each.speeds for each in evaluation.measured.values())
+    if is_timed:
+        for title in ("tokens/s", "tokens"):
+            table.add_column(title, justify="right")
     for column in evaluation.columns:
         cells = [printable(column.name)]
         for each in scores:
-            cells += _cells(each, column.name)
-        add_row(table, cells)
+            cells += _cells(each, column.name) if is_full else [_short_cell(each, column.name)]
+        add_row(table, cells + (_timed(evaluation.measured[column.name]) if is_timed else []))
     return table
 
 
@@ -52,13 +71,29 @@ def _cells(scores: MetricScores, column: str) -> Iterator[str]:
         yield "" if found is None else difference_text(scores.metric, found)
 
 
+def _short_cell(scores: MetricScores, column: str) -> str:
+    """The number; a mark or a space stands behind it, so that numbers stay aligned."""
+    found = scores.differences.get(column)
+    mark = BEYOND_CHANCE if found is not None and found.is_beyond_chance else " "
+    return score_text(scores.metric, scores.estimates[column].value) + mark
+
+
+def _timed(measured: MeasuredColumn) -> list[str]:
+    return [speed_text(median(measured.speeds)) if measured.speeds else "-", f"{measured.num_tokens or 0:,}"]
+
+
+def speed_text(value: float | None) -> str:
+    """Tokens per second."""
+    return "-" if value is None else decimal(value, ",.0f")
+
+
 def score_text(metric: Metric[Any], value: float, sign: str = "") -> str:
-    """A score: shares as percentages, all else with two digits."""
+    """A score: shares as percentages, all else with the digits of its metric."""
     if math.isnan(value):
         return "-"
     if not math.isfinite(value):
         return "infinite"
-    return decimal(value, f"{sign}.1%" if metric.scale == 1.0 else f"{sign}.2f")
+    return decimal(value, f"{sign}.1%" if metric.scale == 1.0 else f"{sign}{metric.digits}")
 
 
 def interval_text(metric: Metric[Any], estimate: Estimate) -> str:
@@ -88,5 +123,35 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         if left_out and each.rows:
             count = counted(left_out, "question")
             yield f"{each.metric.name}: {count} left out, which not every column could run"
-    if any(found.adjusted is not None for each in evaluation.scores for found in each.differences.values()):
+    for group in evaluation.alike:
+        *others, last = map(printable, group)
+        yield f"{', '.join(others)} and {last} generated the same texts throughout"
+    differences = [found for each in evaluation.scores for found in each.differences.values()]
+    if len(evaluation.scores) > FULL_METRICS:
+        if any(found.is_beyond_chance for found in differences):
+            yield f"{BEYOND_CHANCE} differs from {printable(evaluation.baseline)} by more than chance"
+        elif differences and all(found.p_value is None for found in differences):
+            yield f"{counted(len(evaluation.questions), 'question')}: too few to tell differences from chance"
+    elif any(found.adjusted is not None for found in differences):
         yield "p: of no difference, after Holm's correction for the number of columns"
+    yield from filter(None, map(power_text, evaluation.scores))
+
+
+POINTS = 2.0
+"""Points of a hundred of which it is said how many questions would show them."""
+
+
+def power_text(scores: MetricScores) -> str:
+    """The difference that these questions would show, and how many would show POINTS; empty where it is not
+    known, or the metric has no points."""
+    metric = scores.metric
+    errors = [found.stderr for found in scores.differences.values() if found.stderr]
+    if not errors or not metric.scale:
+        return ""
+    count, points = len(scores.rows), POINTS / 100 * metric.scale
+    shown = score_text(metric, smallest_difference(max(errors)))
+    needed = rows_needed(max(errors), count, points)
+    return (
+        f"{metric.name}: {counted(count, 'question')} would show a difference of {shown} (in {POWER:.0%} of "
+        f"such evaluations); {POINTS:g} points would take {needed:,}"
+    )

@@ -1,5 +1,6 @@
 """Instructions that a program can verify."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +9,12 @@ from mindbatch.evaluation.scoring.instructions import CHECKS, followed, instruct
 from mindbatch.evaluation.scoring.metric import Answer
 from mindbatch.evaluation.scoring.names import METRIC_NAMES
 from mindbatch.evaluation.scoring.registry import METRICS
+
+
+def value(name: str, rows: Sequence[Any]) -> float:
+    """The value of rows of one sample each."""
+    return METRICS[name].of([(row,) for row in rows])
+
 
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("keywords:existence", {"keywords": ["sun", "Moon"]}, "The moon, the SUN.", "The moons and the sun."),
@@ -59,8 +66,8 @@ def test_every_check_has_a_case() -> None:
 def test_shares_of_prompts_and_of_instructions() -> None:
     both = (instruction("punctuation:no_comma", None), instruction("change_case:english_capital", {}))
     rows = [Answer("YES", both), Answer("YES, NO", both), Answer("yes, no", both[:1])]
-    assert METRICS["prompt_level_strict_acc"].of(rows) == pytest.approx(1 / 3)
-    assert METRICS["inst_level_strict_acc"].of(rows) == pytest.approx(3 / 5)
+    assert value("prompt_level_strict_acc", rows) == pytest.approx(1 / 3)
+    assert value("inst_level_strict_acc", rows) == pytest.approx(3 / 5)
 
 
 def test_unknown_instructions_and_arguments_are_refused() -> None:

@@ -1,5 +1,8 @@
 """Metrics of texts, beside the libraries that are the reference."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
@@ -7,6 +10,12 @@ from mindbatch.evaluation.scoring.metric import Answer
 from mindbatch.evaluation.scoring.overlap import longest_common, rouge_words
 from mindbatch.evaluation.scoring.pass_at_k import pass_at_k
 from mindbatch.evaluation.scoring.registry import METRICS
+
+
+def value(name: str, rows: Sequence[Any]) -> float:
+    """The value of rows of one sample each."""
+    return METRICS[name].of([(row,) for row in rows])
+
 
 # Reference, answer, and rouge1, rouge2, rougeL (F) of rouge-score 0.1.2.
 ROUGE = [
@@ -21,14 +30,14 @@ ROUGE = [
 @pytest.mark.parametrize(("reference", "text", "scores"), ROUGE)
 def test_rouge_is_that_of_rouge_score(reference: str, text: str, scores: tuple[float, ...]) -> None:
     row = Answer(text, (reference,))
-    assert [METRICS[name].of([row]) for name in ("rouge1", "rouge2", "rougeL")] == pytest.approx(scores)
+    assert [value(name, [row]) for name in ("rouge1", "rouge2", "rougeL")] == pytest.approx(scores)
 
 
 @pytest.mark.slow
 def test_rouge_of_chinese_divides_words_by_jieba() -> None:
     assert rouge_words("这件衬衫的款式非常的宽松") == ["这件", "衬衫", "的", "款式", "非常", "的", "宽松"]
-    assert METRICS["rouge1"].of([Answer("衬衫宽松", ("宽松衬衫",))]) == 1.0
-    assert METRICS["rougeL"].of([Answer("衬衫宽松", ("宽松衬衫",))]) == 0.5
+    assert value("rouge1", [Answer("衬衫宽松", ("宽松衬衫",))]) == 1.0
+    assert value("rougeL", [Answer("衬衫宽松", ("宽松衬衫",))]) == 0.5
 
 
 @pytest.mark.parametrize(("name", "tokenize"), [("bleu", "13a"), ("bleu_zh", "zh")])
@@ -38,8 +47,8 @@ def test_bleu_of_sums_is_that_of_the_corpus(name: str, tokenize: str) -> None:
     rows = [Answer(text, tuple(each)) for text, each in zip(texts, references, strict=True)]
     streams = [[each[min(number, len(each) - 1)] for each in references] for number in range(2)]
     expected = BLEU(tokenize=tokenize).corpus_score(texts, streams).score
-    assert METRICS[name].of(rows) == pytest.approx(expected)
-    assert METRICS[name].of(rows[:1]) > 30 > METRICS[name].of(rows[1:2])
+    assert value(name, rows) == pytest.approx(expected)
+    assert value(name, rows[:1]) > 30 > value(name, rows[1:2])
 
 
 def test_the_longest_common_subsequence() -> None:
@@ -61,7 +70,7 @@ def test_the_longest_common_subsequence() -> None:
 )
 def test_matches(text: str | None, references: tuple[str, ...], exact: int, squad: int, f1: float) -> None:
     row = Answer(text, references)
-    found = [METRICS[name].of([row]) for name in ("exact_match", "squad_em", "f1")]
+    found = [value(name, [row]) for name in ("exact_match", "squad_em", "f1")]
     assert found == pytest.approx([exact, squad, f1])
 
 

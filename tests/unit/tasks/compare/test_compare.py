@@ -9,12 +9,14 @@ import pytest
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
 from mindbatch.decoding import DecodingParams
-from mindbatch.evaluation.comparison import Setup, compare
+from mindbatch.evaluation.scoring.names import REFERENCE_FREE
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.tasks.compare import runs as compare_runs
-from mindbatch.tasks.compare.page import compare_page
 from mindbatch.tasks.compare.runs import run_strategies
+from mindbatch.tasks.compare.schema import CompareConfig
+from mindbatch.tasks.compare.task import compared
+from mindbatch.tasks.evaluate.results import Evaluation, as_json
 from mindbatch.tasks.registry import TASKS
 from shadow_llm import load_tokenizer, make_llm
 from small_gpt2 import write_small_gpt2
@@ -76,63 +78,100 @@ def test_rows_that_cannot_run_keep_their_place(llm: LLM) -> None:
         assert [result.key for result in run.results] == ["0", "1", "2", "3"]
 
 
-def page_of(llm: LLM, prompts: list[Any], limit: int) -> str:
-    runs = run_strategies(llm, STRATEGIES, read_prompts(prompts=prompts), 0)
-    return compare_page(compare(Setup("m", "2026-01-01T00:00:00+00:00", 4, False, 0), runs), limit)
+@pytest.fixture
+def config(model_folder: Path) -> CompareConfig:
+    words = [f"model.checkpoint_name_or_path={model_folder}", "prompts=Hi"]
+    made = compose_task(TASKS["compare"], words).finish()
+    assert isinstance(made, CompareConfig)
+    return made
 
 
-def test_the_page_shows_texts_side_by_side_and_a_table(llm: LLM) -> None:
-    lines = page_of(llm, ["hello\n[bold]\x1b[2J", [300, 301]], limit=1).splitlines()
+def evaluation_of(llm: LLM, config: CompareConfig, prompts: list[Any]) -> Evaluation:
+    return compared(config, run_strategies(llm, STRATEGIES, read_prompts(prompts=prompts), 0), 0)
+
+
+def test_an_evaluation_of_strategies_has_every_metric_without_references(
+    llm: LLM, config: CompareConfig
+) -> None:
+    evaluation = evaluation_of(llm, config, ["hello", [300, 301], "x" * 500, *"abcdef"])
+    assert [scores.metric.name for scores in evaluation.scores] == [*REFERENCE_FREE]
+    assert evaluation.baseline == "greedy"
+    assert [question.content["text"] for question in evaluation.questions[:2]] == [
+        "hello",
+        "token ids 300 301",
+    ]
+    assert [len(column.errors) for column in evaluation.measured.values()] == [1, 1, 1]
+    assert evaluation.alike == [["greedy", "greedy too"]]
+    greedy = evaluation.measured["greedy"]
+    assert greedy.num_tokens == 8 * 6
+    assert len(greedy.speeds) == 1
+    content = as_json(evaluation)["columns"]["greedy too"]
+    assert all(abs(found["value"]) < 1e-12 for found in content["differences"].values())
+    assert content["results"]["output_perplexity,none"] > 1
+
+
+def test_the_page_shows_texts_side_by_side_and_a_table(
+    command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(r'prompts=["hello\n[bold]\u001b[2J", [300, 301]]', "limit=1", "timings=1") == 0
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1. hello\\n[bold]\\x1b[2J"
-    assert [line.split()[0] for line in lines[1:4]] == ["greedy", "sampling", "greedy"]
-    assert lines[1].removeprefix("  greedy ").strip() == lines[3].removeprefix("  greedy too ").strip()
-    assert "1 more prompts; limit=N shows the texts of more" in lines[5]
-    assert lines[7].split()[:3] == ["strategy", "perplexity", "log-prob"]
-    greedy, sampling, too = (line.split() for line in lines[9:12])
-    assert lines[13].startswith("2 prompts are too few")
-    assert lines[14].startswith("Timed fewer than 3 times")
-    assert (greedy[0], sampling[0], greedy[-1]) == ("greedy", "sampling", "12")
-    assert too[2:9] == greedy[1:8]
+    assert [line.split()[0] for line in lines[1:3]] == ["greedy", "sampling"]
+    assert lines[4].startswith("1 more prompts; limit=N shows the texts of more")
+    assert lines[6] == "comparison: 2 questions"
+    assert lines[8].split() == [*REFERENCE_FREE, "tokens/s", "tokens"]
+    greedy, sampling = (line.split() for line in lines[10:12])
+    assert (greedy[0], sampling[0], greedy[-1]) == ("greedy", "sampling", "10")
+    assert lines[13] == "2 questions: too few to tell differences from chance"
 
 
-def test_prompts_of_token_ids_and_errors_are_shown(llm: LLM) -> None:
-    page = page_of(llm, [[300, 301], "x" * 500], limit=5)
-    assert "1. token ids [300, 301]" in page
-    assert page.count("(prompts[1]: the prompt has") == 3
+def test_prompts_of_token_ids_and_errors_are_shown(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(f"prompts=[[300, 301], {'x' * 500}]") == 1
+    page = capsys.readouterr().out
+    assert "1. token ids 300 301" in page
+    assert page.count("(prompts[1]: the prompt has") == 2
     assert "more prompts" not in page
 
 
-def test_the_command_writes_three_files(
-    command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_files(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "folder"
-    assert command("prompts=[hello, world]", f"output.dir={folder}") == 0
+    assert command("prompts=[hello, world]", f"output.dir={folder}", "decoding.num_return_sequences=1") == 0
     out, err = capsys.readouterr()
-    assert err == (
-        f"mindbatch: written {folder}/comparison.json\nmindbatch: written {folder}/comparison.html\n"
-    )
+    assert err == f"mindbatch: written {folder}/results.json\nmindbatch: written {folder}/comparison.html\n"
     assert out.startswith("1. hello\n")
     assert sorted(path.name for path in folder.iterdir()) == [
+        "columns",
         "comparison.config.yaml",
         "comparison.html",
-        "comparison.json",
+        "results.json",
     ]
-    assert (folder / "comparison.html").read_text().startswith("<!doctype html>")
-    content = json.loads((folder / "comparison.json").read_bytes())
-    assert [each["name"] for each in content["strategies"]] == ["greedy", "sampling"]
-    assert content["setup"]["warm_up_prompts"] == 2
-    assert content["setup"]["prefix_caching"] is False
+    page = (folder / "comparison.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "every column ran the first 2 prompts" in page
+    assert "Prefix caching was off" in page
+    assert "Tokens per second" in page
+    content = json.loads((folder / "results.json").read_bytes())
+    assert list(content["columns"]) == ["greedy", "sampling"]
+    sample, *_ = (folder / "columns/model+greedy/samples_comparison.jsonl").read_bytes().splitlines()
+    [output] = json.loads(sample)["outputs"]
+    assert (len(output["token_ids"]), output["finish_reason"]) == (5, "length")
     saved = compose_task(
         TASKS["compare"], ["output.overwrite=true"], folder / "comparison.config.yaml"
     ).finish()
     assert list(saved.variants) == ["greedy", "sampling"]
 
 
+def test_without_a_tokenizer_token_ids_are_the_words(llm: LLM, config: CompareConfig) -> None:
+    runs = run_strategies(llm, STRATEGIES, read_prompts(prompts=[[300, 301]]), 0)
+    [output] = compared(config, runs, 0, has_text=False).measured["greedy"].outputs[0]
+    assert output.text == " ".join(map(str, output.token_ids))
+
+
 def test_json_on_standard_output(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("prompts=[hello]", "output.format=json", "warm_up=false") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert json.loads(out)["setup"]["warm_up_prompts"] == 0
+    assert len(json.loads(out)["columns"]["greedy"]["tokens_per_second"]) == 3
 
 
 def test_a_bad_prompt_is_named_once_and_fails_the_command(

@@ -1,0 +1,233 @@
+"""Metrics of generated texts without references: how likely under the model, how varied, how repetitive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from mindbatch.evaluation.scoring.metric import FloatArray, Generated, Metric
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+REPEATED_NGRAM = 4
+LARGEST_SET = 100
+"""Texts of a set beyond this are left out of self-BLEU, whose work grows with the square of their number."""
+
+Outputs = Sequence[Generated]
+Tokens = Sequence[int]
+
+
+class _OfOutputs(Metric[Generated]):
+    needs = "outputs"
+    scale = 0.0
+    digits = ".3f"
+
+
+class OutputPerplexity(_OfOutputs):
+    """exp(-log-probability / tokens) of all tokens generated, under the model's raw logits; 1 is certainty.
+
+    Low: the model finds the text likely, which does not make it good. Jelinek et al. 1977, "Perplexity - a
+    measure of the difficulty of speech recognition tasks".
+    """
+
+    name = "output_perplexity"
+    title = "Perplexity of the outputs"
+    best = "low"
+    toward = "likelier"
+    digits = ".2f"
+
+    def sums(self, sample: Generated) -> tuple[float, ...]:
+        return -sample.logprob, float(len(sample.token_ids))
+
+    def value(self, sums: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(super().value(sums)))
+
+
+class OutputLogprob(_OfOutputs):
+    """Mean sum of an output's log-probabilities, in nats; long outputs are less likely as a whole."""
+
+    name = "output_logprob"
+    title = "Log-probability of an output"
+    toward = "likelier"
+    digits = ".1f"
+
+    def sums(self, sample: Generated) -> tuple[float, ...]:
+        return sample.logprob, 1.0
+
+
+class TokenLogprob(_OfOutputs):
+    """Mean log-probability of a generated token, in nats."""
+
+    name = "token_logprob"
+    title = "Log-probability per token"
+    toward = "likelier"
+
+    def sums(self, sample: Generated) -> tuple[float, ...]:
+        return sample.logprob, float(len(sample.token_ids))
+
+
+class _OfSameLength(_OfOutputs):
+    """A metric that depends on how much text there is: of each question as much counts as every column has.
+
+    Distinct n-grams get rarer, and repeated ones more frequent, as a text gets longer.
+    """
+
+    def comparable(self, systems: Sequence[Sequence[Outputs]]) -> list[list[Outputs]]:
+        cut = [_cut(rows) for rows in zip(*systems, strict=True)]
+        return [[*rows] for rows in zip(*cut, strict=True)] if cut else [[] for _ in systems]
+
+
+def _cut(rows: Sequence[Outputs]) -> list[Outputs]:
+    """The outputs of a question, of all columns: the fewest of them, each as long as the shortest."""
+    count = min(map(len, rows))
+    length = min((len(output.token_ids) for outputs in rows for output in outputs[:count]), default=0)
+    return [
+        [Generated(output.text, output.token_ids[:length], output.logprob) for output in outputs[:count]]
+        for outputs in rows
+    ]
+
+
+class Repetition(_OfSameLength):
+    """Share of runs of four tokens that stood before in the same output, of texts of the same length.
+
+    seq-rep-4 of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training", with the model's
+    tokens as words.
+    """
+
+    name = "repetition"
+    title = "Repetition within an output"
+    best = "low"
+    toward = "fewer loops"
+
+    def sums(self, sample: Generated) -> tuple[float, ...]:
+        share = repetition(sample.token_ids)
+        return (0.0, 0.0) if share is None else (share, 1.0)
+
+
+class _Distinct(_OfSameLength):
+    """distinct-n: the share of different n-grams among all n-grams of all outputs; 1 is the most varied.
+
+    No n-gram spans two outputs. Li et al. 2016, "A Diversity-Promoting Objective Function for Neural
+    Conversation Models", with the model's tokens as words.
+    """
+
+    n: ClassVar[int]
+    toward = "more varied"
+    is_of_rows = False
+
+    def sums_of(self, rows: Sequence[Outputs]) -> FloatArray:
+        """Pseudo-values of the jackknife, whose mean is the value: n-grams are counted over all rows.
+
+        Tukey 1958, "Bias and confidence in not quite large samples": n T - (n - 1) T without the row; here
+        moved by the jackknife's correction of the bias, so that their mean is T itself.
+        """
+        parts = [
+            Counter(gram for output in outputs for gram in ngrams(output.token_ids, self.n))
+            for outputs in rows
+        ]
+        every = Counter[tuple[int, ...]]()
+        for part in parts:
+            every.update(part)
+        num_grams, num_rows = every.total(), len(rows)
+        if not num_grams:
+            return np.zeros((num_rows, 2))
+        whole = len(every) / num_grams
+        pseudo = np.full(num_rows, whole)
+        for row, part in enumerate(parts):
+            only_here = sum(count == every[gram] for gram, count in part.items())
+            if part.total() < num_grams:
+                without = (len(every) - only_here) / (num_grams - part.total())
+                pseudo[row] = num_rows * whole - (num_rows - 1) * without
+        return np.stack([pseudo + (whole - pseudo.mean()), np.ones(num_rows)], axis=-1)
+
+
+class Distinct1(_Distinct):
+    """Share of different tokens among all tokens, of texts of the same length."""
+
+    name, title, n = "distinct_1", "Distinct-1", 1
+
+
+class Distinct2(_Distinct):
+    """Share of different pairs of tokens among all pairs, of texts of the same length."""
+
+    name, title, n = "distinct_2", "Distinct-2", 2
+
+
+class Distinct3(_Distinct):
+    """Share of different runs of three tokens, of texts of the same length."""
+
+    name, title, n = "distinct_3", "Distinct-3", 3
+
+
+class SelfBleu(_OfOutputs):
+    """Mean BLEU of each text against the others, 0 to 100: how much they are like each other.
+
+    Others are the samples of a question, where every question has several in every column, else the first
+    outputs of all questions. Zhu et al. 2018, "Texygen: A Benchmarking Platform for Text Generation Models",
+    with sacrebleu's sentence BLEU of up to 4-grams (Post 2018), of which those that a text is too short for
+    do not count.
+    """
+
+    name = "self_bleu"
+    title = "Self-BLEU"
+    best = "low"
+    toward = "more different texts"
+    digits = ".1f"
+    is_of_rows = False
+
+    def comparable(self, systems: Sequence[Sequence[Outputs]]) -> list[list[Outputs]]:
+        if all(len(outputs) > 1 for rows in systems for outputs in rows):
+            return [[*rows] for rows in systems]
+        return [[outputs[:1] for outputs in rows] for rows in systems]
+
+    def sums_of(self, rows: Sequence[Outputs]) -> FloatArray:
+        if any(len(outputs) > 1 for outputs in rows):
+            scores = [self_bleus([output.text for output in outputs]) for outputs in rows]
+            means = [[np.mean(known)] if (known := [*_known(score)]) else [] for score in scores]
+            return np.array([(mean[0], 1.0) if mean else (0.0, 0.0) for mean in means], np.float64)
+        texts = [outputs[0].text if outputs else "" for outputs in rows]
+        return np.array(
+            [(0.0, 0.0) if score is None else (score, 1.0) for score in self_bleus(texts)], np.float64
+        ).reshape(-1, 2)
+
+
+def _known(scores: Sequence[float | None]) -> list[float]:
+    return [score for score in scores if score is not None]
+
+
+def ngrams(tokens: Tokens, n: int) -> list[tuple[int, ...]]:
+    """The n-grams of `tokens` in order; none when there are fewer than n tokens."""
+    return list(zip(*(islice(tokens, start, None) for start in range(n)), strict=False))
+
+
+def repetition(tokens: Tokens, n: int = REPEATED_NGRAM) -> float | None:
+    """Share of the n-grams that stood before; None when there are fewer than n tokens."""
+    every = ngrams(tokens, n)
+    return 1 - len(set(every)) / len(every) if every else None
+
+
+def self_bleus(texts: Sequence[str]) -> list[float | None]:
+    """BLEU of each text against all the others; None for texts without a word, those after the first
+    LARGEST_SET, and where there are fewer than two."""
+    kept = [place for place, text in enumerate(texts) if text.strip()][:LARGEST_SET]
+    scores: list[float | None] = [None] * len(texts)
+    if len(kept) > 1:
+        for place in kept:
+            others = [texts[other] for other in kept if other != place]
+            scores[place] = _bleu().sentence_score(texts[place], others).score
+    return scores
+
+
+@cache
+def _bleu() -> BLEU:
+    from sacrebleu.metrics.bleu import BLEU  # brings an XML library along; only a comparison pays for it
+
+    # "zh" splits as "13a" does and makes each Chinese character a word.
+    return BLEU(tokenize="zh", effective_order=True)

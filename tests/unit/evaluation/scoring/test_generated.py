@@ -1,0 +1,200 @@
+"""Metrics of generated texts against cases worked by hand."""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindbatch.evaluation.scoring import generated
+from mindbatch.evaluation.scoring.generated import ngrams, repetition, self_bleus
+from mindbatch.evaluation.scoring.metric import Generated
+from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
+
+TOKENS = st.lists(st.integers(0, 5), max_size=30)
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def output(tokens: Sequence[int], logprob: float = -1.0, text: str | None = None) -> Generated:
+    return Generated(" ".join(WORDS[token] for token in tokens) if text is None else text, tokens, logprob)
+
+
+def scores(name: str, **columns: list[list[Generated]]) -> MetricScores:
+    by_number = {column: dict(enumerate(rows)) for column, rows in columns.items()}
+    count = max(map(len, columns.values()))
+    return scores_of(METRICS[name], by_number, [None] * count, next(iter(columns)))
+
+
+def value(name: str, *rows: list[Generated]) -> float | None:
+    """The value of one column; None where it has none."""
+    [estimate] = scores(name, only=[*rows]).estimates.values()
+    return None if math.isnan(estimate.value) else estimate.value
+
+
+def distinct(outputs: list[list[int]], n: int) -> float | None:
+    return value(f"distinct_{n}", [output(tokens) for tokens in outputs])
+
+
+def self_bleu(texts: list[str]) -> float | None:
+    return value("self_bleu", *([output([1], text=text)] for text in texts))
+
+
+def test_ngrams_are_in_order_and_none_is_short() -> None:
+    assert ngrams([1, 2, 3, 4], 3) == [(1, 2, 3), (2, 3, 4)]
+    assert ngrams([1, 2], 3) == []
+
+
+def test_distinct_by_hand() -> None:
+    outputs = [[1, 2, 1, 2], [1, 3]]  # pairs: 12 21 12 | 13
+    rows = [[output(tokens)] for tokens in outputs]
+    for n, expected in ((1, 3 / 6), (2, 3 / 4), (3, 2 / 2)):
+        assert value(f"distinct_{n}", *rows) == pytest.approx(expected)
+
+
+def test_no_ngram_spans_two_outputs() -> None:
+    assert distinct([[1], [2]], 2) is None
+    assert distinct([[1, 2], [2, 1]], 2) == 1
+
+
+def test_repetition_by_hand() -> None:
+    assert repetition([1, 2, 3, 4, 5, 6]) == 0
+    assert repetition([7] * 8) == 1 - 1 / 5
+    # 1234 2341 3412 4123 1234: four of five are new
+    assert repetition([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(1 / 5)
+    assert repetition([1, 2, 3]) is None
+    rows = ([output([7] * 8)], [output([1, 2, 3, 4, 5])], [output([1])])
+    assert value("repetition", *rows) == pytest.approx(0.4)
+
+
+@given(TOKENS, TOKENS)
+def test_a_second_copy_halves_what_is_distinct(tokens: list[int], other: list[int]) -> None:
+    outputs = [[output(tokens)], [output(other)]]
+    metric = METRICS["distinct_1"]
+    once, twice = metric.of(outputs), metric.of([*outputs, *outputs])
+    assert math.isnan(once) == math.isnan(twice)
+    if not math.isnan(once):
+        assert 0 < once <= 1
+        assert twice == pytest.approx(once / 2)
+
+
+@given(st.lists(TOKENS, min_size=2, max_size=6))
+def test_pseudo_values_are_those_of_the_jackknife(rows: list[list[int]]) -> None:
+    """From the value without each row, computed anew; their mean is the value itself."""
+    metric, outputs = METRICS["distinct_2"], [[output(tokens)] for tokens in rows]
+    whole = metric.of(outputs)
+    if math.isnan(whole):
+        return
+    count = len(rows)
+    without = [metric.of([*outputs[:place], *outputs[place + 1 :]]) for place in range(count)]
+    pseudo = [whole if math.isnan(part) else count * whole - (count - 1) * part for part in without]
+    found = metric.sums_of(outputs)[:, 0]
+    assert found.mean() == pytest.approx(whole)
+    assert np.diff(found) == pytest.approx(np.diff(pseudo))
+
+
+def test_perplexity_by_hand() -> None:
+    half_and_eighth = math.log(1 / 2) + math.log(1 / 8)  # the geometric mean is 1/4
+    assert value("output_perplexity", [output([1, 2], half_and_eighth)]) == pytest.approx(4)
+    assert value("output_perplexity", [output([1, 2, 3], 0.0)]) == 1
+    assert value("output_perplexity", [output([], 0.0)]) is None
+    assert value("output_perplexity", [output([1], -1e6)]) == math.inf
+    # Every token counts the same: 24 nats over 8 tokens.
+    assert value("output_perplexity", [output([5] * 5, -20)], [output([6] * 3, -4)]) == pytest.approx(
+        math.exp(3)
+    )
+
+
+def test_likelihoods_by_hand() -> None:
+    rows = ([output([1, 2, 3, 4], -2.0), output([1], -1.0)], [output([1, 2, 3], -4.0)])
+    assert value("output_logprob", *rows) == pytest.approx(-7 / 3)
+    assert value("token_logprob", *rows) == pytest.approx(-7 / 8)
+
+
+def test_texts_are_compared_over_the_same_length() -> None:
+    """Of each question as many outputs count, and as many tokens, as every column has."""
+    greedy = [[output([1, 2, 3, 4])], [output([1, 2, 3, 4])]]
+    mine = [[output([5, 5, 5, 5, 5]), output([9, 8])], [output([6, 7, 8])]]
+    found = scores("distinct_1", greedy=greedy, mine=mine).estimates
+    assert found["greedy"].value == pytest.approx(4 / 7)
+    assert found["mine"].value == pytest.approx(4 / 7)
+    assert scores("repetition", greedy=greedy, mine=mine).estimates["mine"].value == 0
+    alone = scores("distinct_1", mine=mine).estimates["mine"].value
+    assert alone == pytest.approx(5 / 7)  # 55, 98 | 678: outputs of a question are of one length, too
+
+
+def test_self_bleu_is_among_samples_where_every_column_has_several() -> None:
+    same, apart = output([1, 2, 3, 4, 5]), output([6, 7, 8, 9, 0])
+    twice = [[same, same], [same, apart]]
+    among_samples = scores("self_bleu", twice=twice).estimates["twice"].value
+    assert 50 <= among_samples < 60  # the mean of 100 and of next to nothing
+    found = scores("self_bleu", twice=twice, once=[[same], [same]]).estimates
+    assert found["twice"].value == pytest.approx(100)  # the first of each question
+
+
+def test_self_bleu_of_what_is_alike_and_of_what_is_not() -> None:
+    assert self_bleu(["the cat sat on the mat"] * 3) == pytest.approx(100)
+    assert self_bleu(["a b c d e f", "g h i j k l"]) == pytest.approx(0, abs=10)
+    alike, apart = ["one two three four five", "one two three four six"], ["one two three", "four five six"]
+    assert (self_bleu(alike) or 0) > (self_bleu(apart) or 0)
+
+
+def test_self_bleu_by_hand() -> None:
+    # Each against the other: 3 of 4 words, 2 of 3 pairs, 1 of 2 triples; of its one run of four none, which
+    # counts as half of one (exponential smoothing). Both have four words: no brevity penalty.
+    expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** (1 / 4)
+    assert self_bleu(["a b c d", "a b c e"]) == pytest.approx(expected)
+
+
+def test_a_text_of_two_words_can_be_alike() -> None:
+    """It has no triples, which must not count as none in common."""
+    assert self_bleu(["one two", "one two"]) == pytest.approx(100)
+
+
+def test_self_bleu_is_a_mean_over_the_texts() -> None:
+    # The third shares nothing with the others, and they are the same: 100, 100 and next to 0.
+    assert self_bleu(["a b c d e f g", "a b c d e f g", "t u v w x y z"]) == pytest.approx(200 / 3, abs=5)
+
+
+def test_self_bleu_needs_two_texts_with_words() -> None:
+    assert self_bleu(["alone"]) is None
+    assert self_bleu(["alone", "", " \n"]) is None
+    assert self_bleus([]) == []
+
+
+def test_a_chinese_letter_is_a_word() -> None:
+    """Without spaces the whole text would be one word, and nothing of it shared."""
+    assert (self_bleu(["今天天气很好我们去公园", "今天天气很好我们去海边"]) or 0) > 60
+
+
+def test_self_bleu_of_many_texts_takes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated, "LARGEST_SET", 2)
+    assert self_bleu(["a b c d e", "a b c d e", "v w x y z"]) == pytest.approx(100)
+
+
+def test_a_column_that_varies_more_is_told_from_one_that_does_not() -> None:
+    """Beyond chance over thirty questions; and two columns that draw alike are not told apart."""
+    draw = np.random.default_rng(1)
+
+    def column(words: int) -> list[list[Generated]]:
+        return [[output(draw.integers(0, words, 20).tolist())] for _ in range(30)]
+
+    found = scores("distinct_2", dull=column(3), dull_too=column(3), varied=column(9)).differences
+    assert found["varied"].is_beyond_chance
+    assert found["varied"].value > 0
+    assert not found["dull_too"].is_beyond_chance
+    intervals = [each.interval for each in scores("distinct_2", a=column(3), b=column(9)).estimates.values()]
+    (_, highest), (lowest, _) = (interval or (0, 0) for interval in intervals)
+    assert highest < lowest
+
+
+def test_the_metrics_need_no_references_and_stand_last() -> None:
+    from mindbatch.evaluation.scoring.names import METRIC_NAMES, REFERENCE_FREE
+
+    of_outputs = {name for name, metric in METRICS.items() if metric.needs == "outputs"}
+    assert of_outputs == {*REFERENCE_FREE}
+    assert tuple(METRICS) == METRIC_NAMES
+    assert not any(a.title == b.title for a, b in combinations(METRICS.values(), 2))
