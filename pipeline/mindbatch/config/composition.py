@@ -373,7 +373,7 @@ def _defaults_for(
 def _advice_for(config: "ModelTaskConfig") -> tuple[str, ...]:
     """A line if the run is plainly greedy and the model recommends sampling."""
     folder = config.model.checkpoint_name_or_path
-    if folder is None or not config.advises_sampling:
+    if folder is None or not config.advises_sampling or config.is_continued:
         return ()
     from mindbatch.decoding.sampling_advice import sampling_advice
 
