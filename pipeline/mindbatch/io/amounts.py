@@ -32,3 +32,8 @@ def duration(seconds: float) -> str:
     if minutes < 2:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{minutes:.0f} min" if hours < 2 else f"{int(hours)} h {int(minutes % 60)} min"
+
+
+def per_second(count: float, seconds: float) -> float:
+    """The mean rate; 0 where no time has passed."""
+    return count / seconds if seconds > 0 else 0.0

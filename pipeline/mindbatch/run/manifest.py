@@ -12,6 +12,7 @@ from typing import Any, Literal
 import orjson
 import xxhash
 
+from mindbatch.io.amounts import per_second
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.storage import Storage, write_whole
 from mindbatch.ledger.part import ComputedWith
@@ -88,7 +89,7 @@ def write_manifest(
         "results": sorted(results),
         "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},
         "seconds": seconds,
-        "generated_tokens_per_second": generated / seconds if seconds else 0.0,
+        "generated_tokens_per_second": per_second(generated, seconds),
         "prefix_hit_rate": cached / prompt if prompt else 0.0,
         "fingerprint": record.fingerprint,
         "digests": _digests(record.fields),

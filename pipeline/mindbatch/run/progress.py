@@ -11,7 +11,7 @@ from rich.console import Console
 from mindbatch.io.amounts import counted, duration
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import show
-from mindbatch.run.snapshot import RateMeter, Rates, Snapshot
+from mindbatch.run.snapshot import RateMeter, Rates, Snapshot, rates_between
 
 PLAIN_LINE_SECONDS = 30.0
 # Rows end in bursts and are of all lengths: what is left is reckoned with the rate of a longer time.
@@ -87,10 +87,10 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
     """Summarizes a session between its first and its last snapshot; what failed is counted elsewhere."""
-    seconds = max(last.seconds - first.seconds, 1e-9)
+    seconds, rate = last.seconds - first.seconds, rates_between(first, last).generated_tokens
     rows = f"{counted(last.rows_ended - first.rows_ended, 'row')} run"
     prompts = f"{counted(last.prompt_tokens, 'prompt token')} ({last.prefix_hits:.0%} found in the cache)"
-    generated = f"{last.generated_tokens:,} generated ({last.generated_tokens / seconds:,.0f} tokens/s)"
+    generated = f"{last.generated_tokens:,} generated ({rate:,.0f} tokens/s)"
     return f"{rows} in {duration(seconds)}; {prompts}, {generated}"
 
 
