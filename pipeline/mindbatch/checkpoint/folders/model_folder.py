@@ -125,7 +125,6 @@ class ModelFolder(Closing):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All tensor names."""
         return self._tensors.names
 
     @property
@@ -179,7 +178,6 @@ class ModelFolder(Closing):
         self._tensors.verify()
 
     def close(self) -> None:
-        """Closes the files."""
         self._tensors.close()
 
 
@@ -248,8 +246,8 @@ def _cut_faults(
     if not settings:
         if num_ranks == asked[0] * asked[1]:
             return []
-        found = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
-        return [f"{found}; asked for: {_shown_cut(*asked)}; {whole}"]
+        count_line = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
+        return [f"{count_line}; asked for: {_shown_cut(*asked)}; {whole}"]
     cut = settings.get("model_parallel", num_ranks // asked[1]), settings.get("pipeline_stage", asked[1])
     if cut == asked:
         return []

@@ -203,7 +203,7 @@ def _shape(value: _Value) -> tuple[int, ...]:
 
 
 def _value(file: WireReader) -> _Value:
-    """The next Value of the file."""
+    """Reads the next Value."""
     _expect(file, VALUE, "an entry")
     value = file.message()
     _expect(value, TAG, "a name")

@@ -80,8 +80,8 @@ def converted(values: Array, source: str, target: str) -> tuple[Array, int]:
     if target == "F32":
         return wide, 0
     if target == "BF16":
-        found = _bfloat16(wide)
-        return found, int(np.count_nonzero(found & 0x7FFF == 0x7F80)) - _infinities(wide)
+        values_16 = _bfloat16(wide)
+        return values_16, int(np.count_nonzero(values_16 & 0x7FFF == 0x7F80)) - _infinities(wide)
     with np.errstate(over="ignore", invalid="ignore"):
         half = wide.astype(np.float16)
     return half, _infinities(half) - _infinities(wide)

@@ -44,7 +44,7 @@ class TensorView:
 
 
 class TensorMeaning:
-    """See `Meaning`. Arguments may be shared and of any length: their number is looked at first.
+    """The `Meaning` of torch.save's pickles. The number of arguments, which may be shared, is checked first.
 
     storages: all that were named, by key.
     """
@@ -61,10 +61,10 @@ class TensorMeaning:
     def applied(self, function: Global, arguments: tuple[Any, ...]) -> Any:
         """An empty dict, a size, or a tensor."""
         meaning = _FUNCTIONS.get(function.name)
-        found = meaning(arguments) if meaning and len(arguments) <= _MAX_ARGUMENTS else None
-        if found is None:
+        value = meaning(arguments) if meaning and len(arguments) <= _MAX_ARGUMENTS else None
+        if value is None:
             raise PickleFault(f"REDUCE {function.name} with other arguments than torch.save gives it")
-        return found
+        return value
 
     def persistent(self, identity: Any) -> Storage:
         """A storage, from ("storage", its class, key, device, count) and, in the old format, None."""

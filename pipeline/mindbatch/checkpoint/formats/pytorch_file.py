@@ -66,8 +66,8 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent
     if f"{home}/data.pkl" not in members:
         raise CheckpointError("a zip archive without data.pkl, so not one of torch.save")
     order = members.get(f"{home}/byteorder")
-    if order and (found := file.fetch(order.offset, min(order.nbytes, 16))) != b"little":
-        raise CheckpointError(f"byteorder {shown(found)}; must be 'little'")
+    if order and (byteorder := file.fetch(order.offset, min(order.nbytes, 16))) != b"little":
+        raise CheckpointError(f"byteorder {shown(byteorder)}; must be 'little'")
     offset, nbytes = members[f"{home}/data.pkl"]
     if nbytes > MAX_PICKLE_BYTES:
         raise CheckpointError(f"data.pkl has {nbytes} bytes; at most {MAX_PICKLE_BYTES} are allowed")

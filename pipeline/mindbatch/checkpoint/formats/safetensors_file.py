@@ -78,8 +78,8 @@ def parse_header(header: bytes, file_bytes: int, where: str) -> dict[str, Stored
     data_start = LENGTH_BYTES + len(header)
     tensors: list[StoredTensor] = []
     for name, entry in entries.items():
-        if found := name_faults(name) or _entry_faults(entry):
-            faults += [f"tensor {shown(name)}: {fault}" for fault in found]
+        if entry_faults := name_faults(name) or _entry_faults(entry):
+            faults += [f"tensor {shown(name)}: {fault}" for fault in entry_faults]
         else:
             begin, end = entry["data_offsets"]
             extent = Extent(data_start + begin, end - begin)
@@ -119,10 +119,10 @@ def _are_sizes(value: object) -> bool:
 def _size_faults(dtype: str, shape: list[int], offsets: list[int]) -> list[str]:
     if faults := shape_faults(shape, DTYPES[dtype]):
         return faults
-    needed, found = math.prod(shape) * DTYPES[dtype], offsets[1] - offsets[0]
-    if needed == found:
+    needed, nbytes = math.prod(shape) * DTYPES[dtype], offsets[1] - offsets[0]
+    if needed == nbytes:
         return []
-    return [f"shape {shown(shape)} of {dtype} needs {needed} bytes, its data_offsets {offsets} hold {found}"]
+    return [f"shape {shown(shape)} of {dtype} needs {needed} bytes, its data_offsets {offsets} hold {nbytes}"]
 
 
 def _layout_faults(tensors: Iterable[StoredTensor], data_start: int, file_bytes: int) -> list[str]:

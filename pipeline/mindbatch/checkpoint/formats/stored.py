@@ -155,7 +155,7 @@ class ReadableFile:
             rest, offset = rest[count:], offset + count
 
     def close(self) -> None:
-        """Closes the file; closing twice is no fault."""
+        """Closes the file; closing twice is no error."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -248,5 +248,4 @@ class StoredFile(Closing):
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()

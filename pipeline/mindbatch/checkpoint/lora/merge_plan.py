@@ -40,7 +40,6 @@ class MergePlan:
 
     @property
     def path(self) -> Path:
-        """Path of the adapter."""
         return self.plan.adapter.path
 
     @property
@@ -50,7 +49,6 @@ class MergePlan:
 
     @property
     def digest(self) -> str:
-        """See `LoraPlan.digest`."""
         return self.plan.digest
 
     @property
@@ -64,8 +62,8 @@ class MergePlan:
         settings = self.plan.adapter.settings
         if not (settings.ranks or settings.alphas):
             return {}
-        found = sorted((weight, module.scaling) for weight, module in self.modules.items())
-        return {SCALINGS_KEY: hashlib.sha256(json.dumps(found).encode()).hexdigest()}
+        scalings = sorted((weight, module.scaling) for weight, module in self.modules.items())
+        return {SCALINGS_KEY: hashlib.sha256(json.dumps(scalings).encode()).hexdigest()}
 
     def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
         return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
@@ -131,7 +129,7 @@ def plan_merge(
 
 
 def bias_of(weight: str) -> str:
-    """The bias beside a weight."""
+    """Finds the name of the bias that belongs to a weight."""
     return weight.removesuffix("weight") + "bias"
 
 

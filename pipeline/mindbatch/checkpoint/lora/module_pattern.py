@@ -134,12 +134,12 @@ def _repeat(low: int, high: int, inner: _Node) -> _Node:
             before, starts = starts, inner(name, starts)
             if not starts or starts == before:  # the same for however many more
                 break
-        found, newest, count = {*starts}, starts, low
+        reached, newest, count = {*starts}, starts, low
         while newest and count < high:
-            newest = inner(name, newest) - found
-            found |= newest
+            newest = inner(name, newest) - reached
+            reached |= newest
             count += 1
-        return found
+        return reached
 
     return run
 

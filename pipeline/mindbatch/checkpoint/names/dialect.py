@@ -138,7 +138,7 @@ def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> s
     return {name for name in names if name in known or _without_layer(name)[0] in known}
 
 
-def rule_for(dialect: Dialect, name: str, given: Collection[str], *, is_stored: bool) -> Rule:
+def rule_for(dialect: Dialect, name: str, names_present: Collection[str], *, is_stored: bool) -> Rule:
     """The rule that the tensor belongs to, with its layer put in.
 
     CheckpointError when there is none, or when other tensors of it are missing.
@@ -152,7 +152,7 @@ def rule_for(dialect: Dialect, name: str, given: Collection[str], *, is_stored: 
     rule = known[plain]
     rule = replace(rule, original=_filled(rule.original, layer), stored=_filled(rule.stored, layer))
     names = (rule.stored if is_stored else rule.original).names
-    if missing := [each for each in names if each not in given]:
+    if missing := [needed for needed in names if needed not in names_present]:
         raise CheckpointError(f"tensor {shown(name)}: goes with {', '.join(missing)}, which is missing")
     return rule
 

@@ -46,11 +46,11 @@ def read_sizes(
     Raises:
         CheckpointError: tensors that do not fit each other, or that cannot be divided so.
     """
-    found = [_flat(form, shapes[name]) for name in form.names]
-    inputs = found[0][1]
-    if any(other != inputs for _, other in found):
+    matrices = [_flat(form, shapes[name]) for name in form.names]
+    inputs = matrices[0][1]
+    if any(other != inputs for _, other in matrices):
         raise CheckpointError(f"{_shown(form, shapes)}: must have the same number of inputs")
-    outputs = tuple(size for size, _ in found)
+    outputs = tuple(size for size, _ in matrices)
     if len(outputs) < len(weights):
         weights = tuple(weight // math.gcd(*weights) for weight in weights)
         share, rest = divmod(outputs[0], sum(weights))

@@ -96,7 +96,7 @@ Placements = Mapping[str, Placement]
 
 def joined_segments(segments: list[Segment]) -> tuple[Segment, ...]:
     """Segments of one tensor in order of it, as few as may be."""
-    return tuple(Segment(*pair) for pair in merged((each.local, each.whole) for each in segments))
+    return tuple(Segment(*pair) for pair in merged((segment.local, segment.whole) for segment in segments))
 
 
 def single_segment(shape: Shape, whole: Region) -> Shard:

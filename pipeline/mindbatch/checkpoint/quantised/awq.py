@@ -64,7 +64,7 @@ class Awq(Layout):
 def _by_outputs(words: Array) -> Array:
     """Words [n, m] -> uint8 [8 * m, n]."""
     columns = np.ascontiguousarray(words.T).view(np.uint32)
-    found = np.empty((len(columns), IN_WORD, len(words)), np.uint8)
+    outputs = np.empty((len(columns), IN_WORD, len(words)), np.uint8)
     for place, output in enumerate(ORDER):
-        found[:, output] = columns >> np.uint32(BITS * place) & np.uint32((1 << BITS) - 1)
-    return found.reshape(-1, len(words))
+        outputs[:, output] = columns >> np.uint32(BITS * place) & np.uint32((1 << BITS) - 1)
+    return outputs.reshape(-1, len(words))

@@ -78,16 +78,16 @@ class CompressedPacked(Layout):
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         groups = group_count(inputs, self.group_size)
-        found = {
+        needed = {
             "weight_packed": Needed(("I32",), (outputs, inputs // self._in_word), is_large=True),
             "weight_scale": Needed(HALVES, (outputs, groups)),
             "weight_shape": Needed(("I64", "I32"), (2,)),
         }
         if not self.is_symmetric:
-            found["weight_zero_point"] = Needed(("I32",), (-(-outputs // self._in_word), groups))
+            needed["weight_zero_point"] = Needed(("I32",), (-(-outputs // self._in_word), groups))
         if self.has_order:
-            found["weight_g_idx"] = Needed(("I32", "I64"), (inputs,))
-        return found
+            needed["weight_g_idx"] = Needed(("I32", "I64"), (inputs,))
+        return needed
 
     def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
         yield from super().value_faults(small, outputs, inputs)

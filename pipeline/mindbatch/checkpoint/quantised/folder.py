@@ -52,12 +52,12 @@ class QuantisedFolder(ModelFolder):
         return (*plain, *self._modules)
 
     def file_name(self, name: str) -> str:
-        """See `ModelFolder`; of a quantised matrix, the file of its integers."""
+        """Names the file of a tensor; of a quantised matrix, that of its integers."""
         module = self._modules.get(name)
         return super().file_name(name if module is None else f"{module}.{self._layout.main}")
 
     def info(self, name: str) -> StoredTensor:
-        """See `ModelFolder`; a quantised matrix is told by its own shape, with the dtype of its scales."""
+        """Describes a tensor; a quantised matrix by its own shape and the dtype of its scales."""
         module = self._modules.get(name)
         if module is None:
             return super().info(name)
@@ -69,13 +69,12 @@ class QuantisedFolder(ModelFolder):
         return self._layout.size((rows, columns))
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """See `ModelFolder`."""
         if name not in self._modules:
             return super().floats(name, rows=rows, columns=columns)
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """See `ModelFolder`; float32 of a quantised matrix."""
+        """Reads rows for packing, a quantised matrix's as float32."""
         give = self.floats if name in self._modules else super().packable
         return give(name, rows=rows, columns=columns)
 
@@ -177,8 +176,8 @@ class QuantisedFolder(ModelFolder):
 def _modules(names: tuple[str, ...], layout: Layout) -> Mapping[str, str]:
     """The module of each quantised weight, by the weight's name."""
     end = f".{layout.marks}"
-    found = (name.removesuffix(end) for name in names if name.endswith(end))
-    return {f"{module}.{_WEIGHT}": module for module in found}
+    modules = (name.removesuffix(end) for name in names if name.endswith(end))
+    return {f"{module}.{_WEIGHT}": module for module in modules}
 
 
 def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:

@@ -119,7 +119,6 @@ def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), kee
 
 
 def marker_json(content: Mapping[str, Any]) -> bytes:
-    """The content of a marker file."""
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
