@@ -57,7 +57,7 @@ class LocalProcesses:
         """Nothing: they are ended together, and soon."""
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends all processes."""
         self._supervisor.end()
 
     def _table_of(self, spec: ProcessSpec) -> dict[str, str]:

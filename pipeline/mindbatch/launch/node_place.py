@@ -60,10 +60,10 @@ def node_place(
     if faults:
         raise ConfigError(faults)
     layout = Layout(topology, local)
-    given = copy.rank if copy is not None else 0
+    copy_rank = copy.rank if copy is not None else 0
     if is_on_one_host and not any((launch.node_rank, launch.master_addr, launch.master_port)):
-        return NodePlace(given, layout, (LOCAL_HOST, 0), is_on_one_host=True)
-    node = given if launch.node_rank is None else launch.node_rank
+        return NodePlace(copy_rank, layout, (LOCAL_HOST, 0), is_on_one_host=True)
+    node = copy_rank if launch.node_rank is None else launch.node_rank
     host = launch.master_addr or (copy.master_addr if copy is not None else None)
     port = launch.master_port or _port_of(copy)
     if layout.num_nodes > 1:

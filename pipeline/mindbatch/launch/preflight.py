@@ -73,9 +73,9 @@ class JobSetup:
         if self.table is None:
             offset = self.device_offset if rank in self.place.ranks else 0  # an agent adds that of its own
             return offset + rank % self.place.layout.local_size
-        return {each.rank_id: each.device_id for server in self.table.servers for each in server.devices}[
-            rank
-        ]
+        return {
+            device.rank_id: device.device_id for server in self.table.servers for device in server.devices
+        }[rank]
 
 
 def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> JobSetup:
@@ -150,7 +150,7 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
 
 def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterator[str]:
     """Nodes whose ranks are not those of one server."""
-    servers = {each.rank_id: server.server_id for server in table.servers for each in server.devices}
+    servers = {device.rank_id: server.server_id for server in table.servers for device in server.devices}
     for node in range(place.layout.num_nodes):
         ranks = place.layout.ranks_of(node)
         names = list(dict.fromkeys(servers[rank] for rank in ranks))
@@ -167,9 +167,9 @@ def _port_faults(launch: LaunchConfig, place: NodePlace, copy: StartedAs | None)
     if place.is_front and port and (fault := port_fault(host, port)):
         is_msruns = copy is not None and copy.launcher == "msrun"
         names = ("MS_SCHED_HOST", "MS_SCHED_PORT") if is_msruns else ("", "")
-        given = (launch.master_addr, launch.master_port)
+        addresses = (launch.master_addr, launch.master_port)
         host_name, port_name = (
             given_as(key) if value is not None else name or given_as(key)
-            for key, value, name in zip(("master_addr", "master_port"), given, names, strict=True)
+            for key, value, name in zip(("master_addr", "master_port"), addresses, names, strict=True)
         )
         yield f"{host_name}={host}, {port_name}={port}: {fault}"

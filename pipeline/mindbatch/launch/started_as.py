@@ -106,8 +106,8 @@ class _Variables:
         number = int(text) if _NUMBER.fullmatch(text) else -1
         if least <= number <= most:
             return number
-        found = f"{name}={shown(text)}" if text else f"{name} is not set"
-        self.faults.append(f"{found}: must be {least} to {most}; {launcher} sets it")
+        fault = f"{name}={shown(text)}" if text else f"{name} is not set"
+        self.faults.append(f"{fault}: must be {least} to {most}; {launcher} sets it")
         return least
 
     def device(self, launcher: str) -> int | None:

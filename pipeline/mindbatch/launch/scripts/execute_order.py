@@ -119,8 +119,10 @@ def with_input(order: Order, data: str | None, notes: list[str], faults: list[st
     if not any(task in order.arguments for task in _PROMPT_TASKS):
         notes.append(f"INPUT_DATA: has no effect; only mindbatch {' and '.join(_PROMPT_TASKS)} take it")
         return order
-    given = [key for key in _keys(order) if key in _PROMPT_KEYS]
-    faults += [f"INPUT_DATA and {key}= in EXECUTE_ORDER: only one of them can be given" for key in given]
+    prompt_keys = [key for key in _keys(order) if key in _PROMPT_KEYS]
+    faults += [
+        f"INPUT_DATA and {key}= in EXECUTE_ORDER: only one of them can be given" for key in prompt_keys
+    ]
     is_file = os.path.isfile(data)
     prompts = text_override("prompts_file", data) if is_file else texts_override("prompts", [data])
     return order.beginning_with(prompts)
@@ -128,9 +130,9 @@ def with_input(order: Order, data: str | None, notes: list[str], faults: list[st
 
 def with_launch(order: Order, script: str, values: Mapping[str, str | int], faults: list[str]) -> Order:
     """An order of ours with `launch.KEY=VALUE` for each value; an order that gives one itself is at fault."""
-    given = _keys(order)
+    keys = _keys(order)
     names = {key: "launch" if key == "launcher" else f"launch.{key}" for key in values}
-    faults += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in given]
+    faults += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in keys]
     written = (
         text_override(f"launch.{key}", value) if isinstance(value, str) else f"launch.{key}={value}"
         for key, value in values.items()
