@@ -78,13 +78,13 @@ class RankAdmission:
         for rank in ranks:
             self._machines.pop(rank, None)
 
-    def check_model(self, rank: int, found: Mapping[str, Any]) -> None:
+    def check_model(self, rank: int, model: Mapping[str, Any]) -> None:
         """Compares the model folders of a rank's host, and the adapters'.
 
         Raises:
             CheckpointError: they are not those of this one.
         """
-        for folder, ours, theirs in zip(self._folders, self._digests, found["digests"], strict=True):
+        for folder, ours, theirs in zip(self._folders, self._digests, model["digests"], strict=True):
             if ours != theirs:
                 raise CheckpointError(
                     f"{folder}: another one on {self._hosts[rank]} (rank {rank}) than here; every host needs "

@@ -46,7 +46,6 @@ class Dealing:
         return len(self._waiting) + sum(map(len, self._suspects))
 
     def add(self, request: Request) -> None:
-        """Queues a request."""
         self._waiting.append(Asked.of(request))
 
     def deal(self, hand_out: Callable[[Replica, Request], None]) -> None:
@@ -85,15 +84,15 @@ class Dealing:
                 dropped.append((replica, gone))
         return dropped
 
-    def take(self, replica: Replica, found: StepResult) -> StepResult:
+    def take(self, replica: Replica, result: StepResult) -> StepResult:
         """Returns what a replica's step brings to callers; nothing of requests that were dropped."""
         seen = (
-            replica.dealt[event.key].unseen(event) for event in found.events if event.key in replica.dealt
+            replica.dealt[event.key].unseen(event) for event in result.events if event.key in replica.dealt
         )
         events = [event for event in seen if event is not None]
         finished = [
             replica.dealt.pop(output.key).completed(output)
-            for output in found.finished
+            for output in result.finished
             if output.key in replica.dealt
         ]
         return StepResult(events, finished)

@@ -67,8 +67,8 @@ def least_loaded(replicas: Iterable[Replica], most_sequences: int) -> Replica | 
     about the same time, whatever the rows' lengths.
     """
     free = [
-        each
-        for each in replicas
-        if each.is_ready and each.num_sequences < most_sequences and not each.has_suspects
+        replica
+        for replica in replicas
+        if replica.is_ready and replica.num_sequences < most_sequences and not replica.has_suspects
     ]
     return min(free, key=lambda replica: replica.num_sequences, default=None)

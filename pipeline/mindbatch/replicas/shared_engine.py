@@ -41,8 +41,8 @@ MOST_SECONDS_APART = 1800.0
 def digest_of(request: Request) -> str:
     """Hashes everything that decides the result of a request."""
     fields, [prompt] = request_parts([request])
-    said = json.dumps([fields, prompt.tolist()], sort_keys=True, default=str)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    content = json.dumps([fields, prompt.tolist()], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class SharingEngine:
@@ -101,7 +101,6 @@ class SharingEngine:
         return result
 
     def wait_until_ready(self) -> None:
-        """See `RemoteEngine.wait_until_ready`."""
         try:
             self._engine.wait_until_ready()
         except Exception as error:
