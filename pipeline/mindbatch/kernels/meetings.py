@@ -30,7 +30,7 @@ class Meetings:
         self.functions: Mapping[str, Any] = {}
 
     def enter(self, topology: Topology, rank: int, secret: bytes | None) -> None:
-        """See `Kernels.meet`."""
+        """Joins the rank's slice and its neighbours in the pipeline; secret: see `Kernels.meet`."""
         if secret is not None:
             join: Callable[[str, Sequence[int]], int] = partial(self._join, secret, rank)
         else:
@@ -49,7 +49,7 @@ class Meetings:
         return self._slices is not None and self._slices[0] == shard
 
     def of_slices(self, shard: TensorSlice) -> int:
-        """That of all ranks of a slice."""
+        """Returns the number of the meeting of a slice's ranks."""
         assert self._slices is not None, "ranks that do not meet here meet through MindSpore"
         assert self._slices[0] == shard
         return self._slices[1]

@@ -54,7 +54,7 @@ class NativeFunctions:
 
     def _lowered(self, call: Call) -> Call:
         function = getattr(self, call.operation)(**call.settings)
-        inputs = [_NO_VECTOR if each is None else each for each in call.inputs]
+        inputs = [_NO_VECTOR if argument is None else argument for argument in call.inputs]
         if function.settings is not None:
             inputs.append(function.settings)
         return Call(function.name, tuple(inputs if call.outputs else inputs[1:]), call.outputs)
@@ -72,13 +72,19 @@ class NativeFunctions:
         return _with_integers(f"mb_adapted_embed{self._weights}", *shape.widths, shape.inputs)
 
     def experts(self, shape: ExpertsShape) -> NativeFunction:
-        its = shape.routing
-        settings = [shape.inner, ACTIVATIONS[shape.activation], its.chosen, its.is_sigmoid, its.is_normalised]
+        routing = shape.routing
+        settings = [
+            shape.inner,
+            ACTIVATIONS[shape.activation],
+            routing.chosen,
+            routing.is_sigmoid,
+            routing.is_normalised,
+        ]
         settings += [
-            its.groups,
-            its.chosen_groups,
-            its.group_best,
-            float_bits(its.scale),
+            routing.groups,
+            routing.chosen_groups,
+            routing.group_best,
+            float_bits(routing.scale),
             float_bits(shape.limit),
         ]
         name = "mb_experts_with_biases" if shape.has_biases else "mb_experts"

@@ -29,7 +29,7 @@ class Vocabulary(Module):
         self.vocab_size, self.width = vocab_size, width
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The matrix, and those of what follows the rows."""
+        """Declares the matrix, and those of what follows the rows."""
         yield TensorSpec(f"{name}.weight", (self.part,), Sharding.VOCABULARY, Layout.PACKED)
         yield from super().parameters(name)
 
@@ -38,7 +38,7 @@ class TokenEmbedding(Vocabulary):
     """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's rows."""
+        """Takes the rank's rows."""
         super().bind(name, rank)
         self.weight = rank.weights.get(f"{name}.weight")
         self.adapted = rank.weights.adapted.get(f"{name}.weight")
@@ -107,11 +107,9 @@ class Table(Module):
         self.part, self.first = Part(f"{source}.weight", rows, width), first
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The table."""
         yield TensorSpec(f"{name}.weight", (self.part,))
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The table."""
         self.weight = rank.weights.get(f"{name}.weight")
 
     def forward(self, numbers: Any) -> Any:

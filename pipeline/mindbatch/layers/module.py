@@ -28,7 +28,7 @@ class Module:
             if isinstance(child, Module):
                 yield path, child
             elif isinstance(child, list):
-                yield from ((f"{path}.{number}", each) for number, each in enumerate(child))
+                yield from ((f"{path}.{number}", item) for number, item in enumerate(child))
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
         """All below the node of this name."""

@@ -62,8 +62,8 @@ def _part(recording: Recording, adapted: bool) -> Tokens:
     return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts)
 
 
-def _finished(recording: Recording, found: Any) -> Recording:
-    recording.outputs.extend(found if isinstance(found, tuple) else (found,))
+def _finished(recording: Recording, result: Any) -> Recording:
+    recording.outputs.extend(result if isinstance(result, tuple) else (result,))
     joined = with_added_norms(recording)
     recording.calls[:] = joined.calls
     return recording

@@ -148,7 +148,7 @@ class AdapterPlaces:
         replaced: set[str] = set()
         for adapter in adapters:
             wanted.update(adapter.modules)
-            replaced.update(name for name, each in adapter.modules.items() if each.kind is Kind.WHOLE)
+            replaced.update(name for name, module in adapter.modules.items() if module.kind is Kind.WHOLE)
         for spec in specs:
             sources = list(dict.fromkeys(part.source for part in spec.parts))
             if spec.is_linear and wanted.intersection(sources):
@@ -159,13 +159,13 @@ class AdapterPlaces:
 
     def ranks(self, adapter: LoraPlan) -> Ranks:
         """The ranks of an adapter's parts."""
-        found = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
+        ranks = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
         for weight, place in self.places.items():
             if weight in adapter.modules:
                 module = adapter.modules[weight]
                 rank = WHOLE_WEIGHT if module.kind is Kind.WHOLE else module.rank
-                found[place.parameter][place.part] = rank
-        return found
+                ranks[place.parameter][place.part] = rank
+        return ranks
 
     def numbers(self, adapter: LoraPlan) -> int:
         """Counts the numbers that the rank holds of an adapter."""
@@ -198,18 +198,18 @@ class AdapterPlaces:
                 return _part(self.places[weight], adapter.modules[weight], rows.get(weight), files)
 
             parts = in_threads(part_of, [weight for weight in self.places if weight in adapter.modules])
-        found: dict[str, list[LowRankPart | WholePart]] = {}
+        by_parameter: dict[str, list[LowRankPart | WholePart]] = {}
         for weight, part in parts.items():
-            found.setdefault(self.places[weight].parameter, []).append(part)
-        return found
+            by_parameter.setdefault(self.places[weight].parameter, []).append(part)
+        return by_parameter
 
 
 def rank_places(
     specs: Sequence[TensorSpec], fitted: FittedAdapters, shard: TensorSlice, stage: Stage
 ) -> AdapterPlaces:
     """Maps adapted tensors to the places where a rank computes with adapters. specs: of the whole model."""
-    held = stage_specs(with_head(specs), stage)
-    return AdapterPlaces(held, shard, fitted.adapters.values(), embedding_of(specs))
+    own_specs = stage_specs(with_head(specs), stage)
+    return AdapterPlaces(own_specs, shard, fitted.adapters.values(), embedding_of(specs))
 
 
 def embedding_of(specs: Sequence[TensorSpec]) -> str:

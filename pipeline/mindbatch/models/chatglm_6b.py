@@ -90,11 +90,11 @@ def _two_positions(reader: ConfigReader) -> TwoPositions:
 
 
 def _token(reader: ConfigReader, key: str) -> int:
-    found, size = reader.value(key), reader.positive("vocab_size")
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < size:
+    token_id, size = reader.value(key), reader.positive("vocab_size")
+    if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
         reader.fault(key, f"must be the id of a token, 0 to {size - 1}; positions depend on it")
         return 0
-    return found
+    return token_id
 
 
 class ChatGlm6B(Decoder):
@@ -107,8 +107,8 @@ class ChatGlm6B(Decoder):
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
         sources = enumerate(f"transformer.layers.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            gpt_neox.NormedSumBlock(a, each, gpt_neox.Attention(a, f"{each}.attention", layer))
-            for layer, each in sources
+            gpt_neox.NormedSumBlock(a, source, gpt_neox.Attention(a, f"{source}.attention", layer))
+            for layer, source in sources
         ]
 
 

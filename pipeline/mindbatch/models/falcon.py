@@ -114,8 +114,8 @@ class Falcon(Decoder):
         block = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
         sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            block(a, each, Attention(a, f"{each}.self_attention", layer), _norms(a))
-            for layer, each in sources
+            block(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))
+            for layer, source in sources
         ]
 
 

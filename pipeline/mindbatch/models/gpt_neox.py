@@ -138,7 +138,10 @@ class GptNeox(Decoder):
         self.head = Head("embed_out", a.vocab_size, a.hidden_size)
         block = ParallelBlock if a.is_parallel else Block
         sources = enumerate(f"gpt_neox.layers.{layer}" for layer in range(a.num_layers))
-        self.layers = [block(a, each, Attention(a, f"{each}.attention", layer)) for layer, each in sources]
+        self.layers = [
+            block(a, source_name, Attention(a, f"{source_name}.attention", layer))
+            for layer, source_name in sources
+        ]
 
 
 MODEL = ModelType(

@@ -85,7 +85,9 @@ class ModelSpec:
     def rank_parameters(self) -> tuple[int, ...]:
         """Numbers of the weights of a rank of each stage."""
         of_stages = (stage_specs(self.parameters, stage) for stage in self.stages)
-        return tuple(sum(spec.numbers(self.shard) for spec in held) for held in of_stages)
+        return tuple(
+            sum(spec.numbers(self.shard) for spec in stage_parameters) for stage_parameters in of_stages
+        )
 
     @property
     def decoder_start_id(self) -> int | None:
@@ -110,7 +112,7 @@ class ModelSpec:
 
     @property
     def _kv_heads(self) -> int:
-        """On a rank."""
+        """Key and value heads on a rank."""
         return max(1, self.architecture.kv_heads // self.shard.size)
 
     @property

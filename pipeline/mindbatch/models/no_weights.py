@@ -49,7 +49,6 @@ class NoWeights:
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None
     ) -> npt.NDArray[np.float32]:
-        """Zeros."""
         shape = self.shapes[name]
         if columns is not None and len(shape) > 2:
             shape = (math.prod(shape[:-1]), shape[-1])  # a stack, as a matrix

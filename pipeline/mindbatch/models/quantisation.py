@@ -85,9 +85,9 @@ def _awq(reader: ConfigReader) -> Layout:
 
 def _bits(reader: ConfigReader, key: str, allowed: tuple[int, ...] = (4, 8)) -> int:
     """Reads the bits of a number; the first that is allowed where an error is noted."""
-    found = reader.value(key)
-    if isinstance(found, int) and found in allowed:
-        return found
+    bits = reader.value(key)
+    if isinstance(bits, int) and bits in allowed:
+        return bits
     reader.fault(key, f"must be {' or '.join(map(str, allowed))}")
     return allowed[0]
 
@@ -97,7 +97,7 @@ def _group_size(reader: ConfigReader) -> int | None:
 
 
 def _compressed(reader: ConfigReader) -> Layout:
-    form = reader.choice("format", {each: each for each in _FORMATS})
+    form = reader.choice("format", {form_name: form_name for form_name in _FORMATS})
     for key in ("kv_cache_scheme", "transform_config"):
         if reader.value(key):
             reader.fault(key, "must be null")
@@ -112,9 +112,9 @@ def _compressed(reader: ConfigReader) -> Layout:
 
 def _group_weights(reader: ConfigReader, form: str) -> Iterator[ConfigReader]:
     """The settings of each group's weights, of groups whose other settings are checked."""
-    found = reader.value("config_groups")
-    groups = reader.within("config_groups", found)
-    for name, scheme in found.items() if isinstance(found, Mapping) else ():
+    groups_by_name = reader.value("config_groups")
+    groups = reader.within("config_groups", groups_by_name)
+    for name, scheme in groups_by_name.items() if isinstance(groups_by_name, Mapping) else ():
         group = groups.within(name, scheme)
         group.needs("format", [form])
         group.needs("output_activations", [None])

@@ -17,7 +17,7 @@ _OF_ROWS, _ONE_OUTPUT, _BY_COUNTS = 0, 3, 1
 
 
 class Experts(nn.Cell):
-    """See `operations.experts`; up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
+    """Computes `experts`; up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
 
     def __init__(self, shape: ExpertsShape, activation: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
@@ -49,7 +49,6 @@ class Experts(nn.Cell):
         return rows + ops.cast(ops.gather(bias[0], experts, 0), rows.dtype)
 
     def _clamped(self, gate_up: Tensor) -> Tensor:
-        """See `operations.experts.clamped`."""
         pairs = gate_up.reshape(-1, self.inner, 2)
         gates, ups = mint.narrow(pairs, 2, 0, 1), mint.narrow(pairs, 2, 1, 1)
         gates = ops.clamp(gates, None, self.limit)
@@ -92,27 +91,27 @@ class Router(nn.Cell):
     def construct(
         self, x: Tensor, router: Tensor, correction: Tensor, *bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        its = self.routing
+        routing = self.routing
         logits = self.logits(_float32(x), _float32(router))
         if len(bias) > 0:
             logits = logits + _float32(bias[0])
-        scores = ops.sigmoid(logits) if its.is_sigmoid else ops.softmax(logits, -1)
+        scores = ops.sigmoid(logits) if routing.is_sigmoid else ops.softmax(logits, -1)
         candidates = scores + _float32(correction)
-        if its.groups > 1:
+        if routing.groups > 1:
             candidates = self._of_best_groups(candidates)
-        _, chosen = ops.topk(candidates, its.chosen)
+        _, chosen = ops.topk(candidates, routing.chosen)
         weights = ops.gather_elements(scores, 1, chosen)
-        if its.is_normalised:
+        if routing.is_normalised:
             weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)
-        return weights * its.scale, ops.cast(chosen, mstype.int32)
+        return weights * routing.scale, ops.cast(chosen, mstype.int32)
 
     def _of_best_groups(self, candidates: Tensor) -> Tensor:
         """The same with less than any score outside the best groups."""
-        its = self.routing
-        grouped = candidates.reshape(candidates.shape[0], its.groups, -1)
-        best = ops.topk(grouped, its.group_best)[0].sum(-1)
-        _, groups = ops.topk(best, its.chosen_groups)
-        is_best = _is_each(groups, its.groups).sum(1).expand_dims(2)
+        routing = self.routing
+        grouped = candidates.reshape(candidates.shape[0], routing.groups, -1)
+        best = ops.topk(grouped, routing.group_best)[0].sum(-1)
+        _, groups = ops.topk(best, routing.chosen_groups)
+        is_best = _is_each(groups, routing.groups).sum(1).expand_dims(2)
         return (grouped + (is_best - 1) * _WORSE).reshape(candidates.shape)
 
 

@@ -114,15 +114,14 @@ class AscendKernels(MindSporeKernels):
         self._dtype = getattr(mindspore, float_type.name)
 
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        """See `Kernels.packed_zeros`: as it is."""
         return aligned_zeros((outputs, inputs), self.dtype)
 
     def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
-        """See `Kernels.packed_stack`; each matrix is [inputs, outputs], as GroupedMatmulV4 takes it."""
+        """Zeros [matrices, inputs, outputs], as GroupedMatmulV4 takes a stack."""
         return aligned_zeros((matrices, inputs, outputs), self.dtype)
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
-        """See `Kernels.pack`; rows are of one matrix of a stack."""
+        """Copies rows, which are of one matrix of a stack."""
         if packed.ndim == 2:
             packed[first_output : first_output + len(rows)] = rows
             return 0
@@ -133,13 +132,12 @@ class AscendKernels(MindSporeKernels):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        return SlotArrays(shapes, adapters, slots, self.dtype, self.held, _send)
+        return SlotArrays(shapes, adapters, slots, self.dtype, self.as_parameter, _send)
 
     def cell(self, operation: str, **settings: Any) -> nn.Cell:
-        """See `MindSporeKernels.cell`."""
         make = _CELLS.get(operation)
-        found: nn.Cell = (getattr(self, operation) if make is None else make)(**settings)
-        return found
+        cell: nn.Cell = (getattr(self, operation) if make is None else make)(**settings)
+        return cell
 
     def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
         return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
@@ -162,8 +160,8 @@ class AscendKernels(MindSporeKernels):
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        its = widened(shape)
-        size = (geometry.num_blocks + 1, geometry.block_size, its.kv_heads, its.head_dim)
+        cached = widened(shape)
+        size = (geometry.num_blocks + 1, geometry.block_size, cached.kv_heads, cached.head_dim)
         return size, size
 
     def spare_tokens(self, batch_size: int) -> int:

@@ -47,7 +47,9 @@ def fused(recording: Recording) -> Recording:
 
 
 def _fused_calls(recording: Recording) -> Iterator[Call]:
-    reads = Counter(each for call in recording.calls for each in call.inputs if isinstance(each, Symbol))
+    reads = Counter(
+        symbol for call in recording.calls for symbol in call.inputs if isinstance(symbol, Symbol)
+    )
     reads.update(recording.outputs)
     before: Call | None = None
     for call in recording.calls:

@@ -52,7 +52,7 @@ class Program:
         self._lists = (
             np.array([library.address_of(name, functions) for name in self._functions], np.uintp),
             np.cumsum([0, *map(len, operands)], dtype=np.int32),
-            np.array([number for each in operands for number in each], np.int32),
+            np.array([number for numbers in operands for number in numbers], np.int32),
         )
         arrays = (*self._lists, self._table.addresses, self._table.shapes, self._table.dimensions)
         self._calls = _Calls(len(operands), *(array.ctypes.data for array in arrays))
