@@ -160,7 +160,6 @@ def longest(value: Any, facts: Facts) -> Any:
 
 
 def device_memory(value: Any, facts: Facts) -> Any:
-    """The memory of an NPU."""
     if facts.device == CPU:
         raise WithoutEffect("on a CPU the cache takes runtime.cache_memory")
     return value
