@@ -82,7 +82,9 @@ class RequestStep:
         if failures:
             return Decision([], error=failures[0])
         if live:
-            branches = [Branch(each.parent, index, (self._choice(each),)) for index, each in live]
+            branches = [
+                Branch(candidate.parent, index, (self._choice(candidate),)) for index, candidate in live
+            ]
             return Decision(branches, kept=hypotheses)
         if not hypotheses and self.dead_ends:
             return Decision([], error=self.dead_ends[0])
@@ -198,9 +200,7 @@ class OneSetOfBeams:
     needs_hidden = False
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.num_beams
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
         return Beams.begin(params)

@@ -59,7 +59,7 @@ class Candidates:
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """Probabilities [n]."""
+        """Normalises the candidates' scores to probabilities [n]."""
         shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
         return shares
 
@@ -89,7 +89,6 @@ class Candidates:
         return left
 
     def tokens(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens at `places`."""
         return places if self._token_ids is None else self._token_ids[places]
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -66,21 +66,18 @@ class ContrastiveSearch:
     needs_hidden = True
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "contrastive" if params.penalty_alpha > 0 else None
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.top_k
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
         return Trial()
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
+        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         decisions = []
         first = 0

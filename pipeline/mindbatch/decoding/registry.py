@@ -28,5 +28,4 @@ def strategy_for(params: DecodingParams) -> Strategy:
 
 
 def strategy_name(params: DecodingParams) -> str:
-    """The name of the strategy that `params` ask for."""
     return next(name for strategy in STRATEGIES if (name := strategy.name(params)))

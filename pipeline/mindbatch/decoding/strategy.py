@@ -43,7 +43,7 @@ class Hypothesis:
 
     @classmethod
     def of(cls, row: Row, reason: FinishReason, score: float | None = None) -> Hypothesis:
-        """The row as it is."""
+        """Makes a hypothesis of the row as it is."""
         logprobs = None if row.logprobs is None else tuple(row.logprobs)
         return cls(tuple(row.output_token_ids), reason, row.cumulative_logprob, logprobs, score)
 

@@ -58,7 +58,7 @@ def flag() -> Kind:
 
 
 def whole(low: int, high: float = math.inf, *, optional: bool = False) -> Kind:
-    """Whole numbers."""
+    """Accepts whole numbers."""
     span = f"at least {low}" if high == math.inf else f"from {low} to {int(high)}"
     return of(
         f"a whole number, {span}{_or_null(optional)}",
@@ -83,7 +83,7 @@ def number(takes: str, accepts: Callable[[float], bool]) -> Kind:
 
 
 def span(low: float, high: float) -> Kind:
-    """Numbers from `low` to `high`."""
+    """Accepts numbers from `low` to `high`."""
     return number(f"from {_figure(low)} to {_figure(high)}", lambda value: low <= value <= high)
 
 
@@ -98,16 +98,16 @@ def cutoff() -> Kind:
 
 
 def token_id() -> Kind:
-    """A token id or None."""
+    """Accepts a token id or None."""
     single = whole(0, optional=True)
     return Kind(single.takes, single.normal, single.fault, lambda value: () if value is None else (value,))
 
 
 def token_ids(*, optional: bool = False, least: int = 0) -> Kind:
     """Token ids, `least` or more; one stands for a list of it. Without `optional`, None is the empty list."""
-    each = "at least one" if least else "each at least 0"
+    bound = "at least one" if least else "each at least 0"
     return of(
-        f"a token id or a list of token ids, {each}{_or_null(optional)}",
+        f"a token id or a list of token ids, {bound}{_or_null(optional)}",
         lambda value: (optional and value is None) or (_are_ids(value) and len(value) >= least),
         _ids if optional else _empty_or(_ids),
         lambda value: value or (),
@@ -115,7 +115,6 @@ def token_ids(*, optional: bool = False, least: int = 0) -> Kind:
 
 
 def token_sequences() -> Kind:
-    """Sequences of token ids."""
     return of(
         "a list of lists of token ids, none of them empty",
         lambda value: isinstance(value, tuple) and all(map(_is_sequence, value)),
@@ -156,7 +155,7 @@ def start_and_factor() -> Kind:
 
 
 def function(arguments: str) -> Kind:
-    """A function or None."""
+    """Accepts a function or None."""
     return of(f"a function of {arguments}, or null", lambda value: value is None or callable(value))
 
 
@@ -175,7 +174,7 @@ def texts() -> Kind:
 
 
 def regular_expression() -> Kind:
-    """A regular expression or None."""
+    """Accepts a regular expression or None."""
     takes = "a regular expression, or null"
 
     def fault(value: Any) -> str | None:
@@ -301,10 +300,10 @@ def _id_sequences(value: Any) -> Any:
 
 def _pairs(value: Any) -> Any:
     """A mapping or a list of pairs, as a tuple of pairs whose second part is a float."""
-    given = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
-    if not isinstance(given, list | tuple):
+    entries = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
+    if not isinstance(entries, list | tuple):
         return value
-    pairs = [_sequence(item) for item in given]
+    pairs = [_sequence(item) for item in entries]
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         return value
     return tuple((_sequence(first), _real(second)) for first, second in pairs)

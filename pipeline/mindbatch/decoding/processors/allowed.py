@@ -35,10 +35,10 @@ def obey_constraint(step: Step) -> None:
         step.allow_only(allowed, "json_schema" if step.row.params.json_schema is not None else "regex")
 
 
-def _mask(given: Iterable[int], vocabulary_size: int) -> NDArray[np.bool_]:
+def _mask(allowed: Iterable[int], vocabulary_size: int) -> NDArray[np.bool_]:
     """Mask [V] of the given token ids."""
     mask = np.zeros(vocabulary_size, dtype=np.bool_)
-    token_ids = given if isinstance(given, np.ndarray) else np.array(list(given))
+    token_ids = allowed if isinstance(allowed, np.ndarray) else np.array(list(allowed))
     if token_ids.size:
         if token_ids.ndim != 1 or token_ids.dtype.kind not in "iu":
             raise TypeError(f"must give whole numbers, not {token_ids.dtype} of shape {token_ids.shape}")

@@ -75,8 +75,8 @@ def _followers(tokens: NDArray[np.int64], latest: Sequence[int], size: int) -> N
         if not starts.size:
             break
         starts = starts[tokens[starts + offset] == latest[offset]]
-    found: NDArray[np.int64] = tokens[starts + size - 1]
-    return found
+    followers: NDArray[np.int64] = tokens[starts + size - 1]
+    return followers
 
 
 class Words:
@@ -98,8 +98,8 @@ class Words:
         As in transformers, prompt and output must together have at least as many tokens as the word: one that
         begins with the very first token of the prompt is not seen.
         """
-        found: list[int] = []
+        places: list[int] = []
         for length, beginnings in self._by_length.items():
             if length <= step.length:
-                found += beginnings.get(step.latest(length - 1), ())
-        return sorted(found)
+                places += beginnings.get(step.latest(length - 1), ())
+        return sorted(places)
