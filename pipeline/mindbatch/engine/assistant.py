@@ -74,9 +74,9 @@ class DraftSequence:
         agreed = self._agreed
         while agreed < min(len(earlier), len(now)) and earlier[agreed] == now[agreed]:
             agreed += 1
-        held = len(row.prompt_token_ids) + agreed
+        num_shared_tokens = len(row.prompt_token_ids) + agreed
         sequence.row = row.fork()
-        sequence.num_computed_tokens = min(sequence.num_computed_tokens, held, len(sequence) - 1)
+        sequence.num_computed_tokens = min(sequence.num_computed_tokens, num_shared_tokens, len(sequence) - 1)
         self._agreed = row.step
         self._wanted = wanted
         self._guesses = []

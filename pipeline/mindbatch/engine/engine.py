@@ -64,19 +64,19 @@ class StepEngine(Protocol):
 
     @property
     def statistics(self) -> EngineStatistics:
-        """See `Engine.statistics`."""
+        """Counts since the engine was made."""
         ...
 
     def add(self, request: Request) -> None:
-        """See `Engine.add`."""
+        """Queues a request; a step after this one begins it."""
         ...
 
     def step(self) -> StepResult:
-        """See `Engine.step`. It may have brought nothing."""
+        """Runs a step, which may bring nothing."""
         ...
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        """See `Engine.abort`."""
+        """Drops the requests of these keys, or all."""
         ...
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Engine:
         self._forget(self.scheduler.abort(keys))
 
     def close(self) -> None:
-        """See `StepEngine.close`: there is nothing to end."""
+        """Does nothing: it has no processes of its own."""
 
     def _draft(self) -> None:
         """Gives a draft to each sequence that asks for one and has none.

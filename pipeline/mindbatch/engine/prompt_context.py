@@ -26,8 +26,8 @@ class PromptContext:
         """The two positions [T, 2] of the tokens at these places of the sequence."""
         behind = places >= self.length
         pairs = (np.where(behind, self.mask, places), np.where(behind, places - self.length + 1, 0))
-        found: IntArray = np.stack(pairs, axis=1).astype(np.int32)
-        return found
+        positions: IntArray = np.stack(pairs, axis=1).astype(np.int32)
+        return positions
 
     def lengths(self, places: IntArray) -> IntArray:
         """Number of tokens that each of these sees: the whole context from within it."""
@@ -41,7 +41,7 @@ def context_of(key: str, prompt: Sequence[int], model: TwoPositions) -> PromptCo
     Raises:
         PromptError: the prompt lacks the token that ends the context, or a mask.
     """
-    masks = [prompt.index(each) for each in model.mask_ids if each in prompt]
+    masks = [prompt.index(mask_id) for mask_id in model.mask_ids if mask_id in prompt]
     if model.start_id not in prompt or not masks:
         raise PromptError(
             f"{key}: the prompt must have token {model.start_id}, behind which the output begins, and a mask "

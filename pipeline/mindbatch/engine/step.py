@@ -78,7 +78,7 @@ def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
     sequences = group.sequences
     is_alone = len(sequences) == 1
     together = is_alone or group.is_decoding
-    if not is_alone and together and sum(1 + each.num_draft_tokens for each in sequences) > budget:
+    if not is_alone and together and sum(1 + sequence.num_draft_tokens for sequence in sequences) > budget:
         return []  # one alone is left out below
     wanted = []
     for sequence in sequences:
