@@ -31,7 +31,7 @@ MAX_WAITING_SECONDS = 2.0
 
 
 class _OpenPart(NamedTuple):
-    """The part that is appended to."""
+    """Part of the ledger that this process appends to."""
 
     name: PartName
     end: PartWriter
