@@ -81,11 +81,11 @@ class StrictReader:
         return value
 
     def _unique_keys(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        content = dict(pairs)
+        if len(content) < len(pairs):
             counts = Counter(key for key, _ in pairs)
-            self._refuse(self._words.repeated_key, next(key for key in found if counts[key] > 1))
-        return found
+            self._refuse(self._words.repeated_key, next(key for key in content if counts[key] > 1))
+        return content
 
     def _integer(self, text: str) -> int:
         if len(text) <= _SURE_DIGITS:
@@ -106,8 +106,8 @@ class StrictReader:
     def _refuse_constant(self, name: str) -> NoReturn:
         raise JsonFault(self._words.no_number.format(found=name))
 
-    def _refuse(self, words: str, found: str) -> NoReturn:
-        raise JsonFault(words.format(found=self._shown(found), digits=len(found)))
+    def _refuse(self, words: str, value: str) -> NoReturn:
+        raise JsonFault(words.format(found=self._shown(value), digits=len(value)))
 
     def _check_depth(self, value: Any, max_depth: int) -> None:
         level: list[Any] = [value]

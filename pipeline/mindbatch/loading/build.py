@@ -60,7 +60,7 @@ class Runners(NamedTuple):
     @property
     def cache_bytes(self) -> int:
         """Bytes of the keys and values of all runners."""
-        return sum(each.cache.nbytes for each in self if each is not None)
+        return sum(runner.cache.nbytes for runner in self if runner is not None)
 
 
 def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> LoadedEngine:

@@ -98,7 +98,9 @@ def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider)
         return NO_ADAPTERS
     (folder, spec), adapters = opened, open_adapters(lora, opened.folder.path.resolve())
     warnings = tuple(
-        f"lora.adapters.{name}: {warning}" for name, each in adapters.items() for warning in each.warnings
+        f"lora.adapters.{name}: {warning}"
+        for name, adapter in adapters.items()
+        for warning in adapter.warnings
     )
     if lora.is_merged:
         [(name, adapter)] = adapters.items()
@@ -111,7 +113,8 @@ def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider)
     fitted = provider.fit_adapters(spec, adapters, lora.max_loaded) if adapters else None
     if fitted is not None:
         digests = {
-            f"lora.adapters.{name}={each.adapter.path}": each.digest for name, each in fitted.adapters.items()
+            f"lora.adapters.{name}={adapter.adapter.path}": adapter.digest
+            for name, adapter in fitted.adapters.items()
         }
         refuse_merged_before(digests, folder.path)
     return PreparedAdapters(KnownAdapters(live, lora.default), fitted, None, warnings)

@@ -88,7 +88,6 @@ class OpenedFolder(NamedTuple):
 
 
 def provider_of(model: ModelConfig) -> Provider:
-    """The provider that `model.provider` names."""
     if model.provider == "mindformers":
         from mindbatch.backends.mindformers import provider
 
@@ -97,7 +96,7 @@ def provider_of(model: ModelConfig) -> Provider:
 
 
 def open_model(model: ModelConfig, part: RankPart = WHOLE_MODEL) -> OpenedFolder:
-    """See `Provider.open_folder`. ConfigError also where there is no such folder."""
+    """Opens the model's folder with its provider. ConfigError also where there is no such folder."""
     return _open(model, model.checkpoint_name_or_path, model.type, part)
 
 

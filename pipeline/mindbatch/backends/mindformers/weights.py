@@ -41,8 +41,8 @@ class StoredSlice:
         """A part of the values, verified against the tensor's digest, in the type that the network keeps."""
         self.was_read = True
         values: FloatArray = self._folder.floats(self._name)
-        found: Array = values[key].astype(self._dtype, copy=False)
-        return found
+        part: Array = values[key].astype(self._dtype, copy=False)
+        return part
 
 
 class HeadHalves:
@@ -65,8 +65,8 @@ class HeadHalves:
         """A part of the values."""
         whole = self._fused[:]
         halves = whole.reshape(self._heads, 2, -1, *whole.shape[1:])
-        found: Array = halves[:, self._half].reshape(self.get_shape())[key]
-        return found
+        half: Array = halves[:, self._half].reshape(self.get_shape())[key]
+        return half
 
 
 def load_weights(
