@@ -44,7 +44,7 @@ class AscendPlugin:
 
     @property
     def parts(self) -> list[Path]:
-        """All libraries that may want something of CANN; those for an NPU's own processors are left out."""
+        """Lists the libraries that may want something of CANN, but for those of an NPU's own processors."""
         machine = _machine(self.folder / PLUGIN)
         libraries = [self.folder / PLUGIN, self.folder / _OPERATORS, *self._below("plugin/ascend/**/*.so*")]
         return [path for path in libraries if path.name != _FOR_DATASETS and _machine(path) == machine]

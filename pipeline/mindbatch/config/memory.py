@@ -76,7 +76,7 @@ class MachineMemory(NamedTuple):
 
 
 def memory_here() -> MachineMemory | None:
-    """That of this machine; None where the system does not say."""
+    """Memory of this machine; None where the system does not say."""
     whole = whole_memory()
     return None if whole is None else MachineMemory(whole, free_memory() or 0)
 

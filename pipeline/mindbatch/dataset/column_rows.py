@@ -175,7 +175,7 @@ def _own_value(name: str | None, record: Record) -> object:
 def text_or_ids(
     value: object, name: str, *, chat: bool = False, options: ChatOptions = NO_OPTIONS
 ) -> dict[str, Any]:
-    """As `content_of`; each fault line begins with the name of what holds the value."""
+    """Reads a prompt as `content_of`; each fault line begins with the name of what holds the value."""
     try:
         return content_of(value, chat=chat, options=options)
     except PromptError as error:

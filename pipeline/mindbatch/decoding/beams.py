@@ -41,7 +41,7 @@ class RequestStep:
 
     @property
     def params(self) -> DecodingParams:
-        """Those of the request."""
+        """Parameters of the request."""
         return self.group.rows[0].params
 
     @property

@@ -82,7 +82,7 @@ def _by_kernels(
     draws: Sequence[Draw | None],
     summary: Summary,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], list[list[int]]]:
-    """As `Drawn`, without the tokens of draws whose filters the kernels do not have."""
+    """Draws with the kernels, without the tokens of draws whose filters they do not have."""
     count, size = logits.shape
     theirs = [draw if draw and active_filters(draw.params) <= _NATIVE_FILTERS else None for draw in draws]
     scores = [draw and draw.scores for draw in theirs]

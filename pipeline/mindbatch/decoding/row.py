@@ -131,7 +131,7 @@ class RawScores:
 
     @classmethod
     def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:
-        """As the initialiser, with what `likeliest_and_normalisers` finds."""
+        """Makes raw scores with what `likeliest_and_normalisers` finds."""
         return cls(rows, logits, *likeliest_and_normalisers(logits, summary))
 
     def choice(self, place: int, token_id: int) -> Choice:

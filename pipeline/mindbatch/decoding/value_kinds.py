@@ -284,7 +284,7 @@ def _sequence(value: Any) -> Any:
 
 
 def _empty_or(normal: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """As in transformers, where some lists are null if they are not given."""
+    """Takes None for the empty value, as transformers does for some lists."""
     return lambda value: () if value is None else normal(value)
 
 

@@ -204,7 +204,7 @@ class Assistant:
             drafts = [draft for draft in drafts if not draft.is_done]
 
     def _step(self, drafts: Items[DraftSequence]) -> Step:
-        """As many tokens of the draft sequences as a step holds, first come first served."""
+        """Schedules as many tokens of the draft sequences as a step holds, first come first served."""
         step = Step()
         for draft in drafts:
             sequence = draft.sequence

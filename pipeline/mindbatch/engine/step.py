@@ -56,7 +56,7 @@ class TokenBudget:
         self._prompts = settings.max_prompt_tokens
 
     def begin_prompts(self) -> None:
-        """All tokens of sequences that generate are in the step."""
+        """Ends the part of sequences that generate: all their tokens are in the step."""
         if self._prompts is not None:
             self._most_with_prompts = min(self._most, self._step.num_tokens + self._prompts)
 

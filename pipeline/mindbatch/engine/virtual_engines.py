@@ -83,7 +83,7 @@ class VirtualEngines:
         self._results = [_without(result, keys) for result in self._results if keys is not None]
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there are no processes to end."""
 
     @property
     def _engines(self) -> list[Engine]:

@@ -106,5 +106,5 @@ def _likely(word: str, names: Iterable[str]) -> list[str]:
 
 
 def _pairs(text: str) -> set[str]:
-    """Its neighbouring characters."""
+    """Pairs of neighbouring characters of a word."""
     return {text[place : place + 2] for place in range(len(text) - 1)}

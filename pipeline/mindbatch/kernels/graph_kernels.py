@@ -96,7 +96,7 @@ class PlainGraphCell(nn.Cell):
 
 
 class GraphCell(PlainGraphCell):
-    """The same; settings: its last input."""
+    """Cell of a library function whose last input is its settings."""
 
     def __init__(self, operator: ops.Custom, settings: Tensor) -> None:
         super().__init__(operator)

@@ -107,7 +107,7 @@ class Kernels(ABC):
         """
 
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
-        """The same of int8 [n, inputs] with a scale [n] for each output, as they are; of `keeps_integers`."""
+        """Packs int8 [n, inputs] with a scale [n] for each output, as they are; of `keeps_integers`."""
         raise NotImplementedError
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Meetings:
-    """Those that this process has entered, by their number in it.
+    """Groups of ranks that this process has joined, by their number in it.
 
     hand_overs: with the fellow of a neighbouring stage, by the stage that hands over.
     functions: those that take part in them in place of the library's, by the names of these.

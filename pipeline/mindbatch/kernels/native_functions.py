@@ -48,7 +48,7 @@ class NativeFunctions:
         self._weights, self._cache, self._is_rounded = weights, cache, is_rounded
 
     def lowered(self, recording: Recording) -> Recording:
-        """The same as calls of the library's functions, each with its settings as its last input."""
+        """Turns calls into calls of the library's functions, each with its settings as its last input."""
         calls = [self._lowered(call) for call in recording.calls]
         return Recording(recording.inputs, calls, recording.outputs)
 

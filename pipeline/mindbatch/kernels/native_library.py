@@ -105,7 +105,7 @@ class NativeLibrary:
         normalisers: Array,
         tokens: Array,
     ) -> None:
-        """As `likeliest`, and writes tokens drawn from each row at its uniform numbers: see csrc/draws.h.
+        """Writes as `likeliest`, and tokens drawn from each row at its uniform numbers: see csrc/draws.h.
 
         changed: [n], addresses of [V] float32 numbers to draw from, 0 for the row's logits. rules: [n], each
         a DrawRule of csrc/variant_table.h. uniforms: [m], float64; those of row i are number firsts[i] to
@@ -121,7 +121,7 @@ class NativeLibrary:
 
     @property
     def variants(self) -> list[str]:
-        """Those of VARIANTS that this machine and this build have."""
+        """Lists the VARIANTS that this machine and this build have."""
         now = self.variant
         present = [name for name in VARIANTS if self.handle.mb_set_variant(name.encode())]
         self.handle.mb_set_variant(now.encode())

@@ -133,7 +133,7 @@ def _bracket_note(begin: int, end: int) -> str:
 
 
 def parse_devices(text: str) -> tuple[list[int], str | None]:
-    """The same for a range or a list like 0,2,4, whose order is kept. Raises ValueError."""
+    """Parses a range or a list like 0,2,4, whose order is kept. Raises ValueError."""
     if not _LIST.fullmatch(text.strip()):
         try:
             return parse_range(text)

@@ -21,7 +21,7 @@ class NodeProcesses(Protocol):
         ...
 
     def ended(self) -> list[EndedProcess]:
-        """Those that have ended by themselves, each told once."""
+        """Lists processes that have ended by themselves, each once."""
         ...
 
     def process_id(self, name: str) -> int | None:

@@ -28,7 +28,7 @@ class RankEnvironment:
     attempt: int = 0
 
     def variables(self) -> dict[str, str]:
-        """As the environment of the process."""
+        """Writes the settings as variables of a process's environment."""
         host, port = self.front
         return {
             _FRONT: f"{host}:{port}",

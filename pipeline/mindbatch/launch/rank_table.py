@@ -72,7 +72,7 @@ class Server:
 
 @dataclass(frozen=True)
 class RankTable:
-    """All servers, in the order of the file."""
+    """Servers of a rank table, in the order of the file."""
 
     version: str
     servers: tuple[Server, ...]

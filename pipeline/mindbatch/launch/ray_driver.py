@@ -79,7 +79,7 @@ def _own_cluster(room: Room, world_size: int, stack: ExitStack) -> dict[str, Any
 
 
 class _Ranks:
-    """All ranks of the job that run, or are to run."""
+    """Ranks of the job that run, or are to run."""
 
     def __init__(self, room: Room) -> None:
         self._room = room

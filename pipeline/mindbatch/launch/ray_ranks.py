@@ -87,7 +87,7 @@ class RayRanks:
             self._say("start", process=process)
 
     def ended(self) -> list[EndedProcess]:
-        """Those that have ended by themselves, each told once."""
+        """Lists processes that have ended by themselves, each once."""
         self._listen(0)
         processes, self._told = self._told, []
         if self._failure:

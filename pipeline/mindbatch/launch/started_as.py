@@ -94,14 +94,14 @@ class _Variables:
         self.faults: list[str] = []
 
     def text(self, name: str) -> str | None:
-        """Its value; None where it is empty, too."""
+        """Value of a variable; None where it is empty, too."""
         return self._environment.get(name) or None
 
     def has(self, *names: str) -> bool:
         return all(self.text(name) is not None for name in names)
 
     def number(self, name: str, least: int, most: int, launcher: str) -> int:
-        """Its value; `least` and a fault where it has none that is allowed."""
+        """Number that a variable holds; `least` and a fault where it has none that is allowed."""
         text = self._environment.get(name, "")
         number = int(text) if _NUMBER.fullmatch(text) else -1
         if least <= number <= most:

@@ -42,7 +42,7 @@ class EndedProcess(NamedTuple):
 
     @property
     def exit_status(self) -> int:
-        """As a shell has it: 128 and the signal's number where a signal ended it."""
+        """Exit status as a shell has it: 128 and the signal's number where a signal ended it."""
         kind, _, number = self.how.rpartition(" ")
         return int(number) + (128 if kind == "signal" else 0)
 

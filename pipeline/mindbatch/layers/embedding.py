@@ -94,7 +94,7 @@ class Head(Vocabulary):
         return self.product(x, tokens)
 
     def gathered(self, logits: Any) -> Any:
-        """All logits, of each rank's part of them."""
+        """Gathers the ranks' parts of logits to all logits."""
         if self.shard.size == 1:
             return logits
         return all_gather(logits, shard=self.shard, total=self.vocab_size)

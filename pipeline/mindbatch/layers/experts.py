@@ -31,7 +31,7 @@ class Router(Module):
             yield TensorSpec(f"{name}.{key}", (part,), layout=Layout.FLOAT32)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Both, the correction None where it has none."""
+        """Takes matrix and correction, which is None where there is none."""
         has_correction = "correction" in self.parts
         self.weight = rank.weights.get(f"{name}.weight")
         self.correction = rank.weights.get(f"{name}.correction") if has_correction else None

@@ -41,12 +41,12 @@ class LayerNorm(RmsNorm):
 
 
 class PlainLayerNorm(RmsNorm):
-    """The same without a bias."""
+    """Layer norm without a bias."""
 
     is_centred = True
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Its weight; the kernels take a norm with a bias for a centred one."""
+        """Takes the weight, and a bias of zeros: the kernels take a norm with a bias for a centred one."""
         super().bind(name, rank)
         self.bias = rank.kernels.zeros(self.width)
 

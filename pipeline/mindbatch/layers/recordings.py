@@ -15,7 +15,7 @@ from mindbatch.layers.tokens import Tokens
 
 
 def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
-    """All that a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
+    """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
     tokens = _part if isinstance(model, EncoderDecoder) else _batch(model.arch.num_positions)
 
     def of_step(compute: Callable[[Tokens], Any]) -> Recording:

@@ -73,7 +73,7 @@ class Ledger(Closing):
         self._failure: StorageError | None = None
 
     def recover(self) -> Iterator[Recovered]:
-        """All good entries of all writers in the order of writing: of several for a row the last one holds.
+        """Yields good entries of all writers in the order of writing; of several for a row the last holds.
 
         ConfigError at once, naming each, when there are parts that were written with other settings;
         StorageError when a part cannot be read.

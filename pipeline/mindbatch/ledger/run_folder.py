@@ -137,7 +137,7 @@ class RunFolder:
             raise ConfigError(faults)
 
     def _files(self) -> set[Path]:
-        """All files that a run writes, but for its parts."""
+        """Lists the files that a run writes, but for its parts."""
         results = {self.results(format) for format in RESULT_NAMES}
         others = {self.errors, self.manifest, self.metrics, self.config_file, self.standard_input}
         return results | others | {self.run_file, self.lock, self.index}

@@ -178,7 +178,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return self.tok_encode(bare), added
 
     def _behind_start(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
-        """The same with what an output follows in its place, where a text has no context or is a window."""
+        """Puts what an output follows before a text that has no context or is a window."""
         start = [*self._tokenizer.output_start]
         if not start or context[-len(start) :] == start:
             return context, continuation

@@ -97,7 +97,7 @@ def scores_of(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _bytes(value: Any) -> bytes:
-    """As JSON; what has no form there as its text."""
+    """Encodes as JSON; what has no form there as its text."""
     return json.dumps(value, default=_plain, sort_keys=True, ensure_ascii=False).encode()
 
 

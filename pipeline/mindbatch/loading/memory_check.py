@@ -174,7 +174,7 @@ class MemoryDemand:
             yield f"{_SMALLER[kind]} ({size(self.numbers * kind.itemsize)} of weights)"
 
     def _smaller_types(self, there: int, *, as_is: bool) -> Iterator[str]:
-        """Those that fit, with the cache as it is, or with a smaller one too."""
+        """Yields types that fit, with the cache as it is, or with a smaller one too."""
         for kind, text in zip(self._smaller_kinds(), self.smaller_types(), strict=True):
             left = there - self.numbers * kind.itemsize - self.experts - self.adapter_slots
             if self.caches <= left:

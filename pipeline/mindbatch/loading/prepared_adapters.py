@@ -33,7 +33,7 @@ class PreparedAdapters:
     warnings: tuple[str, ...] = ()
 
     def slots(self) -> AdapterSlots | None:
-        """Those of a model that is loaded; all its engines share them."""
+        """Makes the slots of a loaded model, which all its engines share."""
         return None if self.live is None else AdapterSlots(self.live.max_loaded)
 
 
@@ -65,7 +65,7 @@ _opened: dict[tuple[AdapterFolder, str | None, Stamp], LoraAdapter] = {}
 
 
 def _open_once(folder: AdapterFolder, base: str | None) -> LoraAdapter:
-    """As it was opened before in this process, if its files are the same: a run asks for digests first.
+    """Reuses an adapter that this process opened, if its files are the same; a run asks for digests first.
 
     What is loaded is compared with what was opened in any case.
     """

@@ -101,7 +101,7 @@ def open_model(model: ModelConfig, part: RankPart = WHOLE_MODEL) -> OpenedFolder
 
 
 def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> OpenedFolder:
-    """The same of `model.assistant`, whose type is in its config.json and whose layers are never divided."""
+    """Opens `model.assistant`, whose type is in its config.json and whose layers are never divided."""
     try:
         return _open(model, model.assistant, "auto", RankPart(shard))
     except ConfigError as error:

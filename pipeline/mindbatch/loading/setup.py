@@ -92,7 +92,7 @@ class EngineSetup:
 
     @property
     def expert_bytes(self) -> int:
-        """That layers of experts take for the rows of the largest step."""
+        """Bytes that layers of experts take for the rows of the largest step."""
         return self.spec.expert_bytes(self.settings.max_batched_tokens, self.runtime.device_target)
 
     @property

@@ -73,7 +73,7 @@ class Experts:
     limit: float = 0.0
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
-        """The same of a model of these layers only."""
+        """Restricts the experts to a model of these layers only."""
         kept = tuple(index for index, layer in enumerate(layers) if layer in self.layers)
         return replace(self, layers=kept)
 
@@ -179,5 +179,5 @@ class Architecture:
 
     @property
     def rotaries(self) -> tuple[Rotary, ...]:
-        """Those of all layers, each once."""
+        """Rotary embeddings of all layers, each once."""
         return tuple(dict.fromkeys(filter(None, self.layer_rotaries or (self.rotary,))))

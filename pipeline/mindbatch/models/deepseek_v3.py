@@ -62,7 +62,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
-    """The same with scores times what `mscale_all_dim` of the rotary scaling gives, squared."""
+    """Multiplies scores by the square of what `mscale_all_dim` of the rotary scaling gives."""
     key = "rope_scaling"
     scaling = reader.value(key)
     if not isinstance(scaling, Mapping) or scaling.get("mscale_all_dim") is None:

@@ -54,7 +54,7 @@ def read_routing(
 
 
 def read_groups(reader: ConfigReader, routing: Routing, group_best: int) -> Routing:
-    """The same among the experts of the best topk_group of n_group groups."""
+    """Restricts a routing to the experts of the best topk_group of n_group groups."""
     groups, chosen = reader.positive("n_group"), reader.positive("topk_group")
     if routing.experts % groups:
         reader.fault("n_group", f"must divide the {routing.experts} experts")
@@ -91,7 +91,7 @@ def read_scored_experts(reader: ConfigReader, layers: int) -> Experts:
 
 
 def layers_behind(reader: ConfigReader, layers: int) -> tuple[int, ...]:
-    """All layers but the first first_k_dense_replace."""
+    """Numbers of the layers behind the first first_k_dense_replace."""
     return tuple(range(read_count(reader, "first_k_dense_replace", layers), layers))
 
 

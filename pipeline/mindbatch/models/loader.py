@@ -196,7 +196,7 @@ def _read(
 
 
 def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
-    """All rows of the ranges, whole panels of them at a time."""
+    """Yields the rows of the ranges, whole panels of them at a time."""
     step = max(1, NUMBERS_AT_ONCE // inputs // PANEL) * PANEL
     return (slice(row, min(row + step, high)) for low, high in ranges for row in range(low, high, step))
 
@@ -204,7 +204,7 @@ def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
 def _integers(
     part: Part, sharding: Sharding, folder: QuantisedFolder, name: str, shard: TensorSlice
 ) -> Iterator[ScaledIntegers]:
-    """The same of a matrix whose integers the kernels keep."""
+    """Reads a matrix whose integers the kernels keep."""
     ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
     assert part.inputs is not None

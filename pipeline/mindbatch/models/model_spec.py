@@ -47,7 +47,7 @@ class ModelSpec:
 
     @property
     def parameters(self) -> Sequence[TensorSpec]:
-        """Those of the whole model; `stage_parameters` are those of the rank's stage."""
+        """Parameters of the whole model; `stage_parameters` are those of the rank's stage."""
         return tensor_specs(self.architecture)
 
     @property

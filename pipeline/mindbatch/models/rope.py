@@ -35,7 +35,7 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
 
 
 def read_partial_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-    """The same where partial_rotary_factor says how much of each head is rotated."""
+    """Reads a rotary embedding of that part of each head which partial_rotary_factor says."""
     return _read(reader, rotary_width(reader, head_dim), max_positions)
 
 

@@ -100,7 +100,7 @@ def chat_options(
 def _checked(
     tools: object, kwargs: object, tools_at: str, kwargs_at: str
 ) -> tuple[list[Any], dict[str, Any], list[str]]:
-    """Both in their plain form, empty where nothing is given, and a line for each fault."""
+    """Returns both in their plain form, empty where nothing is given, and a line for each fault."""
     own_tools: list[Any] = []
     own_kwargs: dict[str, Any] = {}
     faults = []

@@ -199,7 +199,7 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         date: str | None = None,
     ) -> tuple[list[int], int]:
-        """As `encode_continued`, of a conversation with the generation prompt and a text behind it.
+        """Encodes as `encode_continued` a conversation with the generation prompt and a text behind it.
 
         Raises:
             PromptError: as from `encode_chat`.

@@ -37,7 +37,7 @@ class Batch:
         self._columns = _columns(batch)
 
     def records(self, decoding_column: str | None) -> Iterator[Record]:
-        """Its rows, numbered from 1; decoding_column: as in `data`."""
+        """Yields the rows, numbered from 1; decoding_column: as in `data`."""
         values = {name: _values(column) for name, column in self._columns.items()}
         if decoding_column in values:
             values[decoding_column] = [_with_whole_numbers(value) for value in values[decoding_column]]

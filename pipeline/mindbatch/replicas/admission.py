@@ -74,7 +74,7 @@ class RankAdmission:
         return self._job
 
     def forget(self, ranks: Iterable[int]) -> None:
-        """They have ended, and may be started on other machines."""
+        """Forgets ranks that have ended, and may be started on other machines."""
         for rank in ranks:
             self._machines.pop(rank, None)
 
@@ -93,6 +93,6 @@ class RankAdmission:
 
 
 def compared_folders(model: ModelConfig, lora: LoraConfig) -> list[Path]:
-    """Those that every host must have alike."""
+    """Lists the folders that every host must have alike."""
     paths = (model.checkpoint_name_or_path, model.assistant)
     return [*(Path(path) for path in paths if path), *(folder.path for folder in lora.folders.values())]

@@ -47,7 +47,7 @@ class Asked:
         return bool(self.ended_workers)
 
     def begin_again(self) -> None:
-        """Its replica has ended: another computes it from the start."""
+        """Resets the request, as its replica has ended: another computes it from the start."""
         self.has_begun = False
         self._brought.clear()
 
@@ -84,7 +84,7 @@ class Asked:
         )
 
     def blamed(self) -> RequestOutput:
-        """Its result when it has ended two processes."""
+        """Result of a request that has ended two processes."""
         last = self.ended_workers[-1]
         times = len(self.ended_workers)
         return self.request.failure(

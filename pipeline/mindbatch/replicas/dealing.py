@@ -58,7 +58,7 @@ class Dealing:
             self._give(least, self._waiting.popleft(), hand_out)
 
     def _most_sequences(self) -> int:
-        """That a replica has when it has been given a request."""
+        """Most sequences that a replica has when it has been given a request."""
         is_near_the_end = len(self._waiting) <= self._at_once * len(self._replicas)
         return self._at_once if is_near_the_end else self._at_once + self._spare
 

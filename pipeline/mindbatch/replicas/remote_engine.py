@@ -43,7 +43,7 @@ WAIT_SECONDS = 0.1
 
 
 def job_settings(settings: EngineSettings, topology: Topology) -> EngineSettings:
-    """Those of an engine over all replicas, which has their batches: whoever feeds it reckons with them."""
+    """Settings of an engine over all replicas, which has the batches of all of them."""
     batches = topology.pipeline_stage * topology.data_parallel  # each stage has one
     return replace(settings, batch_size=settings.batch_size * batches)
 

@@ -122,7 +122,7 @@ class SharingEngine:
 
 
 class FollowingEngine:
-    """That of another copy: what rank 0 has computed for the same requests.
+    """Engine of another copy: returns what rank 0 has computed for the same requests.
 
     settings: of rank 0's engine. checks: an engine that accepts and refuses as ranks do.
     shared: what rank 0 shares; None is that it has closed its model, or ended.

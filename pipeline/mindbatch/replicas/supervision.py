@@ -124,7 +124,7 @@ class Supervision:
         return list(first.values())
 
     def _failures_of_ended(self) -> Iterable[Failure]:
-        """Those first that were killed or lost: the others of a replica may have ended because of them."""
+        """Yields first what was killed or lost: the others of a replica may have ended because of it."""
         ended = sorted(self._ranks.ended(), key=lambda rank: not _is_a_cause(rank))
         for rank in ended:
             if rank.rank in self._failed and not _is_a_cause(rank):
@@ -174,7 +174,7 @@ class Supervision:
         return "running" if self._running_until.get(rank, 0.0) > now else None
 
     def _process_of(self, rank: int) -> int | None:
-        """As it has said itself, or as who started it knows: one that is stopped may have said nothing."""
+        """Process id that the rank has told, or who started it knows: a stopped one may have told nothing."""
         return self._processes.get(rank) or self._ranks.process_id(rank)
 
     def _described(self, rank: int, state: ProcessState | None) -> str:

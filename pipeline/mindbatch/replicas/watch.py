@@ -102,7 +102,7 @@ class Watch:
         self._ranks[rank] = _Watched(rank, replica)
 
     def forget(self, ranks: Iterable[int]) -> None:
-        """They have ended."""
+        """Stops watching ranks that have ended."""
         for rank in ranks:
             self._ranks.pop(rank, None)
 

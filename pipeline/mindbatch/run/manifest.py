@@ -132,7 +132,7 @@ def written_results(folder: RunFolder) -> set[str]:
 
 
 def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:
-    """Those in the manifest that is there; one that cannot be read is only a loss of statistics."""
+    """Reads the sessions of the manifest; one that cannot be read is only a loss of statistics."""
     try:
         return [asdict(Session(**session)) for session in _read(folder).get("sessions", [])]
     except TypeError:

@@ -191,7 +191,7 @@ class Plan:
 
     @property
     def num_batches(self) -> int:
-        """That generate side by side: one for each stage of each replica."""
+        """Batches that generate side by side: one for each stage of each replica."""
         return self.setup.num_engines * self.ranks.topology.data_parallel
 
     @property

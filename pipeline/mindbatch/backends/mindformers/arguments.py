@@ -23,13 +23,13 @@ def of_qwen(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 
 def of_qwen3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """The same with norms of heads, which its class has."""
+    """Makes the arguments of `of_qwen`; the class itself has norms of heads."""
     _never(reader, "attention_bias")
     return of_qwen(reader, arch)
 
 
 def of_qwen3_moe(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """The same with experts in all layers."""
+    """Makes the arguments of `of_qwen3`, with experts in all layers."""
     _never(reader, "mlp_only_layers")
     reader.needs("decoder_sparse_step", [1])
     return of_qwen3(reader, arch) | _experts(reader, arch, "num_experts")

@@ -58,7 +58,7 @@ class CpuDecoder(nn.Cell):
 
 
 class AscendDecoder(nn.Cell):
-    """The same for PagedAttention: every token is a sequence of one query, with a block table of its own."""
+    """Decoder for PagedAttention: every token is a sequence of one query, with a block table of its own."""
 
     def __init__(self, network: nn.Cell, cache: PagedCache) -> None:
         super().__init__(auto_prefix=False)

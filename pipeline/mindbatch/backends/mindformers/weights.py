@@ -34,7 +34,7 @@ class StoredSlice:
         self.was_read = False
 
     def get_shape(self) -> list[int]:
-        """Its sizes, as safetensors gives them."""
+        """Sizes of the tensor, as safetensors gives them."""
         return [*self._folder.info(self._name).shape]
 
     def __getitem__(self, key: Any) -> Array:
@@ -57,7 +57,7 @@ class HeadHalves:
         self._half = half
 
     def get_shape(self) -> list[int]:
-        """Its sizes, as safetensors gives them."""
+        """Sizes of the half, as safetensors gives them."""
         rows, *others = self._fused.get_shape()
         return [rows // 2, *others]
 

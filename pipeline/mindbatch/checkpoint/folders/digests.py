@@ -80,7 +80,7 @@ class Marked(NamedTuple):
 
 
 def marked_digest(file: StoredFile, name: str) -> Marked:
-    """Both of a file's tensor, read once."""
+    """Computes digest and mark of a file's tensor in one reading."""
     info = file.info(name)
     digest, mark = started_digest(info.dtype, info.shape), hashlib.blake2b(_start(info.dtype, info.shape))
     for chunk in file.chunks(name):

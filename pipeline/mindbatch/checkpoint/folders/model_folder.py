@@ -74,7 +74,7 @@ class StoredWeights(Protocol):
         ...
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """The same as float32, float16 or the bits of bfloat16 (uint16), whichever takes no conversion."""
+        """Reads float32, float16 or the bits of bfloat16 (uint16), whichever takes no conversion."""
         ...
 
 
@@ -154,12 +154,12 @@ class ModelFolder(Closing):
         return name in self._tensors.tensors
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """As read_float32, verified: against a digest the whole tensor is read, whatever is asked for."""
+        """Reads as read_float32, verified: against a digest the whole tensor is read, whatever is asked."""
         self._check_once(name)
         return read_float32(self._tensors.file(name), name, rows, columns)
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """As read_floats, verified as `floats` are."""
+        """Reads as read_floats, verified as `floats` are."""
         self._check_once(name)
         return read_floats(self._tensors.file(name), name, rows, columns)
 

@@ -115,13 +115,13 @@ class TensorSet:
         return in_threads(lambda name: tensor_digest(self.file(name), name), names)
 
     def checked_digests(self, names: Iterable[str]) -> dict[str, str]:
-        """The same. CheckpointError names those that are not as digests.json says."""
+        """Computes digests; CheckpointError names tensors that are not as digests.json says."""
         digests = self.computed_digests(names)
         self._check(digests)
         return digests
 
     def marked_digests(self, names: Iterable[str]) -> dict[str, Marked]:
-        """The same, each with its mark."""
+        """Computes digests, each with its mark, and checks them."""
         marked = in_threads(lambda name: marked_digest(self.file(name), name), names)
         self._check({name: mark.digest for name, mark in marked.items()})
         return marked

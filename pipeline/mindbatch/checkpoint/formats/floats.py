@@ -130,7 +130,7 @@ def read_float32(
 def read_floats(
     file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
 ) -> Array:
-    """As `read_float32`, but in the type that they are stored in, as `array_type` has it."""
+    """Reads as `read_float32`, but in the type that is stored, as `array_type` has it."""
     return _read(file, name, rows, columns, is_widened=False)
 
 
@@ -162,7 +162,7 @@ def _read(
 
 
 def read_stored(file: StoredFile, name: str) -> Array:
-    """All elements of a tensor of any dtype, as `array_type` has them.
+    """Reads a tensor of any dtype, as `array_type` has it.
 
     CheckpointError when the file cannot be read any more.
     """

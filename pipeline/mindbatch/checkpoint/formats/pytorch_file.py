@@ -86,7 +86,7 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent
 
 
 def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent]]:
-    """The same of a file from before PyTorch 1.6: five pickles, and each storage behind its count."""
+    """Opens a file from before PyTorch 1.6: five pickles, and each storage behind its count."""
     data = file.fetch(0, MAX_PICKLE_BYTES)
     meaning, nothing = TensorMeaning(), TensorMeaning()
     magic, position = _pickled(data, 0, nothing, "the magic number")

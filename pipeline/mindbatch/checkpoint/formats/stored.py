@@ -194,7 +194,7 @@ class StoredFile(Closing):
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Its size, and when it was changed last (in nanoseconds), as it was opened."""
+        """Size of the file, and its time of change (in nanoseconds), when it was opened."""
         return self._file.size, self._file.changed
 
     def info(self, name: str) -> StoredTensor:

@@ -30,7 +30,7 @@ class BaseShard(NamedTuple):
 
 
 class BaseWeight(NamedTuple):
-    """All of a weight; shape: [outputs, inputs]."""
+    """Shards that together are a weight; shape: [outputs, inputs]."""
 
     shape: Shape
     shards: tuple[BaseShard, ...]

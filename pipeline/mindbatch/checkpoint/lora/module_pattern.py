@@ -39,7 +39,7 @@ class ModulePattern:
         self._whole = self._sequence(tree, 0)
 
     def matches(self, name: str) -> bool:
-        """As re.fullmatch. ValueError when that takes too long."""
+        """Matches as re.fullmatch. ValueError when that takes too long."""
         return len(name) in self._whole(name, {0})
 
     def matches_end(self, name: str) -> bool:
@@ -48,7 +48,7 @@ class ModulePattern:
         return len(name) in self._whole(name, starts)
 
     def matches_start(self, name: str) -> bool:
-        """As re.match. ValueError as of `matches`."""
+        """Matches as re.match. ValueError as of `matches`."""
         return bool(self._whole(name, {0}))
 
     def _sequence(self, items: Iterable[Any], depth: int) -> _Node:

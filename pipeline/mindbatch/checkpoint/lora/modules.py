@@ -48,7 +48,7 @@ class AdaptedModule:
 
     @property
     def identity(self) -> list[str | float]:
-        """All that acts, as JSON can be: name, scaling, and the digests of the stored tensors."""
+        """Lists all that acts, as JSON can be: name, scaling, and the digests of the stored tensors."""
         arrays = sorted((role.value, array) for role, array in self.arrays.items())
         digests = [f"{role} {shard.digest}" for role, array in arrays for shard in array.shards]
         return [self.module, self.kind.value, self.scaling, *digests]

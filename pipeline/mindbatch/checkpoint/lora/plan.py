@@ -33,7 +33,7 @@ class LoraPlan:
 
     @cached_property
     def stored_modules(self) -> dict[str, AdaptedModule]:
-        """Those that have a tensor of their own."""
+        """Modules that have a tensor of their own."""
         return {weight: module for weight, module in self.modules.items() if weight in self.base.shapes}
 
     @cached_property

@@ -49,7 +49,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Rule:
-    """The same elements in Hugging Face's form and in MindFormers'."""
+    """Elements in Hugging Face's form and the same in MindFormers'."""
 
     original: Form
     stored: Form
@@ -101,7 +101,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Dialect:
-    """All rules of a model type.
+    """Rules between the names of a model type in two checkpoints.
 
     unused: shell patterns of tensors that MindFormers has no parameter for.
     has_own_head: MindFormers never takes the token embedding for the head.
@@ -133,7 +133,7 @@ def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
 
 
 def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> set[str]:
-    """Those of the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
+    """Selects the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
     known = _rules_by_name(dialect, is_stored)
     return {name for name in names if name in known or _without_layer(name)[0] in known}
 

@@ -67,7 +67,7 @@ def to_mindformers(dialect: Dialect, originals: Mapping[str, Shape], heads: Head
 
 
 def to_huggingface(dialect: Dialect, stored: Mapping[str, Shape], heads: Heads) -> RankFiles:
-    """The same, given the tensors under MindFormers' names.
+    """Plans files under Hugging Face's names, from tensors under MindFormers'.
 
     Raises:
         CheckpointError: as `to_mindformers`.

@@ -86,7 +86,7 @@ def view_of(form: Form, sizes: Sizes) -> Shape | None:
 
 
 def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
-    """All outputs of a section, in order."""
+    """Yields the outputs of a section, in order."""
     size = sizes.outputs[section]
     if len(form.names) > 1:
         yield _span(form, form.names[section], (0, size), 0, sizes.inputs)

@@ -105,7 +105,7 @@ def single_segment(shape: Shape, whole: Region) -> Shard:
 
 
 def whole_placements(shapes: Mapping[str, Shape]) -> dict[str, Placement]:
-    """All tensors on one rank, as in a full checkpoint."""
+    """Places all tensors on one rank, as in a full checkpoint."""
     return {
         name: Placement(name, shape, (single_segment(shape, full_region(shape)),))
         for name, shape in shapes.items()

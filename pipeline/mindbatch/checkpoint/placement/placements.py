@@ -72,7 +72,7 @@ def check_sizes(
 
 
 def _slice_faults(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
-    """All that the number does not divide, each kind of it once by the first tensor that has it.
+    """Yields what the number of ranks does not divide, each kind once by the first tensor that has it.
 
     Inputs are the outputs of another tensor, and are named where those divide.
     """

@@ -112,7 +112,7 @@ class _RenamedCopies:
 
 
 class _JoinedCopies(_RenamedCopies):
-    """The same for files with the names of the full tensors: joined to as few copies as may be.
+    """Copies for files with the names of the full tensors, joined to as few as may be.
 
     The layers of a model are all cut alike, so that the copies are found for one of them.
     """
@@ -163,7 +163,7 @@ def _sources_of(wanted: Segment, locations: Iterable[Location]) -> Iterator[Copy
 
 
 def _joined(copies: Iterable[Copy]) -> Iterator[Copy]:
-    """As few copies as may be of each source tensor."""
+    """Joins copies of each source tensor to as few as may be."""
     pairs: dict[tuple[int, str], list[Pair]] = {}
     for copy in copies:
         pairs.setdefault(copy.source_tensor, []).append((copy.source, copy.target))

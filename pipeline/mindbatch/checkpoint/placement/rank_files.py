@@ -25,7 +25,7 @@ class StoredShard:
         padding: tuple[Region, ...] = (),
         other_view: Shape | None = None,
     ) -> StoredShard:
-        """As Shard. segments: each with the name of its full tensor."""
+        """Makes a shard as `Shard`; segments: each with the name of its full tensor."""
         named_segments = [*segments]
         number = {
             tensor: index for index, tensor in enumerate(dict.fromkeys(name for name, _ in named_segments))
@@ -49,7 +49,7 @@ class StoredShard:
         )
 
     def of_renamed(self, names: Mapping[str, str]) -> StoredShard:
-        """The same where the full tensors have other names."""
+        """Makes a shard of full tensors that have other names."""
         return replace(self, tensors=tuple(names[name] for name in self.tensors))
 
 

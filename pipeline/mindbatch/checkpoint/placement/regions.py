@@ -13,7 +13,7 @@ Pair = tuple[Region, Region]
 
 
 def full_region(shape: Shape) -> Region:
-    """All elements of a tensor."""
+    """Region of all elements of a tensor."""
     return tuple((0, size) for size in shape)
 
 
@@ -56,7 +56,7 @@ def oriented(region: Region, transposed: bool) -> Region:
 
 
 def rows_of(region: Region) -> tuple[int, int]:
-    """Its range in the first dimension; a scalar is one row."""
+    """Range of a region in the first dimension; a scalar is one row."""
     return region[0] if region else (0, 1)
 
 
@@ -147,5 +147,5 @@ def _extended(region: Region, by: Region, dimension: int) -> Region:
 
 
 def shown_region(region: Region) -> str:
-    """As it is written in Python: [0:4, 8:16]."""
+    """Writes a region as Python does: [0:4, 8:16]."""
     return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"

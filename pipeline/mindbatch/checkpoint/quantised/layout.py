@@ -45,7 +45,7 @@ class Layout(ABC):
 
     @abstractmethod
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
-        """Its tensors, by the ends of their names."""
+        """Tensors that a matrix of this size needs, by the ends of their names."""
 
     @abstractmethod
     def size_fault(self, outputs: int, inputs: int) -> str | None:

@@ -43,7 +43,7 @@ def fetch_of(copy: Copy) -> Fetch | None:
 
 
 def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """All rows of all writings, each once and in order; those of the sources in order where that can be."""
+    """Yields the rows of all writings once and in order; those of the sources in order where that can be."""
     for group in _groups(job.writings):
         bounds = {0, group[0].rows} | {
             bound for writing in group for copy in writing.copies for bound in copy.target_rows

@@ -29,7 +29,7 @@ def part_of(target: Path) -> Path:
 
 
 def names_below(folder: Path) -> Iterator[str]:
-    """All files below a folder, and links whatever they lead to, as paths from there; none is followed."""
+    """Yields files below a folder, and links whatever they lead to, as paths from there; follows none."""
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         for name in (*files, *links):

@@ -19,7 +19,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def mebibytes(done: int, total: int) -> tuple[int, int]:
-    """Both in MiB; what is done is rounded down, all is rounded up."""
+    """Converts both numbers to MiB: what is done is rounded down, the total up."""
     return done // _MIB, -(-total // _MIB)
 
 

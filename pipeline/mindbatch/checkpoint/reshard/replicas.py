@@ -84,7 +84,7 @@ def _shared(files: RankFiles) -> Iterator[tuple[Location, Location, Pair]]:
 
 
 def _overlapping(locations: Sequence[Location]) -> Iterator[tuple[Location, Location, Pair]]:
-    """The same of regions that are not equal and have elements in common."""
+    """Yields pairs of regions that are not equal and have elements in common."""
     for number, other in enumerate(locations):
         for first in locations[:number]:
             common = intersection(first.segment.whole, other.segment.whole)

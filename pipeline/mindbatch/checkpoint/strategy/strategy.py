@@ -182,7 +182,7 @@ class Strategy:
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """All stages that have parameters."""
+        """Stages that have parameters."""
         return tuple(sorted({self.stage_of(layout) for layout in self.layouts}))
 
     @property

@@ -148,7 +148,7 @@ _PLACES = {name: place for place, name in enumerate(TABLE)}
 
 
 def _order(name: str) -> int:
-    """As in the table; keys that are not in it come last, as in the file."""
+    """Position in the table; keys that are not in it come last, as in the file."""
     return _PLACES.get(name, len(_PLACES))
 
 

@@ -166,7 +166,7 @@ def device_memory(value: Any, facts: Facts) -> Any:
 
 
 def device_id(value: Any, facts: Facts) -> NoReturn:
-    """There is no key for it: the first visible device is taken."""
+    """Rejects the key, for which there is none here: the first visible device is taken."""
     if value in (0, None, "0"):
         raise Agreed
     if facts.device == CPU:

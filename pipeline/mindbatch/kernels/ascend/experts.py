@@ -106,7 +106,7 @@ class Router(nn.Cell):
         return weights * routing.scale, ops.cast(chosen, mstype.int32)
 
     def _of_best_groups(self, candidates: Tensor) -> Tensor:
-        """The same with less than any score outside the best groups."""
+        """Lowers candidates outside the best groups below any score."""
         routing = self.routing
         grouped = candidates.reshape(candidates.shape[0], routing.groups, -1)
         best = ops.topk(grouped, routing.group_best)[0].sum(-1)

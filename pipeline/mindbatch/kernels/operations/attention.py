@@ -77,7 +77,7 @@ def distance_attention(
     shape: AttentionShape,
     within_step: bool,
 ) -> FloatArray:
-    """The same for tokens that see the positions [first, length), with a bias by distance.
+    """Attention of tokens that see the positions [first, length), with a bias by distance.
 
     A score gets the bias [heads, 2 * farthest + 1] of key - own position, counted from -farthest on.
     within_step: the step has all tokens of its rows, which see each other.

@@ -110,7 +110,7 @@ class RouterProduct(nn.Cell):
 
 
 def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | None = None) -> Linear:
-    """The same product as a module's of MindFormers, of its loaded weight and bias, and what adapters add."""
+    """Replaces a module of MindFormers by one of the same product, with what adapters add."""
     from mindformers.parallel_core.inference.tensor_parallel.layers import RowParallelLinear
 
     outputs, shard = module.weight.shape[0], _shard_of(module)
