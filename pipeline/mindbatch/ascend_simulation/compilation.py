@@ -22,7 +22,7 @@ from mindbatch.ascend_simulation.worker import as_rank
 from mindbatch.backends.failure import BackendError
 from mindbatch.engine.batch import buckets_up_to
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.models.architecture import TwoPositions
+from mindbatch.models.architecture import BlockPositions2D
 from mindbatch.parallel.topology import Topology
 
 if TYPE_CHECKING:  # in the child alone
@@ -82,7 +82,7 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
 
 def _settings(fields: Mapping[str, Any]) -> EngineSettings:
     two = fields.get("two_positions")
-    return EngineSettings(**{**fields, "two_positions": None if two is None else TwoPositions(**two)})
+    return EngineSettings(**{**fields, "two_positions": None if two is None else BlockPositions2D(**two)})
 
 
 def _compile_steps(runner: ModelRunner, settings: EngineSettings, *, few: bool) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beam_search import BestTokens
-from mindbatch.decoding.beams import Candidate, Finished, RequestStep, best_hypotheses, request_steps
+from mindbatch.decoding.beams import (
+    Candidate,
+    FinishedHypotheses,
+    RequestStep,
+    best_hypotheses,
+    request_steps,
+)
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import RawScores
@@ -30,7 +36,7 @@ class _Team:
     """
 
     size: int
-    finished: Finished
+    finished: FinishedHypotheses
     totals: list[float]
 
     def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -77,7 +83,7 @@ class GroupBeamSearch:
 
     def begin(self, params: DecodingParams) -> Any:
         size = params.num_beams // params.num_beam_groups
-        return [_Team(size, Finished(size), [0.0]) for _ in range(params.num_beam_groups)]
+        return [_Team(size, FinishedHypotheses(size), [0.0]) for _ in range(params.num_beam_groups)]
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Literal, TypeVar
 
 from mindbatch.decoding.grammar import MOST_SHOWN
-from mindbatch.decoding.value_kinds import Kind
+from mindbatch.decoding.value_kinds import ValueKind
 from mindbatch.io import fault_lines
 from mindbatch.io.errors import ConfigError
 
@@ -64,7 +64,7 @@ class Parameter:
     """
 
     default: Any
-    kind: Kind
+    kind: ValueKind
     meaning: str
     needs: tuple[Need, ...] = ()
     idle: Any = None
@@ -79,7 +79,7 @@ class Parameter:
     topic: str = ""
 
 
-def parameter(default: Any, kind: Kind, meaning: str, **more: Any) -> Any:
+def parameter(default: Any, kind: ValueKind, meaning: str, **more: Any) -> Any:
     """A field of `DecodingParams`, of which `Parameter(default, kind, meaning, **more)` is said.
 
     Any, as `dataclasses.field` has it: the annotation of the class attribute is the type.

@@ -36,7 +36,7 @@ LARGEST_SEED = (1 << 64) - 1
 """The seed is the generator's 64-bit key."""
 
 
-def _filter(default: float, values: kind.Kind, meaning: str, **more: Any) -> Any:
+def _filter(default: float, values: kind.ValueKind, meaning: str, **more: Any) -> Any:
     """A parameter that narrows what sampling chooses among."""
     return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, **more)
 

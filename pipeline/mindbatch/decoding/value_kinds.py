@@ -24,7 +24,7 @@ _LONGEST_ID = 20
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """Some values.
 
     takes: which, as words that follow "must be".
@@ -45,19 +45,19 @@ def of(
     accepts: Callable[[Any], bool],
     normal: Callable[[Any], Any] | None = None,
     token_ids: Callable[[Any], Iterable[int]] = lambda value: (),
-) -> Kind:
+) -> ValueKind:
     """The values that, in their normal form, `accepts` is true of."""
-    return Kind(
+    return ValueKind(
         takes, normal or _plain, lambda value: None if accepts(value) else f"must be {takes}", token_ids
     )
 
 
-def flag() -> Kind:
+def flag() -> ValueKind:
     """True or false."""
     return of("true or false", lambda value: isinstance(value, bool))
 
 
-def whole(low: int, high: float = math.inf, *, optional: bool = False) -> Kind:
+def whole(low: int, high: float = math.inf, *, optional: bool = False) -> ValueKind:
     """Accepts whole numbers."""
     span = f"at least {low}" if high == math.inf else f"from {low} to {int(high)}"
     return of(
@@ -66,7 +66,7 @@ def whole(low: int, high: float = math.inf, *, optional: bool = False) -> Kind:
     )
 
 
-def seed(largest: int) -> Kind:
+def seed(largest: int) -> ValueKind:
     """Whole numbers; RANDOM becomes one that is drawn here."""
     takes = f"{whole(0, largest).takes}, or {RANDOM}"
     return of(takes, lambda value: _is_whole(value) and 0 <= value <= largest, _seed)
@@ -77,33 +77,35 @@ def drawn_seed() -> int:
     return 1 + secrets.randbelow((1 << 32) - 1)
 
 
-def number(takes: str, accepts: Callable[[float], bool]) -> Kind:
+def number(takes: str, accepts: Callable[[float], bool]) -> ValueKind:
     """Numbers, kept as floats."""
     return of(takes, lambda value: isinstance(value, float) and accepts(value), _real)
 
 
-def span(low: float, high: float) -> Kind:
+def span(low: float, high: float) -> ValueKind:
     """Accepts numbers from `low` to `high`."""
     return number(f"from {_figure(low)} to {_figure(high)}", lambda value: low <= value <= high)
 
 
-def share() -> Kind:
+def share() -> ValueKind:
     """Parts of a whole, which may be all of it."""
     return number("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
-def cutoff() -> Kind:
+def cutoff() -> ValueKind:
     """Probabilities below which something is dropped."""
     return number("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
-def token_id() -> Kind:
+def token_id() -> ValueKind:
     """Accepts a token id or None."""
     single = whole(0, optional=True)
-    return Kind(single.takes, single.normal, single.fault, lambda value: () if value is None else (value,))
+    return ValueKind(
+        single.takes, single.normal, single.fault, lambda value: () if value is None else (value,)
+    )
 
 
-def token_ids(*, optional: bool = False, least: int = 0) -> Kind:
+def token_ids(*, optional: bool = False, least: int = 0) -> ValueKind:
     """Token ids, `least` or more; one stands for a list of it. Without `optional`, None is the empty list."""
     bound = "at least one" if least else "each at least 0"
     return of(
@@ -114,7 +116,7 @@ def token_ids(*, optional: bool = False, least: int = 0) -> Kind:
     )
 
 
-def token_sequences() -> Kind:
+def token_sequences() -> ValueKind:
     return of(
         "a list of lists of token ids, none of them empty",
         lambda value: isinstance(value, tuple) and all(map(_is_sequence, value)),
@@ -123,7 +125,7 @@ def token_sequences() -> Kind:
     )
 
 
-def biased_sequences() -> Kind:
+def biased_sequences() -> ValueKind:
     """Pairs of a sequence of token ids and a bias."""
     return of(
         f"a list of pairs [token ids, bias], no token ids twice, the bias from {_figure(-LARGEST_FACTOR)} to "
@@ -134,7 +136,7 @@ def biased_sequences() -> Kind:
     )
 
 
-def biased_tokens(most: int) -> Kind:
+def biased_tokens(most: int) -> ValueKind:
     """Pairs of a token id and a bias, in the order of their tokens."""
     return of(
         f"a mapping from token ids, none of them twice, to a bias from {-most} to {most}",
@@ -144,7 +146,7 @@ def biased_tokens(most: int) -> Kind:
     )
 
 
-def start_and_factor() -> Kind:
+def start_and_factor() -> ValueKind:
     """A number of tokens and a factor, or None."""
     return of(
         f"[start, factor], a whole number and one from {_figure(SMALLEST_FACTOR)} to "
@@ -154,12 +156,12 @@ def start_and_factor() -> Kind:
     )
 
 
-def function(arguments: str) -> Kind:
+def function(arguments: str) -> ValueKind:
     """Accepts a function or None."""
     return of(f"a function of {arguments}, or null", lambda value: value is None or callable(value))
 
 
-def texts() -> Kind:
+def texts() -> ValueKind:
     """Texts; one stands for a list of it."""
     takes = "a text or a list of texts, none of them empty"
 
@@ -170,10 +172,10 @@ def texts() -> Kind:
             return f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
         return None
 
-    return Kind(takes, lambda value: (value,) if isinstance(value, str) else _sequence(value), fault)
+    return ValueKind(takes, lambda value: (value,) if isinstance(value, str) else _sequence(value), fault)
 
 
-def regular_expression() -> Kind:
+def regular_expression() -> ValueKind:
     """Accepts a regular expression or None."""
     takes = "a regular expression, or null"
 
@@ -182,10 +184,10 @@ def regular_expression() -> Kind:
             return None
         return text_fault("regex", value) if isinstance(value, str) and value else f"must be {takes}"
 
-    return Kind(takes, _plain, fault)
+    return ValueKind(takes, _plain, fault)
 
 
-def json_schema() -> Kind:
+def json_schema() -> ValueKind:
     """A JSON schema, kept as its compact text, or None."""
 
     def normal(value: Any) -> Any:
@@ -200,7 +202,7 @@ def json_schema() -> Kind:
         except ValueError as error:
             return str(error)
 
-    return Kind("a JSON schema or its text, or null", normal, fault)
+    return ValueKind("a JSON schema or its text, or null", normal, fault)
 
 
 def _or_null(optional: bool) -> str:

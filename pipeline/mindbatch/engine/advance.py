@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import FinishReason
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, Strategy, guarded
+from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Scheduler
@@ -83,7 +83,7 @@ def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
     return [guarded(view, partial(_decide_alone, strategy, view, part)) for view, part in pairs]
 
 
-def _decide_alone(strategy: Strategy, view: GroupView, logits: NDArray[np.float32]) -> Decision:
+def _decide_alone(strategy: DecodingStrategy, view: GroupView, logits: NDArray[np.float32]) -> Decision:
     [decision] = strategy.advance([view], logits)
     return decision
 

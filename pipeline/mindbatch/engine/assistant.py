@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence as Items
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Choice, Draft
+from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.drafting import Guess, guess
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
@@ -87,7 +87,7 @@ class DraftSequence:
             self._wanted = len(self._guesses)
             return
         try:
-            self.sequence.row.append(Choice(guessed.token_id, 0.0))
+            self.sequence.row.append(TokenChoice(guessed.token_id, 0.0))
             self._guesses.append(guessed)
         except Exception:  # as in `guess`: the row itself may never come to this token
             self._wanted = len(self._guesses)

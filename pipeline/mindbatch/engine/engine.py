@@ -32,7 +32,7 @@ MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
 
 
-class Assistant(Protocol):
+class Drafter(Protocol):
     """A smaller model that guesses tokens."""
 
     def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
@@ -104,7 +104,7 @@ class Engine:
         make_detokenizer: MakeDetokenizer | None = None,
         eos_token_ids: tuple[int, ...] = (),
         make_constraint: MakeConstraint | None = None,
-        assistant: Assistant | None = None,
+        assistant: Drafter | None = None,
         adapters: KnownAdapters | None = None,
         slots: AdapterSlots | None = None,
     ) -> None:
@@ -173,7 +173,7 @@ class Engine:
         try:
             output = self._runner.run(step)
         except BaseException:
-            self.scheduler.distrust_loads(step)
+            self.scheduler.invalidate_adapter_slots(step)
             raise
         return self.finish(step, output)
 

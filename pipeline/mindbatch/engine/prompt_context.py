@@ -9,12 +9,12 @@ import numpy as np
 
 from mindbatch.io.errors import PromptError
 from mindbatch.kernels.step import IntArray
-from mindbatch.models.architecture import TwoPositions
+from mindbatch.models.architecture import BlockPositions2D
 
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """Context of one prompt of a model with `TwoPositions`.
+    """Context of one prompt of a model with `BlockPositions2D`.
 
     length: tokens of the context, which begins the prompt. mask: the position of all tokens behind it.
     """
@@ -35,7 +35,7 @@ class PromptContext:
         return seen
 
 
-def context_of(key: str, prompt: Sequence[int], model: TwoPositions) -> PromptContext:
+def context_of(key: str, prompt: Sequence[int], model: BlockPositions2D) -> PromptContext:
     """The context of a prompt. A mask of the first kind counts, and of those of a kind the first.
 
     Raises:

@@ -87,7 +87,7 @@ def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
         if earlier + last > budget:
             last = 0
         count = min(earlier, budget) + last
-        if count == 0 or count < sequence.num_indivisible_tokens:
+        if count == 0 or count < sequence.num_unsplittable_prefill_tokens:
             continue
         budget -= count
         start = sequence.num_computed_tokens

@@ -22,7 +22,7 @@ class JsonFault(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class JsonWording:
     """Wording of a reader's refusals; {found} is the key or number, {digits} its length."""
 
     syntax: str = "not valid JSON ({error})"
@@ -44,7 +44,7 @@ class StrictReader:
 
     def __init__(
         self,
-        words: Words | None = None,
+        words: JsonWording | None = None,
         *,
         max_digits: int = MAX_DIGITS,
         integers: range | None = None,
@@ -52,7 +52,7 @@ class StrictReader:
         objects: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
         shown: Callable[[object], str] = shown,
     ) -> None:
-        self._words = words or Words()
+        self._words = words or JsonWording()
         self._max_digits, self._integers, self._max_depth = max_digits, integers, max_depth
         self._shown = shown
         self._decoder = json.JSONDecoder(

@@ -13,10 +13,10 @@ from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 if TYPE_CHECKING:
-    from mindbatch.kernels.mpi_meetings import MpiMeetings
+    from mindbatch.kernels.mpi_meetings import MpiProcessGroups
 
 
-class Meetings:
+class ProcessGroups:
     """Groups of ranks that this process has joined, by their number in it.
 
     hand_overs: with the fellow of a neighbouring stage, by the stage that hands over.
@@ -69,10 +69,10 @@ class Meetings:
             os.close(file)
 
 
-def _mpi_meetings(rank: int) -> MpiMeetings:
+def _mpi_meetings(rank: int) -> MpiProcessGroups:
     try:
-        from mindbatch.kernels.mpi_meetings import MpiMeetings
+        from mindbatch.kernels.mpi_meetings import MpiProcessGroups
     except (ImportError, RuntimeError) as error:  # no mpi4py, or not the MPI that it was built for
         reason = str(error).splitlines()[0]
         raise MindBatchError(f"ranks on several hosts meet through mpi4py, and here: {reason}") from error
-    return MpiMeetings(rank)
+    return MpiProcessGroups(rank)

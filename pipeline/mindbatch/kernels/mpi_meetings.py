@@ -31,7 +31,7 @@ _DONE, _FAILED = 0, 1
 _SECONDS_TO_LEAVE = 2
 
 
-class MpiMeetings:
+class MpiProcessGroups:
     """Groups of ranks joined through MPI, by number; functions: by name, what takes part in them."""
 
     def __init__(self, rank: int) -> None:

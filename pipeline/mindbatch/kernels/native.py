@@ -10,14 +10,14 @@ import numpy as np
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.meetings import Meetings
+from mindbatch.kernels.meetings import ProcessGroups
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_functions import NativeFunctions
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, Int8Weights, native_weights
 from mindbatch.kernels.program.buffers import OutputMemory
-from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.program import NativeProgram
 from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
@@ -34,7 +34,7 @@ class NativeKernels(ProgramKernels):
         """weights, cache: what matrices, and keys and values, are kept in; all else is float32."""
         self.library = library
         self._cache_type = cache
-        self.meetings = Meetings(library)
+        self.meetings = ProcessGroups(library)
         self._weights = native_weights(weights, library)
         of_cache = "" if cache == FLOAT32 else f"_{cache.name}"
         is_rounded = weights in (BFLOAT16, INT8)
@@ -47,8 +47,8 @@ class NativeKernels(ProgramKernels):
     def can_run(self, shard: TensorSlice, stage: Stage) -> bool:
         return self.meetings.suffice(shard, stage)
 
-    def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> Program:
-        return Program(recording, self.library, outputs, self.meetings.functions)
+    def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> NativeProgram:
+        return NativeProgram(recording, self.library, outputs, self.meetings.functions)
 
     def lowered(self, recording: Recording) -> Recording:
         return self.functions.lowered(recording)

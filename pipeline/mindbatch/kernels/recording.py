@@ -35,7 +35,7 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """An operation, what it reads, and what it writes.
 
     inputs: symbols; parameters and caches as the kernels keep them; None for a vector that there is not.
@@ -53,11 +53,11 @@ class Call:
 class Recording:
     """Calls in their order.
 
-    inputs: what each step brings. outputs: what is asked of it. layer: see `Call`, of those that come.
+    inputs: what each step brings. outputs: what is asked of it. layer: of calls to come, see `RecordedCall`.
     """
 
     inputs: list[Symbol] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     outputs: list[Symbol] = field(default_factory=list)
     layer: str = ""
 
@@ -77,7 +77,7 @@ class Recording:
     ) -> tuple[Symbol, ...]:
         """Adds a call; what it writes, of these shapes."""
         outputs = tuple(Symbol(self, shape, dtype) for shape in shapes)
-        self.calls.append(Call(operation, tuple(inputs), outputs, settings, self.layer))
+        self.calls.append(RecordedCall(operation, tuple(inputs), outputs, settings, self.layer))
         return outputs
 
 

@@ -14,7 +14,7 @@ from mindbatch.launch.free_ports import port_fault
 from mindbatch.launch.job_key import job_key
 from mindbatch.launch.node_place import NodePlace, node_place
 from mindbatch.launch.rank_table import RankTable, counted
-from mindbatch.launch.started_as import StartedAs, started_as
+from mindbatch.launch.started_as import LauncherEnvironment, started_as
 from mindbatch.launch.starters.registry import STARTERS
 from mindbatch.launch.starters.starter import Starter
 from mindbatch.launch.table_reader import Leave, read_rank_table
@@ -38,7 +38,7 @@ class JobSetup:
     starter: Starter
     launcher: str
     table: RankTable | None = None
-    copy: StartedAs | None = None
+    copy: LauncherEnvironment | None = None
     ray_address: str | None = None
     copies: CopyMeeting | None = None
     joins_mpi: bool = False
@@ -126,7 +126,7 @@ class _Collected:
             return None
 
 
-def _is_on_one_host(copy: StartedAs | None) -> bool:
+def _is_on_one_host(copy: LauncherEnvironment | None) -> bool:
     """True if all copies of a command are on this host, as far as one may know."""
     if copy is None or copy.rank_table is None:
         return copy is not None and copy.is_on_one_host
@@ -162,7 +162,7 @@ def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterat
             )
 
 
-def _port_faults(launch: LaunchConfig, place: NodePlace, copy: StartedAs | None) -> Iterator[str]:
+def _port_faults(launch: LaunchConfig, place: NodePlace, copy: LauncherEnvironment | None) -> Iterator[str]:
     host, port = place.meeting
     if place.is_front and port and (fault := port_fault(host, port)):
         is_msruns = copy is not None and copy.launcher == "msrun"

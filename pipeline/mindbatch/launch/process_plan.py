@@ -41,7 +41,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class Layout:
+class NodeLayout:
     """Ranks dealt to nodes: node k has the k-th block of `local_size` neighbours. The front is on node 0.
 
     Raises:
@@ -79,7 +79,7 @@ class JobPlan:
     table on NPUs do not need one, nor do those that form no MindSpore world.
     """
 
-    layout: Layout
+    layout: NodeLayout
     front: Address
     key: bytes
     scheduler_host: str

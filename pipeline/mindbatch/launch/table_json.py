@@ -14,7 +14,7 @@ from typing import Any
 from mindbatch.io import fault_lines
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import reason_of
-from mindbatch.io.strict_json import JsonFault, StrictReader, Words
+from mindbatch.io.strict_json import JsonFault, JsonWording, StrictReader
 
 LARGEST_FILE = 8 << 20
 """Bytes of a table of about 50,000 devices."""
@@ -102,7 +102,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 
 _READER = StrictReader(
-    Words(large_integer="not valid JSON (a number has {digits} digits)"), max_digits=20, objects=_object
+    JsonWording(large_integer="not valid JSON (a number has {digits} digits)"), max_digits=20, objects=_object
 )
 
 

@@ -15,7 +15,7 @@ from mindbatch.layers.tokens import Tokens
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
 
-class Vocabulary(Module):
+class VocabularyMatrix(Module):
     """A matrix [vocab_size, width] of which each rank has some rows.
 
     norm, project: what follows the rows, or precedes the products of a head, in the types that have it.
@@ -34,7 +34,7 @@ class Vocabulary(Module):
         yield from super().parameters(name)
 
 
-class TokenEmbedding(Vocabulary):
+class TokenEmbedding(VocabularyMatrix):
     """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
 
     def bind(self, name: str, rank: Rank) -> None:
@@ -55,7 +55,7 @@ class TokenEmbedding(Vocabulary):
         return reduced(rows, self.shard)
 
 
-class Head(Vocabulary):
+class Head(VocabularyMatrix):
     """[T, width] -> logits [T, vocab_size], all of them on every rank.
 
     tied: by the token embedding, without a matrix of its own.

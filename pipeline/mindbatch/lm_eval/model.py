@@ -37,7 +37,7 @@ Scored = tuple[float, bool]
 """A log-probability (nats), and whether each of its tokens is the likeliest."""
 
 
-class Row(NamedTuple):
+class HarnessRow(NamedTuple):
     """One request to the engine."""
 
     token_ids: list[int]
@@ -218,7 +218,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             tokens = [*context, *continuation][-most:]
             start = min(len(tokens) - len(continuation), len(tokens) - 1)
             scores = DecodingParams(max_new_tokens=1, prompt_logprobs=1, prompt_logprobs_start=start)
-            rows.append(Row(tokens, scores))
+            rows.append(HarnessRow(tokens, scores))
         _warn_of_cut(cut, most)
         outputs = self._run(rows, "loglikelihood", disable_tqdm)
         scores_of_requests = []
@@ -251,7 +251,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
                 )
             tokens = self.tok_encode(context)
             cut += len(tokens) > room
-            rows.append(Row(tokens[-room:], params))
+            rows.append(HarnessRow(tokens[-room:], params))
         _warn_of_cut(cut, self.max_length)
         texts = []
         for output, stop_texts in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
@@ -267,7 +267,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         tokens, count = self._tokenizer.encode_continued("a", " b")
         return not self._tokenizer.decode(tokens[-count:]).startswith(" ")
 
-    def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
+    def _run(self, rows: Sequence[HarnessRow], title: str, is_quiet: bool) -> list[RequestOutput]:
         """Runs the rows and lists their outputs in the same order."""
         by_key: dict[str, RequestOutput] = {}
         asked = (

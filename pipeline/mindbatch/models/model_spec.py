@@ -14,7 +14,7 @@ from mindbatch.kernels.ascend.limits import (
     needs_gathering,
 )
 from mindbatch.kernels.memory import FLOAT32, padded_head
-from mindbatch.models.architecture import Architecture, TwoPositions
+from mindbatch.models.architecture import Architecture, BlockPositions2D
 from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
 from mindbatch.models.stage_cut import cut, stage_specs
 from mindbatch.models.tensor_spec import TensorSpec
@@ -96,7 +96,7 @@ class ModelSpec:
         return None if encoder is None else encoder.start_id
 
     @property
-    def two_positions(self) -> TwoPositions | None:
+    def two_positions(self) -> BlockPositions2D | None:
         """Positions of a model whose prompts have a context, whose tokens see each other; None of others."""
         return self.architecture.two_positions
 

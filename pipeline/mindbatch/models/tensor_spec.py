@@ -190,7 +190,7 @@ def fused(
     )
 
 
-def taking_turns(source: str, runs: Sequence[int], turns: int, inputs: int, unit: int) -> tuple[Part, ...]:
+def interleaved(source: str, runs: Sequence[int], turns: int, inputs: int, unit: int) -> tuple[Part, ...]:
     """Parts of one checkpoint tensor that take turns: a run of each, so many times (Megatron's heads)."""
     return tuple(
         Part(source, run * turns, inputs, sum(runs[:index]), unit=unit, run=run, spacing=sum(runs))

@@ -71,7 +71,7 @@ def _is_of_pangu(folder: Path, settings: Mapping[str, Any]) -> bool:
     return read_json_file(folder, CONFIG_NAME).get("model_type") == "gpt_pangu"
 
 
-def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
+def pangu_backend(data: bytes, path: Path) -> tuple[Backend, WordSplitter]:
     """The tokenizer of a model file, and what divides texts into words for it.
 
     Raises:
@@ -94,7 +94,7 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
     if faults:
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
     try:
-        return _built(model), Words(normalized(spec))
+        return _built(model), WordSplitter(normalized(spec))
     except BaseException as error:  # tokenizers raises nothing more special
         if not isinstance(error, Exception) and not is_panic(error):
             raise
@@ -126,7 +126,7 @@ def _model(model: Any) -> BPE | Unigram:
     return BPE(ids, merges_of(ids, scores), unk_token=unknown, fuse_unk=True)
 
 
-class Words:
+class WordSplitter:
     """A pre-tokenizer: words, each normalised as a word of its own, which is what a model has pieces of."""
 
     def __init__(self, normalization: Iterable[normalizers.Normalizer]) -> None:

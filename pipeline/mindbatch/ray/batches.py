@@ -26,7 +26,7 @@ _WHOLE = {
 """Decoding parameters that are no fractions."""
 
 
-class Batch:
+class RayBatch:
     """The columns of one batch, in whichever of Ray's formats it came.
 
     Raises:

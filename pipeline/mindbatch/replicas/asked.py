@@ -20,7 +20,7 @@ class _Extent:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class InFlightRequest:
     """A request that is not finished.
 
     sequences: that it runs at most. started: when it was added (`time.perf_counter`).
@@ -37,7 +37,7 @@ class Asked:
     _brought: dict[int, _Extent] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: Request) -> Asked:
+    def of(cls, request: Request) -> InFlightRequest:
         """A request that has just come."""
         return cls(request, strategy_for(request.params).width(request.params))
 

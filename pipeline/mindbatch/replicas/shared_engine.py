@@ -20,7 +20,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.copy_meeting import SAME_CALLS
-from mindbatch.replicas.asked import Asked
+from mindbatch.replicas.asked import InFlightRequest
 from mindbatch.replicas.connection import Message
 from mindbatch.replicas.messages import (
     failure_fields,
@@ -141,7 +141,7 @@ class FollowingEngine:
         self.settings = settings
         self.statistics: EngineStatistics = checks.statistics
         self._checks, self._shared, self._check = checks, shared, check
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, InFlightRequest] = {}
         self._mine: dict[str, str] = {}  # digests of requests that rank 0 has not made yet
         self._theirs: dict[str, str] = {}  # and of those that were not made here yet
         self._early = StepResult([], [])  # what they have brought
@@ -178,7 +178,7 @@ class FollowingEngine:
             raise self._over
         refuse_as_ranks(request, self._checks)
         self._next = int(request.key) + 1
-        self._asked[request.key] = Asked.of(request)
+        self._asked[request.key] = InFlightRequest.of(request)
         self._mine[request.key] = digest_of(request)
         self._compare()
 

@@ -54,7 +54,7 @@ class _Watched:
         return self.silent >= LATE
 
     @property
-    def takes_its_time(self) -> bool:
+    def is_loading_or_compiling(self) -> bool:
         return self.doing in ("loading", "compiling")
 
     @property
@@ -136,7 +136,7 @@ class Watch:
             busy = {
                 watched.rank
                 for watched in ranks
-                if watched.takes_its_time or states.get(watched.rank) == "running"
+                if watched.is_loading_or_compiling or states.get(watched.rank) == "running"
             }
             coming = {watched.rank for watched in ranks if watched.gets_on(states.get(watched.rank))}
             for watched in ranks:
@@ -166,7 +166,7 @@ class Watch:
             LONGEST, self._hang_seconds
         ):
             return True
-        if rank.takes_its_time:
+        if rank.is_loading_or_compiling:
             return rank.stopped > 0 and rank.silent >= self._hang_seconds
         return rank.silent_not_running >= self._hang_seconds or _stands(rank, self._hang_seconds)
 

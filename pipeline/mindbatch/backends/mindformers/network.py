@@ -83,7 +83,7 @@ class AscendDecoder(nn.Cell):
         )
 
 
-class Head(nn.Cell):
+class HeadCell(nn.Cell):
     """Logits of hidden states [S, hidden]. slots: see `CpuDecoder`."""
 
     def __init__(self, head: nn.Cell, slots: StepSlots | None = None) -> None:
@@ -190,7 +190,7 @@ def assemble(
     else:
         put_in_for_ascend(network)
         decoder = AscendDecoder(network.model, cache)
-    whole = Network(decoder, Head(network.model.output_layer, slots))
+    whole = Network(decoder, HeadCell(network.model.output_layer, slots))
     return Model(
         arch.vocab_size,
         lambda: whole,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
-    Extent,
+    ByteExtent,
     TensorEntry,
     dtype_faults,
     name_faults,
@@ -27,7 +27,7 @@ class FileLayout:
 
     total_bytes: int
     head: Sequence[tuple[int, bytes]]
-    extents: Mapping[str, tuple[Extent, ...]]
+    extents: Mapping[str, tuple[ByteExtent, ...]]
 
     @property
     def head_digest(self) -> str:

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.pickled_tensors import TensorView
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
-    Extent,
+    ByteExtent,
     ReadableFile,
     StoredFile,
     StoredTensor,
@@ -52,10 +52,10 @@ def _repeats(view: TensorView) -> bool:
     return False
 
 
-def stored_view(name: str, view: TensorView, storage: Extent) -> tuple[StoredTensor, tuple[int, ...]]:
+def stored_view(name: str, view: TensorView, storage: ByteExtent) -> tuple[StoredTensor, tuple[int, ...]]:
     """The tensor with the part of the file that its elements are in, and its strides."""
     itemsize = DTYPES[view.storage.dtype]
-    extent = Extent(storage.offset + view.first * itemsize, _span(view) * itemsize)
+    extent = ByteExtent(storage.offset + view.first * itemsize, _span(view) * itemsize)
     return StoredTensor(name, view.storage.dtype, view.shape, (extent,)), view.strides
 
 

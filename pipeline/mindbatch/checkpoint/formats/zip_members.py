@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.stored import Extent, ReadableFile, name_faults
+from mindbatch.checkpoint.formats.stored import ByteExtent, ReadableFile, name_faults
 from mindbatch.io.errors import CheckpointError
 
 MAX_DIRECTORY_BYTES = 16 << 20
@@ -35,11 +35,11 @@ class _Entry:
     header: int
 
 
-def stored_members(file: ReadableFile) -> Mapping[str, Extent]:
+def stored_members(file: ReadableFile) -> Mapping[str, ByteExtent]:
     """The members by name, all of it bounded. CheckpointError, without the path, for what is not right."""
     start, nbytes, count = _directory(file)
     entries = _entries(file.fetch(start, nbytes), count)
-    members: dict[str, Extent] = {}
+    members: dict[str, ByteExtent] = {}
     position, previous = 0, "the beginning"
     for entry in sorted(entries, key=lambda entry: entry.header):
         if entry.header < position:
@@ -155,7 +155,7 @@ def _sizes_64(name: str, sizes: tuple[int, ...], extra: bytes) -> list[int]:
     raise CheckpointError(f"zip member {shown(name)}: its sizes of 64 bits are missing")
 
 
-def _content(file: ReadableFile, entry: _Entry) -> Extent:
+def _content(file: ReadableFile, entry: _Entry) -> ByteExtent:
     """Locates the member's bytes, behind a header of its own that must match the directory."""
     head = file.fetch(entry.header, _LOCAL.size + len(entry.name.encode()))
     where = f"zip member {shown(entry.name)}"
@@ -169,4 +169,4 @@ def _content(file: ReadableFile, entry: _Entry) -> Extent:
     own_sizes = {packed, nbytes} - {_IN_64_BITS} - ({0} if flags & _SIZE_LATER else set())
     if own_sizes - {entry.nbytes}:
         raise CheckpointError(f"{where}: its own header says other sizes than the directory, {entry.nbytes}")
-    return Extent(entry.header + len(head) + extra_bytes, entry.nbytes)
+    return ByteExtent(entry.header + len(head) + extra_bytes, entry.nbytes)

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults, tied_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, config_warnings, read_lora_config
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     Role,
@@ -186,8 +186,8 @@ def adapted_modules(
     """Builds an AdaptedModule for each module by these settings. arrays: by the names of their tensors."""
     modules: dict[str, AdaptedModule] = {}
     for module, names in found_modules.modules.items():
-        kind = Kind.EMBEDDING if module in found_modules.embeddings else Kind.LINEAR
-        kind = Kind.WHOLE if {Role.WEIGHT, Role.BASE} & {*names} else kind
+        kind = ModuleKind.EMBEDDING if module in found_modules.embeddings else ModuleKind.LINEAR
+        kind = ModuleKind.WHOLE if {Role.WEIGHT, Role.BASE} & {*names} else kind
         scaling = settings.scaling_of(module) if Role.A in names else 0.0
         stored = {role: arrays[name] for role, name in names.items()}
         modules[module] = AdaptedModule(module, kind, stored, scaling, module in found_modules.embeddings)

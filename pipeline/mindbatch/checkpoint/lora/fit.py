@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role, weight_of
 from mindbatch.checkpoint.placement.regions import Shape
 
@@ -70,7 +70,7 @@ def _heads_of_saved_embeddings(
     heads: dict[str, AdaptedModule] = {}
     for head, own in tied.items():
         module = by_weight.get(own)
-        if module is None or head in by_weight or module.kind is not Kind.WHOLE:
+        if module is None or head in by_weight or module.kind is not ModuleKind.WHOLE:
             continue
         if Role.WEIGHT in module.arrays and adapter.settings.targets.saved.match(module.module):
             continue

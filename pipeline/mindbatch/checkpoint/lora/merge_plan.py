@@ -15,7 +15,7 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseWeight
 from mindbatch.checkpoint.lora.edits import Addition, BiasAddition, Edit, Replacement
 from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import Segment
@@ -79,7 +79,7 @@ class MergePlan:
         elif tensor in self._of_bias:
             module = self._of_bias[tensor]
             array = module.arrays[Role.BIAS]
-            if module.kind is Kind.WHOLE:
+            if module.kind is ModuleKind.WHOLE:
                 yield Replacement(array, segment.local, segment.whole)
             else:
                 yield BiasAddition(array, module.scaling, segment.local, segment.whole[0])

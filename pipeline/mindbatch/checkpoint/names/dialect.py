@@ -24,7 +24,7 @@ class Sections(Enum):
     PAIR = ("gate", "up")
 
 
-class Order(Enum):
+class SectionOrder(Enum):
     """Arrangement of sections in one tensor.
 
     GROUPED: all that belongs to one key/value head, then the next; of a pair, row by row in turn.
@@ -43,7 +43,7 @@ class Form:
     """
 
     names: tuple[str, ...]
-    order: Order = Order.JOINED
+    order: SectionOrder = SectionOrder.JOINED
     transposed: bool = False
 
 
@@ -60,7 +60,7 @@ class Rule:
         for form in (self.original, self.stored):
             if len(form.names) not in (1, count):
                 raise ValueError(f"{form.names}: must be 1 name or {count}")
-        if self.original.order is not Order.JOINED:
+        if self.original.order is not SectionOrder.JOINED:
             raise ValueError(f"{self.original.names}: only MindFormers' form can be grouped")
 
 
@@ -94,9 +94,9 @@ class Options:
     num_layers: int | None = None
 
     @property
-    def order(self) -> Order:
+    def order(self) -> SectionOrder:
         """Order of the sections in fused tensors."""
-        return Order.GROUPED if self.grouped else Order.JOINED
+        return SectionOrder.GROUPED if self.grouped else SectionOrder.JOINED
 
 
 @dataclass(frozen=True)

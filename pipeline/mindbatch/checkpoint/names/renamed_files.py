@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.names.dialect import Dialect, Heads, Order, Rule, Sections, rule_for, unused_names
+from mindbatch.checkpoint.names.dialect import (
+    Dialect,
+    Heads,
+    Rule,
+    SectionOrder,
+    Sections,
+    rule_for,
+    unused_names,
+)
 from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, shapes_of, spans, view_of
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
@@ -121,7 +129,7 @@ def _segment(rule: Rule, whole: Span, part: Span, is_matrix: bool) -> Segment:
 
 def _group_unit(rule: Rule, heads: Heads) -> int | None:
     """Outputs of the last section in a group of the stored tensor, None where it is not grouped."""
-    if len(rule.stored.names) == len(rule.sections.value) or rule.stored.order is not Order.GROUPED:
+    if len(rule.stored.names) == len(rule.sections.value) or rule.stored.order is not SectionOrder.GROUPED:
         return None
     return heads.head_dim if rule.sections is Sections.QKV else 1
 

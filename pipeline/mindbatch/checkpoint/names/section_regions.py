@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mindbatch.checkpoint.names.dialect import Form, Order
+from mindbatch.checkpoint.names.dialect import Form, SectionOrder
 from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.io.errors import CheckpointError
 
@@ -90,7 +90,7 @@ def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
     size = sizes.outputs[section]
     if len(form.names) > 1:
         yield _span(form, form.names[section], (0, size), 0, sizes.inputs)
-    elif form.order is Order.JOINED:
+    elif form.order is SectionOrder.JOINED:
         yield _span(form, form.names[0], (0, size), sum(sizes.outputs[:section]), sizes.inputs)
     elif _alternates(form, sizes):
         width = sizes.inputs or 1
@@ -103,7 +103,7 @@ def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
 
 
 def _alternates(form: Form, sizes: Sizes) -> bool:
-    grouped = len(form.names) == 1 and form.order is Order.GROUPED
+    grouped = len(form.names) == 1 and form.order is SectionOrder.GROUPED
     return grouped and len(sizes.outputs) > 1 and set(sizes.units) == {1} and sizes.inputs is not None
 
 

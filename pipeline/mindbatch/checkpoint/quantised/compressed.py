@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.layout import HALVES, Layout, Needed, group_faults
+from mindbatch.checkpoint.quantised.layout import HALVES, Needed, QuantisedLayout, group_faults
 from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, group_count, grouped, groups_in_order
 from mindbatch.checkpoint.quantised.packed_words import WORD_BITS, unpacked
 
 
 @dataclass(frozen=True)
-class CompressedInt8(Layout):
+class CompressedInt8(QuantisedLayout):
     """Format "int-quantized": weight [outputs, inputs] int8, weight_scale [outputs, groups].
 
     group_size: None for a scale for each output.
@@ -47,7 +47,7 @@ class CompressedInt8(Layout):
 
 
 @dataclass(frozen=True)
-class CompressedPacked(Layout):
+class CompressedPacked(QuantisedLayout):
     """Format "pack-quantized": weight_packed [outputs, inputs / n] of n numbers a word, each with half of the
     range added; weight_scale [outputs, groups]; weight_zero_point [outputs / n, groups], packed likewise.
 

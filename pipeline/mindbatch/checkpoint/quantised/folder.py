@@ -11,7 +11,7 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.quantised.layout import Layout, Needed
+from mindbatch.checkpoint.quantised.layout import Needed, QuantisedLayout
 from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, ScaledIntegers
 from mindbatch.io.errors import CheckpointError
 
@@ -25,7 +25,7 @@ class QuantisedFolder(ModelFolder):
     Opening reads the scales, zeros and groups, too, lest they be found wrong while the weights load.
     """
 
-    def __init__(self, path: str | os.PathLike[str], layout: Layout) -> None:
+    def __init__(self, path: str | os.PathLike[str], layout: QuantisedLayout) -> None:
         """Raises:
         ConfigError: `path` is not a folder.
         CheckpointError: lists what is missing, damaged, or contradicts the layout.
@@ -173,7 +173,7 @@ class QuantisedFolder(ModelFolder):
         return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
 
 
-def _modules(names: tuple[str, ...], layout: Layout) -> Mapping[str, str]:
+def _modules(names: tuple[str, ...], layout: QuantisedLayout) -> Mapping[str, str]:
     """The module of each quantised weight, by the weight's name."""
     end = f".{layout.marks}"
     modules = (name.removesuffix(end) for name in names if name.endswith(end))

@@ -24,7 +24,7 @@ class Needed(NamedTuple):
     is_optional: bool = False
 
 
-class Layout(ABC):
+class QuantisedLayout(ABC):
     """Storage layout of a folder's matrices. Tensors are identified by the ends of their names, after a dot.
 
     main: the end of the tensor whose shape tells the matrix's size.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.stored import DTYPES, Extent
+from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Shape
@@ -87,7 +87,7 @@ class Writing(_InRows):
     name: str
     dtype: str
     shape: Shape
-    extents: tuple[Extent, ...]
+    extents: tuple[ByteExtent, ...]
     copies: tuple[Copy, ...]
     view: Shape | None = None
 

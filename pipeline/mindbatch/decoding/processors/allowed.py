@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
+from mindbatch.decoding.row import DecodingStep, NoTokenLeftError, Processor, Row
 from mindbatch.io.errors import PromptError
 
 
@@ -14,7 +14,7 @@ def allowed_by_callable(row: Row) -> Processor:
     ask = row.params.prefix_allowed_tokens_fn
     assert ask is not None
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         key, tokens = step.row.key, [*step.row.prompt_token_ids, *step.row.output_token_ids]
         try:
             allowed = _mask(ask(key, tokens), step.scores.size)
@@ -25,7 +25,7 @@ def allowed_by_callable(row: Row) -> Processor:
     return process
 
 
-def obey_constraint(step: Step) -> None:
+def obey_constraint(step: DecodingStep) -> None:
     """The row's regular expression or schema has the last word: nothing forces a token against it."""
     constraint = step.row.constraint
     if constraint is not None and constraint.fault is not None:

@@ -16,13 +16,13 @@ _OF_ROWS, _ONE_OUTPUT, _BY_COUNTS = 0, 3, 1
 """GroupedMatmulV4: groups are of rows, their outputs one tensor, their sizes given as counts."""
 
 
-class Experts(nn.Cell):
+class ExpertsCell(nn.Cell):
     """Computes `experts`; up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
 
     def __init__(self, shape: ExpertsShape, activation: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.experts = shape.routing.experts
-        self.router = Router(shape.routing)
+        self.router = RouterCell(shape.routing)
         self.activation = activation
         self.inner, self.limit = shape.inner, shape.limit
         self.sort = ops.auto_generate.MoeInitRoutingV2()
@@ -77,7 +77,7 @@ _LEAST = 1e-20  # is added to a sum that is divided by
 _WORSE = 1e30  # what experts of other groups score less
 
 
-class Router(nn.Cell):
+class RouterCell(nn.Cell):
     """Cell (x [T, width], router [experts, width], correction, bias) -> weights and experts [T, k].
 
     All is computed in float32, and the experts are int32. Of equal scores MindSpore's TopK takes the first.

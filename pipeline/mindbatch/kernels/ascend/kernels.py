@@ -18,28 +18,28 @@ from mindbatch.kernels.ascend.attention import (
     PromptAttention,
     is_plain,
 )
-from mindbatch.kernels.ascend.experts import Experts
+from mindbatch.kernels.ascend.experts import ExpertsCell
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
 from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.operators import (
     Activation,
     AddLayerNorm,
     AddRmsNorm,
-    LayerNorm,
-    Linear,
-    RmsNorm,
-    Rotary,
+    LayerNormCell,
+    LinearCell,
+    RmsNormCell,
+    RotaryCell,
 )
 from mindbatch.kernels.ascend.plain_attention import (
     CacheWrite,
-    CrossAttention,
-    DistanceAttention,
+    CrossAttentionCell,
+    DistanceAttentionCell,
     StepAttention,
 )
 from mindbatch.kernels.ascend.plain_cells import (
     Capped,
     Columns,
-    Embedding,
+    EmbeddingCell,
     GatheredEmbedding,
     GatheredLinear,
     HeadProducts,
@@ -72,23 +72,23 @@ from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
 
 _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "activation": Activation,
-    "adapted_embedding": lambda shape: GatheredEmbedding(Embedding()),
-    "adapted_linear": lambda outputs, shape: GatheredLinear(Linear()),
+    "adapted_embedding": lambda shape: GatheredEmbedding(EmbeddingCell()),
+    "adapted_linear": lambda outputs, shape: GatheredLinear(LinearCell()),
     "add_norm": lambda epsilon, centred: (AddLayerNorm if centred else AddRmsNorm)(epsilon),
     "all_gather": all_gather,
     "all_reduce": all_reduce,
     "capped": Capped,
     "columns": Columns,
-    "cross_attention": CrossAttention,
-    "embedding": lambda width: Embedding(),
+    "cross_attention": CrossAttentionCell,
+    "embedding": lambda width: EmbeddingCell(),
     "head_products": HeadProducts,
     "ids_from": IdsFrom,
     "joined": Joined,
     "latent_heads": LatentHeads,
-    "linear": lambda outputs: Linear(),
-    "norm": lambda epsilon, centred: (LayerNorm if centred else RmsNorm)(epsilon),
+    "linear": lambda outputs: LinearCell(),
+    "norm": lambda epsilon, centred: (LayerNormCell if centred else RmsNormCell)(epsilon),
     "norm_by_sums": NormBySums,
-    "rotary": Rotary,
+    "rotary": RotaryCell,
     "rotary_angles": RotaryAngles,
     "scaled": Scaled,
     "send_hidden": SendHidden,
@@ -143,7 +143,7 @@ class AscendKernels(MindSporeKernels):
         return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
     def experts(self, shape: ExpertsShape) -> nn.Cell:
-        return Experts(shape, Activation(shape.activation, gated=True))
+        return ExpertsCell(shape, Activation(shape.activation, gated=True))
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         """A window is in the mask of steps of kind CHUNKS: all where it hides."""
@@ -155,7 +155,7 @@ class AscendKernels(MindSporeKernels):
         return cell if shape.alibi is None else AlibiAttention(shape, cell, self.dtype)
 
     def distance_attention(self, shape: AttentionShape, within_step: bool) -> nn.Cell:
-        return StepAttention(shape) if within_step else DistanceAttention(shape, AscendCacheWriter())
+        return StepAttention(shape) if within_step else DistanceAttentionCell(shape, AscendCacheWriter())
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

@@ -39,7 +39,7 @@ class StepAttention(nn.Cell):
         return ops.cast(heads, mstype.float32)
 
 
-class DistanceAttention(nn.Cell):
+class DistanceAttentionCell(nn.Cell):
     """Cell of `operations.attention.distance_attention`: gathers each token's blocks of the cache."""
 
     def __init__(self, shape: AttentionShape, write: nn.Cell) -> None:
@@ -69,7 +69,7 @@ class DistanceAttention(nn.Cell):
         return ops.cast(y, qkv.dtype)
 
 
-class CrossAttention(nn.Cell):
+class CrossAttentionCell(nn.Cell):
     """Cell of `operations.attention.cross_attention`."""
 
     def __init__(self, shape: AttentionShape) -> None:

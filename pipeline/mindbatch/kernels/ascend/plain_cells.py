@@ -28,7 +28,7 @@ class RotaryAngles(nn.Cell):
         return ops.cos(angles), ops.sin(angles)
 
 
-class Embedding(nn.Cell):
+class EmbeddingCell(nn.Cell):
     """Rows of the matrix; ids outside it give zeros (another rank has them)."""
 
     def construct(self, ids: Tensor, weight: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 from mindspore import nn
 
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.recording import Call, Recording, Symbol
+from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 
 DECODER = ("ids", "positions", "step[0]", "step[1]", "step[2]", "step[3]", "adapters[0]")
 """The inputs of a step's recording as the outermost cell hands them on; attention takes all of `step`."""
@@ -83,7 +83,7 @@ class _Writer:
             self._held[id(argument)], self.attributes[name] = name, argument
         return f"self.{self._held[id(argument)]}"
 
-    def line(self, call: Call) -> str:
+    def line(self, call: RecordedCall) -> str:
         """Source text of a call, an assignment."""
         where = f"{call.layer}.{call.operation}" if call.layer else call.operation
         cell = f"{where.replace('.', LAYER_DOT)}{LAYER_DOT}n{len(self.attributes)}"

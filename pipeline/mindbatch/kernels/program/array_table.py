@@ -8,7 +8,7 @@ import numpy as np
 
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.program.buffers import OutputMemory
-from mindbatch.kernels.recording import Call, Recording, Symbol
+from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 
 DIMENSIONS = 4  # kMostDimensions in csrc/program.h
 
@@ -38,7 +38,7 @@ class ArrayTable:
         self._offsets = np.array([*offsets.values()], np.uintp)
         self.addresses[len(symbols) :] = [array.ctypes.data for array in self._same.values()]
 
-    def operands(self, call: Call) -> list[int]:
+    def operands(self, call: RecordedCall) -> list[int]:
         """The numbers of what a call reads and writes."""
         return [self._numbers[id(operand)] for operand in (*call.inputs, *call.outputs)]
 

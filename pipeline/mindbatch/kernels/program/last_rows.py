@@ -9,7 +9,7 @@ import numpy as np
 
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.recording import ROWS, Call, Recording, Symbol
+from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
 from mindbatch.kernels.step import IntArray
 
 ATTENTION = ("attention", "mb_attention")
@@ -48,7 +48,7 @@ def cut_recording(step: Recording, lengths: Symbol) -> CutRecording:
     return CutRecording(before, after, tuple(map(step.inputs.index, step_inputs)))
 
 
-def _symbols(call: Call) -> list[Symbol]:
+def _symbols(call: RecordedCall) -> list[Symbol]:
     return [argument for argument in call.inputs if isinstance(argument, Symbol)]
 
 

@@ -17,7 +17,7 @@ from mindbatch.kernels.recording import Recording
 
 
 class _Calls(ctypes.Structure):
-    """`Program` of csrc/program.h."""
+    """`NativeProgram` of csrc/program.h."""
 
     _fields_ = [
         ("calls", ctypes.c_int64),
@@ -26,7 +26,7 @@ class _Calls(ctypes.Structure):
     ]
 
 
-class Program:
+class NativeProgram:
     """Runs what was recorded; one thread at a time."""
 
     def __init__(

@@ -9,8 +9,8 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown
 from mindbatch.launch.free_ports import HeldPorts, port_fault
 from mindbatch.launch.own_server import is_own_address
-from mindbatch.launch.scripts.entry import Job, Script, run_script
-from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
+from mindbatch.launch.scripts.entry import Script, ScriptJob, run_script
+from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
 from mindbatch.launch.scripts.program_ranks import ProgramRanks
 
 NAME = "msrun_launcher.sh"
@@ -87,7 +87,7 @@ def main() -> None:
     run_script(SCRIPT, read_job)
 
 
-def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
+def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
     """The job that the arguments and the variables ask for. Raises ConfigError with every fault."""
     by_name = dict(zip(NAMES[len(arguments)], arguments, strict=True))
     notes: list[str] = []
@@ -103,8 +103,8 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
     if faults:
         raise ConfigError(faults)
     if order.starts_its_ranks:
-        return Job(order, None, variables | {GIVEN_AS: _GIVEN_AS}, tuple(notes))
-    return Job(order, _ranks(order, settings, variables), notes=tuple(notes))
+        return ScriptJob(order, None, variables | {GIVEN_AS: _GIVEN_AS}, tuple(notes))
+    return ScriptJob(order, _ranks(order, settings, variables), notes=tuple(notes))
 
 
 def read_settings(by_name: Mapping[str, str]) -> Settings:
@@ -184,7 +184,7 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
         [settings.port] = settings.drawn_port.numbers
 
 
-def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
+def _ranks(order: ExecuteOrder, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
     """A process for each worker here, and the scheduler on node 0: the same command, as with msrun."""
     common = {**variables, "RANK_SIZE": str(settings.workers)}
     if settings.workers > 1:

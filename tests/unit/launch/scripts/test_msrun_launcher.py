@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.scripts.entry import Job
+from mindbatch.launch.scripts.entry import ScriptJob
 from mindbatch.launch.scripts.msrun_launcher import read_job
 
 
@@ -36,7 +36,7 @@ def comm() -> str:
     return Path("/proc/self/comm").read_text().strip()
 
 
-def job_of(*arguments: object, **environment: str) -> Job:
+def job_of(*arguments: object, **environment: str) -> ScriptJob:
     return read_job([str(argument) for argument in arguments], environment)
 
 
