@@ -23,7 +23,7 @@ from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_setti
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
-from mindbatch.checkpoint.lora.modules import Kind
+from mindbatch.checkpoint.lora.modules import ModuleKind
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
@@ -78,7 +78,7 @@ def read_adapter(path: Path) -> None:
     """Every array of an adapter, fitted to the model."""
     adapter = open_adapter(path.parent)
     for module in adapted_weights(adapter, BaseTensors(FULL_SHAPES)).values():
-        if module.kind is Kind.WHOLE:
+        if module.kind is ModuleKind.WHOLE:
             module.whole()
         else:
             module.low_rank()

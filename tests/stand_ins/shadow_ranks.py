@@ -153,7 +153,7 @@ class AdmitsAll:
     def job(self, rank: int, hello: dict[str, Any]) -> dict[str, Any]:
         return {}
 
-    def check_model(self, rank: int, found: dict[str, Any]) -> None:
+    def check_model(self, rank: int, model: dict[str, Any]) -> None:
         pass
 
     def forget(self, ranks: Iterable[int]) -> None:

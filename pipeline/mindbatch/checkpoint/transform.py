@@ -80,9 +80,9 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
             strategy = None
         opened.check_sums()
         raise_if_any(opened.dtype_faults())
-        found = _placements(opened, strategy)
-        raise_if_any(digest_faults(as_placed(found, len(opened.ranks)), opened.ranks))
-        return Transform(opened, found, target, notes, target_strategy)
+        placed = _placements(opened, strategy)
+        raise_if_any(digest_faults(as_placed(placed, len(opened.ranks)), opened.ranks))
+        return Transform(opened, placed, target, notes, target_strategy)
     except BaseException:
         opened.close()
         raise

@@ -39,5 +39,5 @@ def read_adapter_list(path: Path) -> dict[str, str]:
 def _found(folder: Any, home: Path, name: str) -> str:
     if not isinstance(folder, str) or not folder:
         raise ValueError(f"{shown(name)} has {shown(folder)}; must be a name with the folder of an adapter")
-    beside = str(home / folder)  # os.path takes any text for a path, also one that is too long
-    return beside if os.path.isdir(beside) and not os.path.isdir(folder) else folder
+    nested = str(home / folder)  # os.path takes any text for a path, also one that is too long
+    return nested if os.path.isdir(nested) and not os.path.isdir(folder) else folder

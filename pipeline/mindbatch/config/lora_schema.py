@@ -68,14 +68,14 @@ class LoraConfig:
     @property
     def folders(self) -> dict[str, AdapterFolder]:
         """The adapters that are folders, by name; the values are valid."""
-        found = {}
+        by_name = {}
         for name in self.names:
             value = self.adapters[name]
             if isinstance(value, Mapping):
-                found[name] = AdapterFolder(Path(value["path"]), value.get("scaling"))
+                by_name[name] = AdapterFolder(Path(value["path"]), value.get("scaling"))
             elif value is not None:
-                found[name] = AdapterFolder(Path(value))
-        return found
+                by_name[name] = AdapterFolder(Path(value))
+        return by_name
 
 
 def settle_lora_paths(lora: LoraConfig, faults: list[str]) -> None:
@@ -87,17 +87,17 @@ def settle_lora_paths(lora: LoraConfig, faults: list[str]) -> None:
         lora.adapters = _listed(str(lora.adapters), faults)
     if not isinstance(lora.adapters, Mapping):
         return
-    found: dict[Any, Any] = {}
+    resolved: dict[Any, Any] = {}
     for name, value in lora.adapters.items():
         key = f"lora.adapters.{name if _name_fault(name) is None else shown(name)}"
         if isinstance(value, str | Path):
-            found[name] = settled(key, str(value), adapter_fault, faults)
+            resolved[name] = settled(key, str(value), adapter_fault, faults)
         elif isinstance(value, Mapping) and isinstance(value.get("path"), str | Path):
             path = settled(f"{key}.path", str(value["path"]), adapter_fault, faults)
-            found[name] = {**value, "path": path}
+            resolved[name] = {**value, "path": path}
         else:
-            found[name] = value
-    lora.adapters = found
+            resolved[name] = value
+    lora.adapters = resolved
 
 
 def _listed(text: str, faults: list[str]) -> Any:
@@ -165,7 +165,7 @@ def _name_fault(name: Any) -> str | None:
 
 
 def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
-    for unknown in (each for each in value if each not in ("path", "scaling")):
+    for unknown in (key for key in value if key not in ("path", "scaling")):
         near = did_you_mean(unknown, ("path", "scaling")) if isinstance(unknown, str) else ""
         yield f"{key}.{shown(unknown)}: unknown; there are path and scaling{near}"
     if not isinstance(value.get("path"), str | Path):
@@ -190,9 +190,9 @@ def _merge_faults(lora: LoraConfig) -> Iterator[str]:
     if not lora.names:
         yield f"lora.mode={MERGE}: has no effect without a folder in lora.adapters; remove it"
     elif len(lora.names) > 1 or not lora.folders:
-        found = f"{len(lora.names)} ({', '.join(lora.names[:_MOST_NAMED])})" if lora.folders else "none"
+        listed = f"{len(lora.names)} ({', '.join(lora.names[:_MOST_NAMED])})" if lora.folders else "none"
         yield (
-            f"lora.mode={MERGE}: makes one adapter part of the weights, and lora.adapters has {found}; give "
+            f"lora.mode={MERGE}: makes one adapter part of the weights, and lora.adapters has {listed}; give "
             "one folder and nothing else, or lora.mode=live"
         )
     if lora.max_loaded is not None:

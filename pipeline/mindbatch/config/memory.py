@@ -25,14 +25,14 @@ _PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*")
 def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT, groups: Path = OWN_GROUPS) -> dict[str, int]:
     """Bytes of memory: `total` and `available`, and the `limit` of the container or control group, if any."""
     kilobytes = dict(line.split(":", 1) for line in lines(meminfo) if ":" in line)
-    found = {
+    sizes = {
         name: int(kilobytes[field].split()[0]) * 1024
         for name, field in (("total", "MemTotal"), ("available", "MemAvailable"))
         if field in kilobytes
     }
-    said = ("".join(lines(file)).strip() for file in (limit, *_limits_of(groups, limit.parent)))
-    maxima = [int(text) for text in said if text.isdigit() and int(text) < _NO_LIMIT]
-    return found | ({"limit": min(maxima)} if maxima else {})
+    texts = ("".join(lines(file)).strip() for file in (limit, *_limits_of(groups, limit.parent)))
+    maxima = [int(text) for text in texts if text.isdigit() and int(text) < _NO_LIMIT]
+    return sizes | ({"limit": min(maxima)} if maxima else {})
 
 
 def _limits_of(groups: Path, hierarchy: Path) -> Iterator[Path]:
@@ -57,14 +57,14 @@ def control_groups(
 
 def free_memory() -> int | None:
     """Bytes that may still be taken; None where the system does not say."""
-    found = memory()
-    return min((found[key] for key in ("available", "limit") if key in found), default=None)
+    sizes = memory()
+    return min((sizes[key] for key in ("available", "limit") if key in sizes), default=None)
 
 
 def whole_memory() -> int | None:
     """Bytes that this machine, or its container, has; None where the system does not say."""
-    found = memory()
-    return min((found[key] for key in ("total", "limit") if key in found), default=None)
+    sizes = memory()
+    return min((sizes[key] for key in ("total", "limit") if key in sizes), default=None)
 
 
 class MachineMemory(NamedTuple):
@@ -76,7 +76,7 @@ class MachineMemory(NamedTuple):
 
 
 def memory_here() -> MachineMemory | None:
-    """That of this machine; None where the system does not say."""
+    """Memory of this machine; None where the system does not say."""
     whole = whole_memory()
     return None if whole is None else MachineMemory(whole, free_memory() or 0)
 
@@ -91,11 +91,11 @@ def lines(file: Path) -> list[str]:
 
 def parse_bytes(text: str) -> int:
     """The number of bytes that `text` stands for, at least 1. Raises ValueError saying what is allowed."""
-    found = _PATTERN.fullmatch(text)
-    unit = UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None:
+    match = _PATTERN.fullmatch(text)
+    unit = UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
         raise ValueError(f"must be {ALLOWED}")
-    size = int(Decimal(found[1]) * unit)
+    size = int(Decimal(match[1]) * unit)
     if size < 1:
         raise ValueError("must be at least one byte")
     return size

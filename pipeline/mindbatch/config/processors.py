@@ -32,9 +32,9 @@ def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
     cores = usable_cores()
     if num_threads is None or num_threads * processes <= cores:
         return
-    each = f" for each of {processes} processes" if processes > 1 else ""
+    suffix = f" for each of {processes} processes" if processes > 1 else ""
     there = "1 core is" if cores == 1 else f"{cores} cores are"
     yield (
-        f"runtime.num_threads={num_threads}{each}: {there} there, and more threads than cores wait for one "
+        f"runtime.num_threads={num_threads}{suffix}: {there} there, and more threads than cores wait for one "
         "another, which may take many times as long; leave it out for one a core"
     )

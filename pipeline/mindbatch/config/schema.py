@@ -201,9 +201,9 @@ class SchemaKeys:
         own = {key.rpartition(".")[2]: key for key in [*self.of_section(section), *sections]}
         everywhere = {key.rpartition(".")[2]: key for key in self.keys}
         for leaves in (own, everywhere):
-            found = nearest(leaf, leaves)
-            if found:
-                return leaves[found]
+            match = nearest(leaf, leaves)
+            if match:
+                return leaves[match]
         return None
 
     def of_section(self, section: str) -> list[str]:

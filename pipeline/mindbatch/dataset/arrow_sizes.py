@@ -96,8 +96,8 @@ def _lengths(column: pyarrow.Array) -> Sizes:
 
 def _between(items: pyarrow.Array, starts: NDArray[Any], stops: NDArray[Any]) -> Sizes:
     """For each list the bytes of its items, those from its start up to its stop."""
-    each = _sizes(items)
-    if isinstance(each, int):
-        return np.asarray(stops - starts, np.int64) * (each + 1) + 1
-    upto = np.concatenate(([0], np.cumsum(each + 1)))
+    sizes = _sizes(items)
+    if isinstance(sizes, int):
+        return np.asarray(stops - starts, np.int64) * (sizes + 1) + 1
+    upto = np.concatenate(([0], np.cumsum(sizes + 1)))
     return np.asarray(upto[stops] - upto[starts] + 1, np.int64)

@@ -111,7 +111,7 @@ def settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) -> 
 
 
 def settle_beside_rows(data: DataConfig, faults: list[str]) -> None:
-    """As `settle_data`, of the files that say how a row becomes a prompt."""
+    """Settles paths as `settle_data`, of the files that say how a row becomes a prompt."""
     fault_of = input_file_fault("the template")
     data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
     data.tools = settled_tools("data.tools", data.tools, faults)

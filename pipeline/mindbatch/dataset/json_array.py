@@ -129,9 +129,9 @@ class _Splitter:
         self._note_string(rest)
         return rest.end()
 
-    def _note_string(self, found: re.Match[bytes]) -> None:
-        self._in_string = found[1] is not None
-        self._is_escaped = bool(found[1])
+    def _note_string(self, match: re.Match[bytes]) -> None:
+        self._in_string = match[1] is not None
+        self._is_escaped = bool(match[1])
 
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)

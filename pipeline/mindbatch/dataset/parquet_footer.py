@@ -81,7 +81,7 @@ def _footer(schema: list[dict[int, int]], groups: list[dict[int, Any]]) -> Foote
 
 
 def _depth(schema: list[dict[int, int]]) -> int:
-    """Its elements stand in depth-first order, each with the number of its children."""
+    """Depth of the schema, whose elements stand in depth-first order, each with its number of children."""
     depth, waiting = 0, [1]
     for element in schema:
         while waiting and waiting[-1] <= 0:

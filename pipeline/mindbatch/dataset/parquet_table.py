@@ -119,7 +119,7 @@ def _batch_rows(group: RowGroup, in_pages: int, max_row_bytes: int) -> int:
 
 
 def _batch_values(batch: pyarrow.RecordBatch, max_row_bytes: int) -> Iterator[dict[str, Any] | None]:
-    """As `_group_rows`: no value is made that is too large, nor many at once."""
+    """Yields values as `_group_rows`: none is made that is too large, nor many at once."""
     names, columns = batch.schema.names, batch.columns
     sizes = [cell_sizes(column) for column in columns]
     # What is binary becomes no value, so that it makes no row too long.

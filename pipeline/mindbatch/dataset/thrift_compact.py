@@ -60,15 +60,15 @@ class Compact:
         raise ValueError(f"it holds values of the unknown kind {kind}")
 
     def _struct(self, wanted: Wanted | None, level: int) -> dict[int, Any]:
-        found, number = {}, 0
+        values, number = {}, 0
         while head := self._byte():
             step, kind = head >> 4, head & 15
             number = number + step if step else self._zigzag()
             within = None if wanted is None else wanted.get(number)
             value = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, within, level + 1)
             if within or (within is not None and isinstance(value, int)):
-                found[number] = value
-        return found
+                values[number] = value
+        return values
 
     def _list(self, wanted: Wanted | None, level: int) -> list[Any] | None:
         head = self._byte()

@@ -29,13 +29,12 @@ class BeamSampling(OneSetOfBeams):
     """
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
+        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         drawn = zip(requests, _uniforms(requests), strict=True)

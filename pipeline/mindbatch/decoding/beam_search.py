@@ -117,13 +117,12 @@ class BeamSearch(OneSetOfBeams):
     """
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "beam_search" if params.num_beams > 1 and params.greedy else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
+        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_count(request) for request in requests))

@@ -59,7 +59,7 @@ class Candidates:
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """Probabilities [n]."""
+        """Normalises the candidates' scores to probabilities [n]."""
         shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
         return shares
 
@@ -71,7 +71,7 @@ class Candidates:
         return self._normaliser
 
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
-        """Those where `mask` [n] is true; what was filtered out before stays so."""
+        """Keeps those where `mask` [n] is true; what was filtered out before stays so."""
         kept = np.count_nonzero(mask)
         if kept == mask.size:
             return self
@@ -89,7 +89,6 @@ class Candidates:
         return left
 
     def tokens(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens at `places`."""
         return places if self._token_ids is None else self._token_ids[places]
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -113,7 +112,7 @@ def draw(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[
 
 
 def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """As `draw`, from `weights` [n]: probabilities up to a common factor, one of them above 0."""
+    """Draws as `draw`, from `weights` [n]: probabilities up to a common factor, one of them above 0."""
     sums = np.cumsum(_block_masses(weights))
     # u < 1 keeps a target below the last sum, so that a block is always found, and one with weight in it.
     targets = uniforms * sums[-1]

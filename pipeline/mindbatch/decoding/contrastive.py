@@ -22,7 +22,7 @@ from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis,
 
 
 @dataclass(slots=True)
-class Trial:
+class ContrastiveState:
     """The state of one request: what has been taken so far, and what is being tried.
 
     directions: [capacity, hidden size], of which the first `length` rows are the unit hidden states of the
@@ -66,21 +66,18 @@ class ContrastiveSearch:
     needs_hidden = True
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "contrastive" if params.penalty_alpha > 0 else None
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.top_k
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
-        return Trial()
+        return ContrastiveState()
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
+        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         decisions = []
         first = 0
@@ -92,7 +89,7 @@ class ContrastiveSearch:
 
 def _advance(group: GroupView, raw: RawScores, first: int) -> Decision:
     """One request, whose logits begin at row `first`."""
-    trial: Trial = group.state
+    trial: ContrastiveState = group.state
     taken = 0
     if trial.length == 0:
         assert group.prompt_hidden is not None
@@ -107,7 +104,7 @@ def _advance(group: GroupView, raw: RawScores, first: int) -> Decision:
     return Decision(_candidates(group, trial, raw, first, taken))
 
 
-def _best(group: GroupView, trial: Trial) -> int:
+def _best(group: GroupView, trial: ContrastiveState) -> int:
     """The candidate with the best balance of probability and unlikeness; the likelier among equals."""
     assert group.hidden is not None
     alpha = np.float32(group.rows[0].params.penalty_alpha)
@@ -115,7 +112,9 @@ def _best(group: GroupView, trial: Trial) -> int:
     return int(scores.argmax())
 
 
-def _candidates(group: GroupView, trial: Trial, raw: RawScores, first: int, taken: int) -> list[Branch]:
+def _candidates(
+    group: GroupView, trial: ContrastiveState, raw: RawScores, first: int, taken: int
+) -> list[Branch]:
     """Puts the likeliest tokens after the row `taken` on trial."""
     row, place = group.rows[taken], first + taken
     scores = adjust(raw.logits[place], row)

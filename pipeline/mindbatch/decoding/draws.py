@@ -69,11 +69,11 @@ def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None], summa
             return Drawn(likeliest, normalisers, [*tokens])
     else:
         likeliest, normalisers, tokens = _by_kernels(library, np.ascontiguousarray(logits), draws, summary)
-    found: list[list[int] | Exception] = []
+    tokens_by_row: list[list[int] | Exception] = []
     for row, draw, drawn, normaliser in zip(logits, draws, tokens, normalisers.tolist(), strict=True):
         is_done = draw is None or (drawn and _NOT_DRAWN not in drawn) or not math.isfinite(normaliser)
-        found.append(drawn if draw is None or is_done else _by_numpy(draw, row, normaliser))
-    return Drawn(likeliest, normalisers, found)
+        tokens_by_row.append(drawn if draw is None or is_done else _by_numpy(draw, row, normaliser))
+    return Drawn(likeliest, normalisers, tokens_by_row)
 
 
 def _by_kernels(
@@ -82,7 +82,7 @@ def _by_kernels(
     draws: Sequence[Draw | None],
     summary: Summary,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], list[list[int]]]:
-    """As `Drawn`, without the tokens of draws whose filters the kernels do not have."""
+    """Draws with the kernels, without the tokens of draws whose filters they do not have."""
     count, size = logits.shape
     theirs = [draw if draw and active_filters(draw.params) <= _NATIVE_FILTERS else None for draw in draws]
     scores = [draw and draw.scores for draw in theirs]

@@ -26,7 +26,7 @@ _TOP_H_LOOKS_AT = 100
 
 
 def active_filters(params: DecodingParams) -> frozenset[str]:
-    """Those of IN_ORDER that `params` do not leave off."""
+    """Selects the filters of IN_ORDER that `params` do not leave off."""
     return frozenset(name for name, neutral, _ in _FILTERS if getattr(params, name) != neutral)
 
 
@@ -59,7 +59,7 @@ def top_k_mask(candidates: Candidates, k: int, least: int = 1) -> NDArray[np.boo
 
 
 def top_n_sigma_mask(candidates: Candidates, n: float, least: int = 1) -> NDArray[np.bool_]:
-    """Those [n] whose score is within `n` standard deviations of the largest, and the `least` likeliest.
+    """Masks scores [n] within `n` standard deviations of the largest, and the `least` likeliest.
 
     As in llama.cpp, the deviation is that of all scores but forbidden ones, which are minus infinity. A
     temperature changes nothing, for it scales both.
@@ -96,7 +96,7 @@ def top_h_mask(candidates: Candidates, top_h: float, least: int = 1) -> NDArray[
 
 
 def min_p_mask(candidates: Candidates, min_p: float, least: int = 1) -> NDArray[np.bool_]:
-    """Those [n] with at least `min_p` times the largest probability, and the `least` likeliest.
+    """Masks those [n] with at least `min_p` times the largest probability, and the `least` likeliest.
 
     Source: Nguyen et al., "Turning up the heat: min-p sampling", 2024.
     """
@@ -126,7 +126,7 @@ def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> ND
 
 
 def epsilon_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[np.bool_]:
-    """Those [n] with a probability of at least `epsilon`, and the `least` likeliest with all their equals.
+    """Masks probabilities [n] of at least `epsilon`, and the `least` likeliest with all their equals.
 
     Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022.
     """
@@ -134,7 +134,7 @@ def epsilon_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDAr
 
 
 def eta_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[np.bool_]:
-    """As `epsilon_mask`, but the bound is at most sqrt(epsilon) * exp(-entropy), for flat distributions.
+    """Masks as `epsilon_mask`, with a bound of at most sqrt(epsilon) * exp(-entropy), for flat ones.
 
     Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022, section 5.
     """

@@ -31,7 +31,7 @@ def philox4x32(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArra
 
 
 def philox4x32_by_numpy(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """As `philox4x32`, without the kernels."""
+    """Computes `philox4x32` without the kernels."""
     even, odd = counters[0::2], counters[1::2]
     for _ in range(_ROUNDS):
         products = even * _MULTIPLIERS

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
-from mindbatch.decoding.choice import Choice
+from mindbatch.decoding.choice import TokenChoice
 from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
@@ -32,13 +32,12 @@ class SpeculativeStrategy(SamplingStrategy):
     """
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "speculative" if params.num_draft_tokens else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
+        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
             return sample(groups, logits, summary, self.width)
@@ -100,13 +99,15 @@ def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.flo
     return np.split(numbers, np.cumsum(sizes)[:-1], axis=1)
 
 
-def _verify_row(row: Row, raw: RawScores, start: int, numbers: NDArray[np.float64]) -> tuple[Choice, ...]:
+def _verify_row(
+    row: Row, raw: RawScores, start: int, numbers: NDArray[np.float64]
+) -> tuple[TokenChoice, ...]:
     """The tokens that follow the row, whose logits begin at `start`: at most one more than were drafted.
 
     The first that differs from the draft, or an end token, is the last.
     """
     drafted = () if row.draft is None else row.draft.token_ids
-    choices: list[Choice] = []
+    choices: list[TokenChoice] = []
     so_far = row
     for place in range(len(drafted) + 1):
         token = _token(row, so_far, raw, start, place, numbers)

@@ -52,19 +52,19 @@ def flatten(
     spans = [range(tokens.start, tokens.stop) for tokens in scheduled]
     places = _integers(spans)
     rows = _integers(map(repeat, range(len(spans)), map(len, spans)))
-    ids = _integers(each.sequence.tokens(each.start, each.stop) for each in scheduled)
+    ids = _integers(tokens.sequence.tokens(tokens.start, tokens.stop) for tokens in scheduled)
     block_tables = _block_tables(
-        [each.sequence.block_table for each in scheduled], (sequences, table_width), first_block
+        [tokens.sequence.block_table for tokens in scheduled], (sequences, table_width), first_block
     )
     blocks, offsets = np.divmod(places, block_size)
     slots = block_tables[rows, blocks] * block_size + offsets
     positions, lengths = (places, places + 1) if num_positions == 1 else _within_contexts(scheduled)
     adapters = encoded = None
     if with_adapters:
-        adapters = _integers(map(repeat, (each.adapter for each in scheduled), map(len, spans)))
+        adapters = _integers(map(repeat, (tokens.adapter for tokens in scheduled), map(len, spans)))
     if with_encoder:
         encoded = _integers(
-            map(repeat, (each.sequence.num_encoder_tokens for each in scheduled), map(len, spans))
+            map(repeat, (tokens.sequence.num_encoder_tokens for tokens in scheduled), map(len, spans))
         )
     return Batch(
         _padded(ids, size),
@@ -108,9 +108,9 @@ def _padded(values: IntArray, size: int, padding: int = 0) -> IntArray:
     """`size` rows, int32; `padding` behind the values."""
     if len(values) == size:
         return values
-    found = np.full((size, *values.shape[1:]), padding, np.int32)
-    found[: len(values)] = values
-    return found
+    padded = np.full((size, *values.shape[1:]), padding, np.int32)
+    padded[: len(values)] = values
+    return padded
 
 
 def wanted_tokens(step: Step) -> IntArray:

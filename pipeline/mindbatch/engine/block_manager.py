@@ -77,13 +77,13 @@ class BlockManager:
 
     def find(self, digests: Iterable[bytes]) -> list[int]:
         """The registered blocks of the first digests, up to the first that is unknown."""
-        found = []
+        blocks = []
         for digest in digests:
             block = self._registered.get(digest)
             if block is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def share(self, blocks: Iterable[int]) -> list[int]:
         """A table of blocks that other tables hold or that were found; the free ones are taken."""

@@ -18,14 +18,14 @@ from mindbatch.models.compiled import CompiledCell
 
 
 class EncoderDecoderGraphs(StepGraphs):
-    """See `StepGraphs`; a step has all tokens of an input or none."""
+    """Graphs of a model with an encoder; a step has all tokens of an input or none."""
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """See `StepNetwork.shape_of`: nothing is padded before the step is parted."""
+        """Counts tokens and rows; nothing is padded before the step is parted."""
         return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
 
     def run(self, inputs: StepInputs) -> StepValues:
-        """See `StepNetwork.run`. Logits are left to `project`."""
+        """Runs encoder and decoder. Logits are left to `project`."""
         encoder, decoder, decoded = encoder_and_decoder(inputs.arrays)
         if len(encoder.ids):
             self._encoder(*map(Tensor, self._of_encoder(encoder).arrays()))
@@ -87,13 +87,15 @@ class EncoderDecoderGraphs(StepGraphs):
 
     def _slots(self, slots: IntArray, size: int) -> IntArray:
         """Padding is written to the block that is kept for it."""
-        its = self._model.cache.geometry
-        found = its.num_blocks * its.block_size + np.arange(size, dtype=np.int32) % its.block_size
-        found[: len(slots)] = slots
-        return found.astype(np.int32)
+        geometry = self._model.cache.geometry
+        padded = (
+            geometry.num_blocks * geometry.block_size + np.arange(size, dtype=np.int32) % geometry.block_size
+        )
+        padded[: len(slots)] = slots
+        return padded.astype(np.int32)
 
 
 def _filled(values: IntArray, size: int, number: int) -> IntArray:
-    found = np.full(size, number, np.int32)
-    found[: len(values)] = values
-    return found
+    filled = np.full(size, number, np.int32)
+    filled[: len(values)] = values
+    return filled

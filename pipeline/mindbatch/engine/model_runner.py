@@ -74,11 +74,10 @@ class ModelRunner:
         return self.complete(self.prepare(step))
 
     def announce(self, step: Step, first_block: int = 0) -> StepInputs:
-        """See `StageRunner.announce`; in a model of one rank there is nobody to tell."""
+        """Prepares the step; in a model of one rank there is nobody to tell."""
         return self.prepare(step, first_block)
 
     def complete(self, inputs: StepInputs) -> RunnerOutput:
-        """See `StageRunner.complete`."""
         return RunnerOutput(self.compute(inputs), self.project, inputs.adapters)
 
     def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
@@ -149,17 +148,15 @@ if TYPE_CHECKING:  # MindSpore, which records them
 
 
 class RecordedSteps:
-    """See `StepNetwork`."""
+    """A `StepNetwork` that runs recordings with kernels that need no graph."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """See `StepNetwork.shape_of`."""
         return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
 
     def run(self, inputs: StepInputs) -> StepValues:
-        """See `StepNetwork.run`."""
         if not self._programs.has_head:
             return StepValues(self._programs.hidden(inputs.arrays))
         if inputs.with_logits:
@@ -167,5 +164,4 @@ class RecordedSteps:
         return StepValues(self._programs.hidden(inputs.arrays, inputs.wanted), None, inputs.wanted)
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """See `StepNetwork.project`."""
         return self._programs.logits(hidden, adapters)

@@ -21,7 +21,7 @@ class StepOutput(Protocol):
         ...
 
     def logits_and_summary(self, tokens: Sequence[int]) -> Logits:
-        """The same logits, and what the head knows of them."""
+        """Returns logits, and what the head knows of them."""
         return Logits(self.logits(tokens))
 
     def hidden(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:

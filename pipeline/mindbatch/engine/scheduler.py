@@ -89,10 +89,10 @@ class Scheduler:
         for digest, block in step.filled.items():
             self.blocks.register(block, digest)
 
-    def distrust_loads(self, step: Step) -> None:
+    def invalidate_adapter_slots(self, step: Step) -> None:
         """The step failed: the adapters that it was to load may not be in their slots."""
         for _, name in step.adapter_loads:
-            self.adapters.distrust(name)
+            self.adapters.invalidate(name)
 
     def fork(self, parent: Sequence) -> Sequence:
         """A second continuation of a sequence; shares its cache blocks if they are kept between steps."""

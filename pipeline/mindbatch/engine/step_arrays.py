@@ -52,7 +52,7 @@ class StepValues(NamedTuple):
 
 
 class RunnerOutput:
-    """See `StepOutput`; logits that did not come along are computed for the tokens that are asked for."""
+    """A `StepOutput` that computes logits of the tokens that are asked for, where they did not come along."""
 
     def __init__(self, values: StepValues, project: Project, adapters: IntArray | None = None) -> None:
         """`adapters`: see `StepInputs`."""
@@ -61,11 +61,9 @@ class RunnerOutput:
         self._adapters = adapters
 
     def logits(self, tokens: Sequence[int]) -> FloatArray:
-        """See `StepOutput.logits`."""
         return self.logits_and_summary(tokens).scores
 
     def logits_and_summary(self, tokens: Sequence[int]) -> Logits:
-        """See `StepOutput.logits_and_summary`."""
         if self._logits is None:
             chosen = np.asarray(tokens, np.intp)
             adapters = None if self._adapters is None else self._adapters[chosen]
@@ -75,7 +73,6 @@ class RunnerOutput:
         return self._logits.of(np.asarray(tokens, np.int32))
 
     def hidden(self, tokens: Sequence[int]) -> FloatArray:
-        """See `StepOutput.hidden`."""
         rows = np.asarray(tokens, np.intp)
         if self._tokens is not None:
             assert np.isin(rows, self._tokens).all(), "only wanted tokens are computed"

@@ -31,7 +31,7 @@ class CompiledStep:
 
 
 class StepGraphs:
-    """See `StepNetwork`: a model's layers, compiled for each kind of step that the kernels tell apart.
+    """A `StepNetwork` of a model's layers, compiled for each kind of step that the kernels tell apart.
 
     A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps whose
     logits are all wanted, one without for the others, and one of the head alone for each bucket of rows.
@@ -51,11 +51,9 @@ class StepGraphs:
         self._made = {kernels.graph: self._compiled(network, kernels)}
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """See `StepNetwork.shape_of`."""
         return self._kernels.step_shape(spans, self._pad, capacity, self._model.attention)
 
     def run(self, inputs: StepInputs) -> StepValues:
-        """See `StepNetwork.run`."""
         graphs, tensors = self._of(inputs.graph), map(Tensor, inputs.arrays)
         if inputs.with_logits and self._head is not None:
             hidden, logits = graphs.network(*tensors)
@@ -63,14 +61,13 @@ class StepGraphs:
         return StepValues(graphs.decoder(*tensors).asnumpy())
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """See `StepNetwork.project`."""
         assert self._head is not None
         largest, shards = self._buckets[-1], []
         for first in range(0, len(hidden), largest):
             count = min(largest, len(hidden) - first)
             size = pad_to_bucket(count, self._buckets)
-            given = [array[first : first + count] for array in (hidden, adapters) if array is not None]
-            logits = self._head(*(Tensor(_padded(array, size)) for array in given))
+            arrays = [array[first : first + count] for array in (hidden, adapters) if array is not None]
+            logits = self._head(*(Tensor(_padded(array, size)) for array in arrays))
             shards.append(logits.asnumpy()[:count])
         return Logits(shards[0] if len(shards) == 1 else np.concatenate(shards))
 
@@ -92,7 +89,9 @@ class StepGraphs:
         head = None if steps.head is None else recorded_cell(steps.head, kernels, HEAD)
         if steps.encoder is None:
             return Network(recorded_cell(steps.step, kernels, DECODER), head)
-        encoder, decoder = (recorded_cell(each, kernels, OF_PART) for each in (steps.encoder, steps.step))
+        encoder, decoder = (
+            recorded_cell(recording, kernels, OF_PART) for recording in (steps.encoder, steps.step)
+        )
         return Network(decoder, head, encoder)
 
     def _compiled(self, network: Network, kernels: MindSporeKernels) -> CompiledStep:

@@ -67,7 +67,7 @@ class TerminalText(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         """Prints it; returns the number of characters taken."""
-        self._file.write(_ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        self._file.write(_ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
         return len(text)
 
     def flush(self) -> None:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.kernels.arrays import Held
+from mindbatch.kernels.arrays import KernelParameter
 
 
 class AdaptedParameter(NamedTuple):
     """Inputs of an adapted cell after the slots, and the shape it is made for."""
 
-    stored: tuple[Held, ...]
+    stored: tuple[KernelParameter, ...]
     shape: AdaptedShape
 
 

@@ -32,10 +32,10 @@ class SlotArrays(AdapterStore):
         adapters: Sequence[Ranks],
         slots: int,
         dtype: np.dtype[Any],
-        held: Callable[[str, Array], Any],
+        as_parameter: Callable[[str, Array], Any],
         send: Callable[[Any, Array], None] | None = None,
     ) -> None:
-        """held: `Kernels.held`. send: to what is held, where that is not over the array's own memory."""
+        """as_parameter: `Kernels.as_parameter`. send: to a parameter that has memory of its own."""
         self._shapes, self._send = shapes, send
         self._arrays: dict[str, tuple[Array, ...]] = {}
         self.parameters = {}
@@ -44,11 +44,12 @@ class SlotArrays(AdapterStore):
             arrays = tuple(aligned_zeros((slots + 1, *size), dtype) for size in _sizes(shape, rank))
             arrays[2][:] = 1
             self._arrays[name] = arrays
-            stored = tuple(held(f"adapters.{name}.{number}", array) for number, array in enumerate(arrays))
+            stored = tuple(
+                as_parameter(f"adapters.{name}.{number}", array) for number, array in enumerate(arrays)
+            )
             self.parameters[name] = AdaptedParameter(stored, shape)
 
     def write(self, slot: int, parts: AdapterParts) -> None:
-        """See `AdapterStore.write`."""
         for name, arrays in self._arrays.items():
             for number, array in enumerate(arrays):
                 array[slot] = number == 2

@@ -32,8 +32,8 @@ class GivenServers:
         if not isinstance(value, list) or not value:
             self.faults.append("servers: must be a list like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]")
             return []
-        found = [self._server(f"servers[{number}]", entry) for number, entry in enumerate(value)]
-        return [server for server in found if server is not None]
+        servers = [self._server(f"servers[{number}]", entry) for number, entry in enumerate(value)]
+        return [server for server in servers if server is not None]
 
     def _server(self, place: str, entry: Any) -> Server | None:
         num_faults = len(self.faults)
@@ -133,7 +133,7 @@ def _bracket_note(begin: int, end: int) -> str:
 
 
 def parse_devices(text: str) -> tuple[list[int], str | None]:
-    """The same for a range or a list like 0,2,4, whose order is kept. Raises ValueError."""
+    """Parses a range or a list like 0,2,4, whose order is kept. Raises ValueError."""
     if not _LIST.fullmatch(text.strip()):
         try:
             return parse_range(text)

@@ -41,7 +41,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class Layout:
+class NodeLayout:
     """Ranks dealt to nodes: node k has the k-th block of `local_size` neighbours. The front is on node 0.
 
     Raises:
@@ -79,7 +79,7 @@ class JobPlan:
     table on NPUs do not need one, nor do those that form no MindSpore world.
     """
 
-    layout: Layout
+    layout: NodeLayout
     front: Address
     key: bytes
     scheduler_host: str
@@ -130,5 +130,7 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 def place_in_mpi(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by which mpirun has given this process its place in a world of MPI."""
-    given = {name: text for name, text in environment.items() if name.startswith(_MPI_PREFIXES)}
-    return {"OMPI_MCA_opal_signal": ""} | given  # no backtrace of Open MPI's where a signal ends a rank
+    mpi_variables = {name: text for name, text in environment.items() if name.startswith(_MPI_PREFIXES)}
+    return {
+        "OMPI_MCA_opal_signal": ""
+    } | mpi_variables  # no backtrace of Open MPI's where a signal ends a rank

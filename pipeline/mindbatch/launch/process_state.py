@@ -24,9 +24,9 @@ def process_state(process: int) -> ProcessState | None:
 
 
 def _thread_states(tasks: Path) -> list[str]:
-    found = []
+    states = []
     with suppress(OSError):
         for task in tasks.iterdir():
             with suppress(OSError):  # a thread that has just ended
-                found.append((task / "stat").read_text().rpartition(")")[2].split()[0])
-    return found
+                states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states

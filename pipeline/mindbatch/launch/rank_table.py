@@ -72,7 +72,7 @@ class Server:
 
 @dataclass(frozen=True)
 class RankTable:
-    """All servers, in the order of the file."""
+    """Servers of a rank table, in the order of the file."""
 
     version: str
     servers: tuple[Server, ...]
@@ -82,7 +82,7 @@ class RankTable:
         """A table whose ranks count up from 0, through the devices of each server in the order given."""
         rank, numbered = 0, []
         for server in servers:
-            devices = [replace(each, rank_id=rank + place) for place, each in enumerate(server.devices)]
+            devices = [replace(device, rank_id=rank + place) for place, device in enumerate(server.devices)]
             numbered.append(replace(server, devices=tuple(devices)))
             rank += len(devices)
         return cls(version, tuple(numbered))
@@ -92,9 +92,9 @@ class RankTable:
         servers = []
         for server in self.servers:
             devices = tuple(
-                replace(each, rank_id=each.rank_id - ranks.start)
-                for each in server.devices
-                if each.rank_id in ranks
+                replace(device, rank_id=device.rank_id - ranks.start)
+                for device in server.devices
+                if device.rank_id in ranks
             )
             servers += [replace(server, devices=devices)] if devices else []
         return RankTable(self.version, tuple(servers))

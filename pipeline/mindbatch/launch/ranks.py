@@ -27,7 +27,7 @@ class Ranks(Protocol):
     """Started rank processes."""
 
     def ended(self) -> list[EndedRank]:
-        """Those that have ended since this was asked last."""
+        """Lists the ranks that have ended since the last call."""
         ...
 
     def process_id(self, rank: int) -> int | None:

@@ -75,14 +75,17 @@ class Rotation(OfLayer):
 
     def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
         """norms: modules with the weights of query's and of key's, or none."""
-        its = self.arch.rotary_of(self.layer)
-        weights = tuple(each.weight for each in norms) or (None, None)
+        rotary_settings = self.arch.rotary_of(self.layer)
+        weights = tuple(norm.weight for norm in norms) or (None, None)
         if self.arch.norms_all_heads and self.shard.size > 1:
             qkv, weights = self._normed(qkv, weights), (None, None)
-        if its is None:
+        if rotary_settings is None:
             return qkv
-        settings = {"is_interleaved": its.is_interleaved, "in_halves": its.positions == 2}
-        inputs = (qkv, *tokens.angles(its), *weights)
+        settings = {
+            "is_interleaved": rotary_settings.is_interleaved,
+            "in_halves": rotary_settings.positions == 2,
+        }
+        inputs = (qkv, *tokens.angles(rotary_settings), *weights)
         return rotary(*inputs, shape=self.shape, epsilon=self.arch.norm_epsilon, **settings)
 
     def _normed(self, qkv: Any, weights: tuple[Any, ...]) -> Any:

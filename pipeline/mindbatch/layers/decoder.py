@@ -63,10 +63,10 @@ class Decoder(Module):
 
     def logits(self, hidden: Any, tokens: Tokens) -> Any:
         """[T, V] of hidden states."""
-        found = self.head(hidden, tokens)
+        raw_logits = self.head(hidden, tokens)
         if self.arch.logits_cap:
-            return self.head.gathered(capped(found, cap=self.arch.logits_cap))
-        return self.head.gathered(found * self.arch.logits_factor)
+            return self.head.gathered(capped(raw_logits, cap=self.arch.logits_cap))
+        return self.head.gathered(raw_logits * self.arch.logits_factor)
 
 
 class EncoderDecoder(Decoder):

@@ -29,7 +29,6 @@ class DistanceBiases(Module):
         self.buckets, self.heads = buckets, heads
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Both."""
         for stack in _STACKS:
             yield TensorSpec(f"{name}.{stack}", (Part(_TABLE.format(stack), self.buckets, self.heads),))
 
@@ -66,13 +65,13 @@ def distance_buckets(buckets: int, farthest: int, *, causal: bool) -> IntArray:
     """
     distances = np.arange(-farthest, farthest + 1)
     behind = np.zeros_like(distances) if causal else np.where(distances > 0, buckets // 2, 0)
-    each = buckets if causal else buckets // 2
+    num_buckets = buckets if causal else buckets // 2
     away = np.maximum(-distances, 0) if causal else np.abs(distances)
-    exact = each // 2
+    exact = num_buckets // 2
     # In float32 and in this order, so that a distance on the edge of a bucket is where the model had it.
     ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact))
-    steps = ratio / np.float32(math.log(farthest / exact)) * np.float32(each - exact)
-    far = np.minimum(exact + steps.astype(np.int64), each - 1)
+    steps = ratio / np.float32(math.log(farthest / exact)) * np.float32(num_buckets - exact)
+    far = np.minimum(exact + steps.astype(np.int64), num_buckets - 1)
     return (behind + np.where(away < exact, away, far)).astype(np.int32)
 
 

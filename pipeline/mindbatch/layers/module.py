@@ -22,16 +22,16 @@ class Module:
         return self.forward(*inputs)
 
     def children(self, name: str = "") -> Iterator[tuple[str, Module]]:
-        """Those of the node of this name, with theirs."""
+        """Yields the modules below the node of this name, with theirs."""
         for key, child in vars(self).items():
             path = f"{name}.{key}" if name else key
             if isinstance(child, Module):
                 yield path, child
             elif isinstance(child, list):
-                yield from ((f"{path}.{number}", each) for number, each in enumerate(child))
+                yield from ((f"{path}.{number}", item) for number, item in enumerate(child))
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """All below the node of this name."""
+        """Declares all parameters below the node of this name."""
         for path, child in self.children(name):
             yield from child.parameters(path)
 

@@ -48,11 +48,11 @@ class Rank:
         """Keys and values of a layer."""
         return self.caches[layer - self.stage.layers.start]
 
-    def raised(self, name: str, offset: float) -> Any:
+    def add_offset(self, name: str, offset: float) -> Any:
         """The parameter plus an offset.
 
         The offset is added here, once, and in float32, as the model itself computes it: half precision would
         lose what the weight adds to the offset.
         """
         weight = self.weights.get(name)
-        return self.kernels.raised(weight, offset) if offset else weight
+        return self.kernels.add_offset(weight, offset) if offset else weight

@@ -31,7 +31,7 @@ MAX_WAITING_SECONDS = 2.0
 
 
 class _OpenPart(NamedTuple):
-    """The part that is appended to."""
+    """Part of the ledger that this process appends to."""
 
     name: PartName
     end: PartWriter
@@ -73,7 +73,7 @@ class Ledger(Closing):
         self._failure: StorageError | None = None
 
     def recover(self) -> Iterator[Recovered]:
-        """All good entries of all writers in the order of writing: of several for a row the last one holds.
+        """Yields good entries of all writers in the order of writing; of several for a row the last holds.
 
         ConfigError at once, naming each, when there are parts that were written with other settings;
         StorageError when a part cannot be read.

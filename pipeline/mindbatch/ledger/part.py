@@ -34,7 +34,7 @@ class PartName:
 
     @classmethod
     def from_number(cls, number: int) -> PartName:
-        """The reverse of `number`."""
+        """Inverts `number`."""
         return cls(*divmod(number, MAX_WRITERS))
 
     def path(self, parts: Path) -> Path:
@@ -51,8 +51,8 @@ def list_parts(parts: Path) -> list[PartName]:
 
 def part_name(text: str) -> PartName | None:
     """Parses the name of a file; None if it is no part's."""
-    found = _NAME.fullmatch(text)
-    return PartName(int(found[2]), int(found[1])) if found else None
+    match = _NAME.fullmatch(text)
+    return PartName(int(match[2]), int(match[1])) if match else None
 
 
 def make_part(
@@ -110,14 +110,16 @@ def check_header(path: Path, fingerprint: str) -> str | None:
     match header:
         case {"ledger": int(version)} if version != FORMAT:
             return f"{path}: written in format {version} of the ledger; this mindbatch reads format {FORMAT}"
-        case {"fingerprint": str(found)} if found != fingerprint:
-            return f"{path}: written with other settings (fingerprint {found}; this run has {fingerprint})"
+        case {"fingerprint": str(other)} if other != fingerprint:
+            return f"{path}: written with other settings (fingerprint {other}; this run has {fingerprint})"
     return None
 
 
-def _computed_with(found: object) -> ComputedWith | None:
-    if isinstance(found, dict) and all(isinstance(value, str | int) for value in found.values()):
-        return found
+def _computed_with(header_value: object) -> ComputedWith | None:
+    if isinstance(header_value, dict) and all(
+        isinstance(value, str | int) for value in header_value.values()
+    ):
+        return header_value
     return None
 
 

@@ -22,11 +22,11 @@ def adapter_renames(arch: Architecture, names: Collection[str]) -> dict[str, str
     MindFormers have its names.
     """
     prefix = declaration(arch.model_type).prefix
-    found = prefix_renames(prefix, names)
+    renames = prefix_renames(prefix, names)
     if arch.model_type in TEXT_TYPES.values():
-        found |= other_names(prefix, names)
+        renames |= other_names(prefix, names)
     theirs = {other: name for other, name in _mindformers(arch).items() if name in names}
-    return found | {other: name for other, name in theirs.items() if other not in names}
+    return renames | {other: name for other, name in theirs.items() if other not in names}
 
 
 def prefix_renames(prefix: str, names: Collection[str]) -> dict[str, str]:
@@ -48,9 +48,9 @@ def _mindformers(arch: Architecture) -> dict[str, str]:
         return {}
     return {
         name: tensor
-        for name, each in stored.items()
-        for tensor, segment in each.segments
+        for name, stored_shard in stored.items()
+        for tensor, segment in stored_shard.segments
         if not segment.transposed
         and segment.whole == full_region(shapes[tensor])
-        and segment.local == full_region(each.shard.view)
+        and segment.local == full_region(stored_shard.shard.view)
     }

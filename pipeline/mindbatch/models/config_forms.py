@@ -42,48 +42,48 @@ class OlderForm:
 
 def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NAMES) -> OlderForm:
     """newer_names: by the name that a key had, the name that newer releases write."""
-    found = OlderForm(dict(config))
+    form = OlderForm(dict(config))
     for key in (ROPE, SCALING):
         if isinstance(settings := config.get(key), Mapping):
-            _spread(found, key, settings)
+            _spread(form, key, settings)
     for older, newer in newer_names.items():
-        if newer in found.content:
-            found.read.add(newer)
-            found.put(older, found.content.pop(newer), found.places.get(newer, newer))
-    return found
+        if newer in form.content:
+            form.read.add(newer)
+            form.put(older, form.content.pop(newer), form.places.get(newer, newer))
+    return form
 
 
-def _spread(found: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
+def _spread(form: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
     """Takes apart what a key says of rotary positions."""
-    del found.content[key]
-    found.read.add(key)
+    del form.content[key]
+    form.read.add(key)
     whole, place = dict(settings), key
     if FULL in whole or SLIDING in whole:
-        local, whole, place = whole.pop(SLIDING, None), _one(found, key, whole), f"{key}.{FULL}"
-        _spread_local(found, key, local)
+        local, whole, place = whole.pop(SLIDING, None), _one(form, key, whole), f"{key}.{FULL}"
+        _spread_local(form, key, local)
     for inner in (THETA, SHARE):
         if whole.get(inner) is not None:
-            found.put(inner, whole.pop(inner), f"{place}.{inner}")
+            form.put(inner, whole.pop(inner), f"{place}.{inner}")
     if {**whole, "rope_type": whole.get("rope_type") or "default"} != {"rope_type": "default"}:
-        found.put(SCALING, whole, place)
+        form.put(SCALING, whole, place)
     else:
-        found.content.setdefault(SCALING, None)  # none, and not a type's default
+        form.content.setdefault(SCALING, None)  # none, and not a type's default
 
 
-def _one(found: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:
+def _one(form: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the layers without a window."""
     full = by_layer_type.get(FULL)
     if {*by_layer_type} != {FULL} or not isinstance(full, Mapping):
-        found.faults.append((key, f"must have {FULL} and {SLIDING}, settings each, or be the settings"))
+        form.faults.append((key, f"must have {FULL} and {SLIDING}, settings each, or be the settings"))
         return {}
     return dict(full)
 
 
-def _spread_local(found: OlderForm, key: str, local: Any) -> None:
+def _spread_local(form: OlderForm, key: str, local: Any) -> None:
     """The settings of the layers with a window, which have a base of their own and nothing else."""
     if not isinstance(local, Mapping) or local.keys() - {"rope_type", THETA}:
-        found.faults.append((key, f"{SLIDING} must have rope_theta, and rope_type default"))
+        form.faults.append((key, f"{SLIDING} must have rope_theta, and rope_type default"))
     elif local.get("rope_type", "default") != "default":
-        found.faults.append((key, f"{SLIDING} must have rope_type default, as Gemma 3 has"))
+        form.faults.append((key, f"{SLIDING} must have rope_type default, as Gemma 3 has"))
     elif THETA in local:
-        found.put(LOCAL_THETA, local[THETA], f"{key}.{SLIDING}.{THETA}")
+        form.put(LOCAL_THETA, local[THETA], f"{key}.{SLIDING}.{THETA}")

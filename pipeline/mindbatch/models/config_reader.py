@@ -104,8 +104,8 @@ class ConfigReader:
 
     def value(self, key: str) -> Any:
         """The raw value; an absent key or null gives the default, None where there is none."""
-        found = self.raw(key)
-        return self._defaults.get(key) if found is None else found
+        value = self.raw(key)
+        return self._defaults.get(key) if value is None else value
 
     def raw(self, key: str) -> Any:
         """The raw value; an absent key gives the default, and null None."""
@@ -126,47 +126,47 @@ class ConfigReader:
 
     def positive(self, key: str, if_null: int | None = None) -> int:
         """A whole number above 0, of believable size. if_null: in place of null, where that is allowed."""
-        found = self.raw(key)
-        found = if_null if found is None else found
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        value = self.raw(key)
+        value = if_null if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.fault(key, "must be a whole number above 0")
             return 1
         largest = _LARGEST.get(key, MAX_WIDTH)
-        if found > largest:
+        if value > largest:
             self.fault(key, f"must be at most {largest}")
             return 1
-        return found
+        return value
 
     def number(self, key: str) -> float:
         """A positive number that float32, in which it is computed with, tells from 0 and infinity."""
-        found = self.value(key)
-        if not is_positive_float32(found):
+        value = self.value(key)
+        if not is_positive_float32(value):
             self.fault(key, "must be a number above 0, and one of float32")
             return 1.0
-        return float(found)
+        return float(value)
 
     def flag(self, key: str) -> bool:
         """true or false; null is false."""
-        found = self.raw(key)
-        if not isinstance(found, bool | None):
+        value = self.raw(key)
+        if not isinstance(value, bool | None):
             self.fault(key, "must be true or false")
-        return found is True
+        return value is True
 
     def choice(self, key: str, allowed: Mapping[str, str]) -> str:
         """One of `allowed`, translated to this project's name for it."""
-        found = self.value(key)
-        if not isinstance(found, str) or found not in allowed:
+        value = self.value(key)
+        if not isinstance(value, str) or value not in allowed:
             self.fault(key, f"must be one of {', '.join(sorted(allowed))}")
             return next(iter(allowed.values()))
-        return allowed[found]
+        return allowed[value]
 
     def needs(self, key: str, allowed: Sequence[Any]) -> None:
         """Refuses a value that would ask for mathematics this model does not have.
 
         Absent without a default, or null, is the first of `allowed`.
         """
-        found = self.value(key)
-        if found is not None and found not in allowed:
+        value = self.value(key)
+        if value is not None and value not in allowed:
             self.fault(key, f"not supported; allowed: {', '.join(map(shown, allowed))}")
 
     def finish(self) -> None:

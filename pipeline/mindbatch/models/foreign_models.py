@@ -96,7 +96,7 @@ def _how(key: str, settings: Mapping[str, Any]) -> str:
     name = _METHODS.get(method) if isinstance(method, str) else None
     if name is None:
         name = "MLX" if key == "quantization" or "group_size" in settings else "a method unknown here"
-    bits = next((settings[each] for each in ("bits", "w_bit") if isinstance(settings.get(each), int)), None)
+    bits = next((settings[key] for key in ("bits", "w_bit") if isinstance(settings.get(key), int)), None)
     if bits is None:
         bits = next((bits for bits in (4, 8) if settings.get(f"load_in_{bits}bit") is True), None)
     return name if bits is None else f"{name}, {bits} bits"

@@ -56,7 +56,7 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
             f"{folder.path}: weights stored as {folder.quantised} are not merged with; use lora.mode=live"
         )
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder.names)
-    placed = {names(name): each for name, each in placements(specs, folder.shard.size).items()}
+    placed = {names(name): placement for name, placement in placements(specs, folder.shard.size).items()}
     stored = as_placed(placed, folder.shard.size).ranks[folder.shard.rank]
     return planned_merge(folder, adapter, base_tensors(arch, names), stored)
 

@@ -22,9 +22,11 @@ class NearestType:
 
     def brief(self) -> str:
         """Lists for each difference what was found, in part of a line."""
-        found = [fault.partition(": ")[2].partition(";")[0] for fault in self.differences[:_MOST_IN_A_LINE]]
-        more = len(self.differences) - len(found)
-        what = ", ".join([*found, *([f"and {more} more"] if more else [])])
+        described = [
+            fault.partition(": ")[2].partition(";")[0] for fault in self.differences[:_MOST_IN_A_LINE]
+        ]
+        more = len(self.differences) - len(described)
+        what = ", ".join([*described, *([f"and {more} more"] if more else [])])
         return f"{self.model_type}, where differs: {what or 'no key, but tensors may'}"
 
 
@@ -41,13 +43,13 @@ def nearest_type(
     keys_of: the types, and the keys of their configurations. describe: reads a configuration; its faults
     are CheckpointError or ConfigError.
     """
-    found: list[tuple[int, int, NearestType]] = []
+    candidates: list[tuple[int, int, NearestType]] = []
     for model_type, its_own in keys_of.items():
         if len(config.keys() & its_own) >= LEAST_SHARED:
             differences = _faults(describe, {**config, "model_type": model_type}, source)
             others = len(set(its_own) - config.keys())
-            found.append((len(differences), others, NearestType(model_type, differences)))
-    return min(found, key=lambda each: each[:2])[2] if found else None
+            candidates.append((len(differences), others, NearestType(model_type, differences)))
+    return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
 def _faults(

@@ -32,9 +32,8 @@ _QUANTISED_BY = (
 
 
 def declaration(model_type: str) -> ModelType:
-    """The declaration of a model type of MODEL_TYPES."""
-    found: ModelType = import_module(f"mindbatch.models.{model_type}").MODEL
-    return found
+    model: ModelType = import_module(f"mindbatch.models.{model_type}").MODEL
+    return model
 
 
 def newer_names(model_type: object) -> Mapping[str, str]:
@@ -160,8 +159,8 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) 
 
 
 def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
-    """See `nearest_type`."""
-    keys = {each: declaration(each).defaults.keys() for each in MODEL_TYPES}
+    """Finds the supported type that understands a configuration best; see `nearest_type`."""
+    keys = {model_type: declaration(model_type).defaults.keys() for model_type in MODEL_TYPES}
     return nearest_type(config, source, keys, lambda config, source: describe(config, source=source))
 
 

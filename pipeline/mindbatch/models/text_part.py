@@ -39,15 +39,15 @@ def nested_names(prefix: str, stored: Collection[str]) -> Callable[[str], str] |
 
     prefix: of the model of text. stored: the checkpoint's names.
     """
-    where = next((each for each in _WHERE if any(name.startswith(each) for name in stored)), None)
+    where = next((place for place in _WHERE if any(name.startswith(place) for name in stored)), None)
     if where is None:
         return None
-    beside = where.removesuffix(prefix)  # what is in front of the head
+    outer = where.removesuffix(prefix)  # what is in front of the head
 
     def nested(name: str) -> str:
         within = name.removeprefix(prefix)
         if within == name:
-            return name if beside == where else beside + name
+            return name if outer == where else outer + name
         return where + within
 
     return nested

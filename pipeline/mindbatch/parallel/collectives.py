@@ -43,7 +43,7 @@ class FirstColumns(nn.Cell):
 
 
 class SumOfParts(nn.Cell):
-    """The same as the sum of what each rank has of it and zeros elsewhere: exact, with more bytes to send."""
+    """Gathers as the sum of what each rank has and zeros elsewhere: exact, with more bytes to send."""
 
     def __init__(self, shard: TensorSlice, group: str) -> None:
         super().__init__()

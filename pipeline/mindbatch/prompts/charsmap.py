@@ -26,7 +26,7 @@ def refuse_false_charsmap(charsmap: bytes, path: Path) -> None:
 
 
 def refuse_false_charsmaps(data: bytes, path: Path) -> None:
-    """The same of a vocabulary's file, wherever in it such tables are; one that is damaged is passed over."""
+    """Refuses such tables wherever a vocabulary's file has them; a damaged file is passed over."""
     if path.suffix == ".model":
         refuse_false_charsmap(_charsmap_of_pieces(data), path)
     elif path.suffix == ".json" and _MAY_HOLD.search(data):

@@ -51,7 +51,7 @@ def _parts(setting: Any, name: str) -> list[dict[str, Any]]:
         return []
     if setting["type"] != "Sequence":
         return [setting]
-    return [part for each in setting[name] for part in _parts(each, name)]
+    return [part for part_setting in setting[name] for part in _parts(part_setting, name)]
 
 
 def _merged(normalizer: dict[str, Any]) -> int | None:

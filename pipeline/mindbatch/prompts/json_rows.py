@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from mindbatch.io.fault_lines import shown
-from mindbatch.io.strict_json import JsonFault, StrictReader, Words, first_unicode_fault, unicode_fault
+from mindbatch.io.strict_json import JsonFault, JsonWording, StrictReader, first_unicode_fault, unicode_fault
 from mindbatch.prompts.prompt_lines import EMPTY_LINE
 
 MAX_DEPTH = 100
@@ -15,7 +15,7 @@ _BLANK = " \t\r\n"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
 _READER = StrictReader(
-    Words(
+    JsonWording(
         syntax="not valid JSON: {what} at character {place}",
         repeated_key="the key {found} stands twice in one object",
         no_number="{found} is no number of JSON",

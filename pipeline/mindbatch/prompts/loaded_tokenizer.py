@@ -62,12 +62,12 @@ def kept(
 
 
 def _id_of(token: str | None, backend: Backend, unknown: int | None) -> int | None:
-    found: int | None = None if token is None else backend.token_to_id(token)
-    return unknown if found is None and token is not None else found
+    token_id: int | None = None if token is None else backend.token_to_id(token)
+    return unknown if token_id is None and token is not None else token_id
 
 
-def _templates(given: object, folder: Path) -> dict[str, str]:
-    templates = {"default": given} if isinstance(given, str) else given or {}
+def _templates(setting: object, folder: Path) -> dict[str, str]:
+    templates = {"default": setting} if isinstance(setting, str) else setting or {}
     if isinstance(templates, dict) and all(
         isinstance(item, str) for pair in templates.items() for item in pair
     ):

@@ -53,7 +53,7 @@ def raw_lines(
 
 
 def text_lines(stream: BinaryIO, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> Iterator[Line]:
-    r"""The same lines as text, without the b"\r\n" or b"\n" that ended them."""
+    r"""Yields the lines as text, without the b"\r\n" or b"\n" that ended them."""
     for number, content, too_long in raw_lines(stream, max_line_bytes):
         if too_long:
             yield Line(number, None, too_long_fault("line", max_line_bytes))

@@ -122,19 +122,19 @@ def read_prompts(
             `chat_template_kwargs` that cannot be used, or without a chat.
     """
     faults = _source_faults({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
-    beside: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
-    beside["date"] = date
+    chat_values: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
+    chat_values["date"] = date
     if not (chat or may_hold_chats(prompts, prompts_file, messages)):
-        faults += [f"{name}{IDLE}" for name, value in beside.items() if value is not None]
-    options = chat_options(**{**beside, "date": date or today()}, faults=faults)
+        faults += [f"{name}{IDLE}" for name, value in chat_values.items() if value is not None]
+    options = chat_options(**{**chat_values, "date": date or today()}, faults=faults)
     if prompts_file is not None:
-        found: Iterable[_Found] = _file_rows(prompts_file, max_line_bytes, stdin)
+        source_rows: Iterable[_Found] = _file_rows(prompts_file, max_line_bytes, stdin)
     elif prompts is not None:
-        found = _given_prompts(prompts)
+        source_rows = _given_prompts(prompts)
     else:
-        found = _given_conversations(messages)
+        source_rows = _given_conversations(messages)
     rows = PromptRows()
-    for position, row in enumerate(found):
+    for position, row in enumerate(source_rows):
         _add(rows, str(position), row, chat, options)
         if prompts_file is not None and len(rows.errors) > MOST_ERRORS:
             raise ConfigError(_too_many_errors(prompts_file, rows.errors[-1]))
@@ -168,10 +168,12 @@ def may_hold_chats(prompts: object, prompts_file: str | Path | None, messages: o
 
 
 def _source_faults(sources: Mapping[str, object]) -> list[str]:
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) == 1:
+    sources_used = [name for name, value in sources.items() if value is not None]
+    if len(sources_used) == 1:
         return []
-    return [f"{' and '.join(given) or 'no prompt'} given; exactly one of {', '.join(sources)} is needed"]
+    return [
+        f"{' and '.join(sources_used) or 'no prompt'} given; exactly one of {', '.join(sources)} is needed"
+    ]
 
 
 def _add(rows: PromptRows, key: str, row: _Found, chat: bool, options: ChatOptions) -> None:

@@ -43,17 +43,17 @@ def sentencepiece_backend(data: bytes, path: Path) -> Backend:
     if faults := faults_of(model, own):
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
     ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
-    scores = {each.piece: each.score for each in model.pieces if each.type in (NORMAL, USER_DEFINED)}
-    unknown = next(each.piece for each in model.pieces if each.type == UNKNOWN)
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)}
+    unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
     backend = Backend(BPE(ids, merges_of(ids, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True))
     # One that has a space itself is never found: where it is looked for there are none.
-    found = (each.piece for each in model.pieces if each.type == USER_DEFINED)
-    defined = [piece for piece in found if " " not in piece]
+    defined_pieces = (piece.piece for piece in model.pieces if piece.type == USER_DEFINED)
+    defined = [piece for piece in defined_pieces if " " not in piece]
     backend.normalizer = normalizers.Sequence([*_normalizers(defined)])
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    backend.add_special_tokens([each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL)])
+    backend.add_special_tokens([piece.piece for piece in model.pieces if piece.type in (UNKNOWN, CONTROL)])
     backend.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in defined])
     return backend
 
@@ -66,8 +66,8 @@ def _normalizers(defined: Iterable[str]) -> Iterable[normalizers.Normalizer]:
     """
     yield normalizers.Prepend(SPACE)
     yield normalizers.Replace(" ", SPACE)
-    if found := "|".join(re.escape(piece) for piece in defined):
-        yield normalizers.Replace(Regex(rf"\A{SPACE}(?=(?:{found})\z)"), "")
+    if alternatives := "|".join(re.escape(piece) for piece in defined):
+        yield normalizers.Replace(Regex(rf"\A{SPACE}(?=(?:{alternatives})\z)"), "")
 
 
 def parsed_model(data: bytes, path: Path) -> Any:
@@ -86,23 +86,23 @@ def parsed_model(data: bytes, path: Path) -> Any:
 def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
     """Lists why a model is not supported. own: more checks for a kind of model: setting, found, allowed."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    pieces = [each.piece for each in model.pieces]
+    pieces = [piece.piece for piece in model.pieces]
     wanted = [
         *own,
         ("trainer_spec.treat_whitespace_as_suffix", trainer.treat_whitespace_as_suffix, False),
         ("normalizer_spec.add_dummy_prefix", normalizer.add_dummy_prefix, True),
         ("normalizer_spec.escape_whitespaces", normalizer.escape_whitespaces, True),
-        ("unknown pieces", sum(each.type == UNKNOWN for each in model.pieces), 1),
-        ("pieces that are no text", sum(not isinstance(each, str) for each in pieces), 0),
+        ("unknown pieces", sum(piece.type == UNKNOWN for piece in model.pieces), 1),
+        ("pieces that are no text", sum(not isinstance(text, str) for text in pieces), 0),
         (
             f"pieces of over {_MOST_CHARACTERS} characters",
-            sum(len(each) > _MOST_CHARACTERS for each in pieces),
+            sum(len(text) > _MOST_CHARACTERS for text in pieces),
             0,
         ),
-        ("pieces without a score", sum(not math.isfinite(each.score) for each in model.pieces), 0),
+        ("pieces without a score", sum(not math.isfinite(piece.score) for piece in model.pieces), 0),
         ("pieces that are there twice", len(pieces) - len({*pieces}), 0),
     ]
-    return [f"{name}={found}; allowed: {only}" for name, found, only in wanted if found != only]
+    return [f"{name}={value}; allowed: {only}" for name, value, only in wanted if value != only]
 
 
 def merges_of(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -112,14 +112,14 @@ def merges_of(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple
 
     ids: of the pieces, in the order of their numbers. scores: of those that text may become.
     """
-    found = [
+    splits = [
         (-score, ids[piece[:cut]], ids[piece[cut:]])
         for piece, score in scores.items()
         for cut in range(1, len(piece))
         if piece[:cut] in scores and piece[cut:] in scores
     ]
     names = [*ids]
-    return [(names[left], names[right]) for _, left, right in sorted(found)]
+    return [(names[left], names[right]) for _, left, right in sorted(splits)]
 
 
 def unigram_scores(model: Any) -> list[tuple[str, float]]:
@@ -131,12 +131,12 @@ def unigram_scores(model: Any) -> list[tuple[str, float]]:
             return _CHOSEN
         return float(piece.score) if piece.type == NORMAL else lowest
 
-    return [(each.piece, score(each)) for each in model.pieces]
+    return [(piece.piece, score(piece)) for piece in model.pieces]
 
 
 def lowest_score(model: Any) -> float:
     """Returns the lowest score among the pieces of texts (NORMAL); it says nothing of others."""
-    return min((each.score for each in model.pieces if each.type == NORMAL), default=0.0)
+    return min((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
 
 
 def normalization_faults(spec: Any) -> list[str]:

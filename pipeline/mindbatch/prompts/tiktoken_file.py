@@ -41,20 +41,20 @@ def tiktoken_backend(data: bytes, path: Path, pattern: str) -> Backend:
 
 
 def _tokens(data: bytes, path: Path) -> list[bytes]:
-    """The tokens by rank."""
-    found: list[bytes] = []
+    """Decodes the tokens, by rank."""
+    by_rank: list[bytes] = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
             encoded, rank = line.split()
-            if int(rank) != len(found):
+            if int(rank) != len(by_rank):
                 raise CheckpointError(
-                    f"{path}, line {number}: rank {int(rank)}; must be {len(found)}, one after the other"
+                    f"{path}, line {number}: rank {int(rank)}; must be {len(by_rank)}, one after the other"
                 )
-            found.append(base64.b64decode(encoded, validate=True))
+            by_rank.append(base64.b64decode(encoded, validate=True))
         except ValueError:
             raise CheckpointError(
                 f"{path}, line {number}: must be a token in base64 and its rank, found {line[:40]!a}"
             ) from None
-    if len({*found}) < len(found) or b"" in found:
+    if len({*by_rank}) < len(by_rank) or b"" in by_rank:
         raise CheckpointError(f"{path}: a token is there twice, or empty")
-    return found
+    return by_rank

@@ -120,9 +120,9 @@ def _named_class(name: object) -> Any:
 
     if not isinstance(name, str):
         return None
-    found = tokenizer_class_from_name(f"{name.removesuffix('Fast')}Fast")
-    is_tokenizer = isinstance(found, type) and issubclass(found, PreTrainedTokenizerFast)
-    return found if is_tokenizer else None
+    tokenizer_class = tokenizer_class_from_name(f"{name.removesuffix('Fast')}Fast")
+    is_tokenizer = isinstance(tokenizer_class, type) and issubclass(tokenizer_class, PreTrainedTokenizerFast)
+    return tokenizer_class if is_tokenizer else None
 
 
 def _class_of_model_type(model_type: object) -> Any:

@@ -125,8 +125,8 @@ class _Agent:
 
     def _obey(self, message: Message) -> None:
         if message.kind == START:
-            for each in message.fields["processes"]:
-                self._start(self._spec(each))
+            for process in message.fields["processes"]:
+                self._start(self._spec(process))
         elif message.kind == END:
             self._processes.end(message.fields["names"])
             self._connection.send(GONE, number=message.fields["number"])

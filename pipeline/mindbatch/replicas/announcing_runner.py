@@ -19,17 +19,14 @@ class AnnouncingRunner:
         self._told: dict[int, set[str]] = {}  # of the latest step, by its first block
 
     def run(self, step: Step) -> StepOutput:
-        """See `Runner.run`."""
         self._tell(step)
         return self._runner.run(step)
 
     def announce(self, step: Step, first_block: int = 0) -> StepInputs:
-        """See `StageRunner.announce`."""
         self._tell(step, first_block)
         return self._runner.announce(step, first_block)
 
     def complete(self, inputs: StepInputs) -> StepOutput:
-        """See `StageRunner.complete`."""
         return self._runner.complete(inputs)
 
     def _tell(self, step: Step, first_block: int = 0) -> None:

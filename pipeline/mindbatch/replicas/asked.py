@@ -20,7 +20,7 @@ class _Extent:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class InFlightRequest:
     """A request that is not finished.
 
     sequences: that it runs at most. started: when it was added (`time.perf_counter`).
@@ -37,7 +37,7 @@ class Asked:
     _brought: dict[int, _Extent] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: Request) -> Asked:
+    def of(cls, request: Request) -> InFlightRequest:
         """A request that has just come."""
         return cls(request, strategy_for(request.params).width(request.params))
 
@@ -47,7 +47,7 @@ class Asked:
         return bool(self.ended_workers)
 
     def begin_again(self) -> None:
-        """Its replica has ended: another computes it from the start."""
+        """Resets the request, as its replica has ended: another computes it from the start."""
         self.has_begun = False
         self._brought.clear()
 
@@ -84,7 +84,7 @@ class Asked:
         )
 
     def blamed(self) -> RequestOutput:
-        """Its result when it has ended two processes."""
+        """Result of a request that has ended two processes."""
         last = self.ended_workers[-1]
         times = len(self.ended_workers)
         return self.request.failure(

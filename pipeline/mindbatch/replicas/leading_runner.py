@@ -100,17 +100,17 @@ class LeadingRunner:
         self._number = number
 
     def run(self, step: Step) -> RunnerOutput:
-        """See `Runner.run`. Errors: see `complete`."""
+        """Computes a step. Errors: see `complete`."""
         return self.complete(self.announce(step))
 
     def announce(self, step: Step, first_block: int = 0) -> StepInputs:
-        """See `StageRunner.announce`. OSError: a follower has gone."""
+        """Sends the step to the followers. OSError: a follower has gone."""
         inputs = self._runner.prepare(step, first_block)
         self._followers.announce(self._number, inputs)
         return inputs
 
     def complete(self, inputs: StepInputs) -> RunnerOutput:
-        """See `StageRunner.complete`.
+        """Computes the step with the followers.
 
         Raises:
             MindBatchError: ranks differ, see `Followers`.

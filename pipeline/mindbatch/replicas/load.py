@@ -218,5 +218,7 @@ def node_logs(config: ModelTaskConfig, owner: object, folder: Path | None = None
     Raises:
         ConfigError: launch.log_dir cannot be made.
     """
-    given = folder if config.launch.log_dir is None else Path(config.launch.log_dir)
-    return NodeLogs(temporary_folder(owner) if given is None else made_folder(given), config.runtime.verbose)
+    log_folder = folder if config.launch.log_dir is None else Path(config.launch.log_dir)
+    return NodeLogs(
+        temporary_folder(owner) if log_folder is None else made_folder(log_folder), config.runtime.verbose
+    )

@@ -70,7 +70,7 @@ class LoadedRank:
 
     def follower(self, leader: MessageConnection) -> Follower:
         """Builds the follower that takes its steps from the leader of the replica."""
-        return Follower(leader, [each for each in self.runners if each is not None])
+        return Follower(leader, [runner for runner in self.runners if runner is not None])
 
 
 def load_rank(

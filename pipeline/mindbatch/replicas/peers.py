@@ -33,11 +33,11 @@ def accept_followers(
     listener = JobListener(host, key, take)
     try:
         announce(listener.address)
-        found: dict[int, MessageConnection] = {}
-        while len(found) < len(ranks):
+        connections: dict[int, MessageConnection] = {}
+        while len(connections) < len(ranks):
             rank, connection = arrived.get()
-            found[rank] = connection
-        return found
+            connections[rank] = connection
+        return connections
     finally:
         listener.close()
 

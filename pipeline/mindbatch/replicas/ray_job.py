@@ -23,14 +23,14 @@ def ray_ranks(config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs) -> RayRa
     resources = {"CPU": float(config.runtime.num_threads or 1)}
     if config.runtime.device_target == "Ascend":
         resources["NPU"] = 1.0
-    given = config.launch.log_dir
+    log_dir = config.launch.log_dir
     return RayRanks(
         setup.ray_address,
         setup.place.layout.topology,
         resources,
         rank_main.main,
         logs.folder / "ray.log",
-        None if given is None else Path(given),
+        None if log_dir is None else Path(log_dir),
     )
 
 

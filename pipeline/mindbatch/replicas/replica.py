@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.replicas.asked import Asked
+from mindbatch.replicas.asked import InFlightRequest
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Replica:
     attempt: int = 0
     waiting_for: set[int] = field(default_factory=set)
     notice: str = ""
-    dealt: dict[str, Asked] = field(default_factory=dict)
+    dealt: dict[str, InFlightRequest] = field(default_factory=dict)
     statistics: EngineStatistics | None = None
     earlier: list[EngineStatistics] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ class Replica:
         """True if its requests may have ended a process: then it gets no others."""
         return any(asked.is_suspect for asked in self.dealt.values())
 
-    def begin_again(self) -> list[Asked]:
+    def begin_again(self) -> list[InFlightRequest]:
         """Another attempt; returns the requests that it had."""
         left = list(self.dealt.values())
         if self.statistics is not None:
@@ -67,8 +67,8 @@ def least_loaded(replicas: Iterable[Replica], most_sequences: int) -> Replica | 
     about the same time, whatever the rows' lengths.
     """
     free = [
-        each
-        for each in replicas
-        if each.is_ready and each.num_sequences < most_sequences and not each.has_suspects
+        replica
+        for replica in replicas
+        if replica.is_ready and replica.num_sequences < most_sequences and not replica.has_suspects
     ]
     return min(free, key=lambda replica: replica.num_sequences, default=None)

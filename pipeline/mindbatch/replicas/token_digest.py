@@ -24,5 +24,5 @@ class TokenDigest:
 
     def take(self) -> str:
         """The digest, which begins anew."""
-        found, self._hash = self._hash.hexdigest(), hashlib.sha256()
-        return found
+        digest, self._hash = self._hash.hexdigest(), hashlib.sha256()
+        return digest

@@ -7,10 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 def versions() -> dict[str, str]:
     """By package; those that are not installed are left out."""
-    found = {}
+    installed = {}
     for package in ("mindbatch", "mindspore"):
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed

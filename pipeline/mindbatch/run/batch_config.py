@@ -26,7 +26,7 @@ NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be 
 
 @dataclass
 class BatchOutputConfig:
-    """Where the results go, and what they hold."""
+    """Place and content of the results."""
 
     dir: str | None = option(
         None, "folder of the run; the same command with the same folder resumes it", is_path=True

@@ -41,20 +41,20 @@ def _adding_alike(kind: ComputedWith) -> str:
 
 def results_by_kind(index: RowIndex, ledger: Ledger) -> list[tuple[ComputedWith | None, int]]:
     """Counts the results by what they were computed with; None where that was not written down."""
-    found: dict[str, tuple[ComputedWith | None, int]] = {}
+    by_kind: dict[str, tuple[ComputedWith | None, int]] = {}
     for part, count in index.results_by_part().items():
         kind = ledger.part_computed_with(part)
-        found[repr(kind)] = kind, count + found.get(repr(kind), (kind, 0))[1]
-    return [*found.values()]
+        by_kind[repr(kind)] = kind, count + by_kind.get(repr(kind), (kind, 0))[1]
+    return [*by_kind.values()]
 
 
 def mixed(folder: RunFolder, index: RowIndex, ledger: Ledger) -> Iterator[str]:
     """A line if the rows of earlier sessions were computed otherwise than those of this one will be."""
     now = ledger.computed_with or {}
     others = [
-        f"{counted(count, 'row')} before with {', '.join(found)}"
+        f"{counted(count, 'row')} before with {', '.join(changed)}"
         for kind, count in results_by_kind(index, ledger)
-        if kind is not None and (found := differences(kind, now))
+        if kind is not None and (changed := differences(kind, now))
     ]
     if others:
         yield (

@@ -76,7 +76,7 @@ def write_manifest(
     """
     sessions = [*_earlier_sessions(folder), *([asdict(session)] if session.rows else [])]
     seconds, prompt, cached, generated = (
-        sum(each[name] for each in sessions)
+        sum(past[name] for past in sessions)
         for name in ("seconds", "prompt_tokens", "cached_prompt_tokens", "generated_tokens")
     )
     content = {
@@ -133,9 +133,9 @@ def written_results(folder: RunFolder) -> set[str]:
 
 
 def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:
-    """Those in the manifest that is there; one that cannot be read is only a loss of statistics."""
+    """Reads the sessions of the manifest; one that cannot be read is only a loss of statistics."""
     try:
-        return [asdict(Session(**each)) for each in _read(folder).get("sessions", [])]
+        return [asdict(Session(**session)) for session in _read(folder).get("sessions", [])]
     except TypeError:
         return []
 

@@ -71,7 +71,7 @@ def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
 
 
 def status_line(snapshot: Snapshot, rates: Rates, left: float | None) -> str:
-    """All that is shown of a run, in one line."""
+    """Shows the progress of a run in one line."""
     rows = f"{snapshot.rows_done:,} of {snapshot.rows_total:,} rows done, {snapshot.rows_failed:,} failed"
     return f"{rows}, {engine_line(snapshot, rates)}, {clock(left)} left"
 

@@ -47,9 +47,9 @@ def folder_digest(folder: Path) -> str:
     suffixes = _SUFFIXES if any(name.endswith(".safetensors") for name in names) else _ALL_SUFFIXES
     for name in names:
         with suppress(OSError):  # a file that cannot be read is refused by who reads it
-            found = os.stat(folder / name)
-            if name.endswith(suffixes) and stat.S_ISREG(found.st_mode):
+            status = os.stat(folder / name)
+            if name.endswith(suffixes) and stat.S_ISREG(status.st_mode):
                 head = first_bytes(folder / name, _WHOLE_BYTES if name in whole else _HEAD_BYTES)
                 content = hashlib.blake2b(head).hexdigest()
-                total.update(json.dumps([name, found.st_size, content]).encode())
+                total.update(json.dumps([name, status.st_size, content]).encode())
     return total.hexdigest()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
-from mindbatch.checkpoint.formats.stored import Extent, TensorEntry
+from mindbatch.checkpoint.formats.stored import ByteExtent, TensorEntry
 from mindbatch.checkpoint.formats.wire_format import bytes_field, bytes_header, number_field
 
 VALUE = 1
@@ -55,14 +55,14 @@ def ckpt_layout(
     entries = [TensorEntry(*tensor) for tensor in tensors]
     raise_if_any(entry_faults(entries) or _unloadable(entries))
     head: list[tuple[int, bytes]] = []
-    extents: dict[str, tuple[Extent, ...]] = {}
+    extents: dict[str, tuple[ByteExtent, ...]] = {}
     position = 0
     for entry in entries:
         parts = []
         for nbytes in _parts(entry.nbytes, slice_bytes):
             before = _before_content(entry, nbytes)
             head.append((position, before))
-            parts.append(Extent(position + len(before), nbytes))
+            parts.append(ByteExtent(position + len(before), nbytes))
             position += len(before) + nbytes
         extents[entry.name] = tuple(parts)
     return FileLayout(position, head, extents)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
-    Extent,
+    ByteExtent,
     TensorEntry,
     dtype_faults,
     name_faults,
@@ -27,7 +27,7 @@ class FileLayout:
 
     total_bytes: int
     head: Sequence[tuple[int, bytes]]
-    extents: Mapping[str, tuple[Extent, ...]]
+    extents: Mapping[str, tuple[ByteExtent, ...]]
 
     @property
     def head_digest(self) -> str:
@@ -42,8 +42,8 @@ def entry_faults(tensors: Iterable[TensorEntry]) -> list[str]:
     """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
     faults, seen = [], set[str]()
     for name, dtype, shape in tensors:
-        found = [*name_faults(name), *(["is there twice"] if name in seen else [])]
-        found += dtype_faults(dtype) or shape_faults([*shape], DTYPES[dtype])
-        faults += [f"tensor {shown(name)}: {fault}" for fault in found]
+        tensor_faults = [*name_faults(name), *(["is there twice"] if name in seen else [])]
+        tensor_faults += dtype_faults(dtype) or shape_faults([*shape], DTYPES[dtype])
+        faults += [f"tensor {shown(name)}: {fault}" for fault in tensor_faults]
         seen.add(name)
     return faults

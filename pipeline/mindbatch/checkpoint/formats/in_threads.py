@@ -16,9 +16,9 @@ def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> dict[It
 
     Reading and hashing leave the interpreter to the other threads.
     """
-    found = list(items)
+    distinct = list(items)
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     try:
-        return dict(zip(found, pool.map(work, found), strict=True))
+        return dict(zip(distinct, pool.map(work, distinct), strict=True))
     finally:
         pool.shutdown(cancel_futures=True)

@@ -52,7 +52,6 @@ class OpenFiles(Closing):
             return self._files[path]
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()

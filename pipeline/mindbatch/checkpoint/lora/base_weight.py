@@ -30,7 +30,7 @@ class BaseShard(NamedTuple):
 
 
 class BaseWeight(NamedTuple):
-    """All of a weight; shape: [outputs, inputs]."""
+    """Shards that together are a weight; shape: [outputs, inputs]."""
 
     shape: Shape
     shards: tuple[BaseShard, ...]
@@ -38,15 +38,15 @@ class BaseWeight(NamedTuple):
     def rows(self, start: int, stop: int, files: OpenFiles) -> FloatArray:
         """The rows of the outputs start..stop, float32 [rows, inputs]."""
         wanted = ((start, stop), (0, self.shape[1]))
-        found = np.empty((stop - start, self.shape[1]), np.float32)
+        weights = np.empty((stop - start, self.shape[1]), np.float32)
         for shard in self.shards:
             common = intersection(shard.whole, wanted)
             if common is None:
                 continue
             (top, bottom), (left, right) = common
             read = _read(files[shard.path], shard, _local(shard, common))
-            found[top - start : bottom - start, left:right] = read.T if shard.inputs_first else read
-        return found
+            weights[top - start : bottom - start, left:right] = read.T if shard.inputs_first else read
+        return weights
 
 
 def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[TensorSet]) -> BaseWeight:

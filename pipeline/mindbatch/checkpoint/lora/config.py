@@ -101,7 +101,7 @@ def _settings(content: Mapping[str, Any], scaling: float | None) -> LoraSettings
     return LoraSettings(
         rank=_rank(content),
         alpha=0.0 if alpha is None else float(alpha),
-        given=scaling if alpha is None else None,
+        uniform_scaling=scaling if alpha is None else None,
         rank_stabilised=content.get("use_rslora") or False,
         fan_in_fan_out=content.get("fan_in_fan_out") or False,
         targets=targets_of(content),

@@ -39,7 +39,7 @@ class LowRank:
 def product(b: FloatArray, a: FloatArray, region: Region, scaling: np.float32) -> FloatArray:
     """scaling * (b @ a) within the region, in whole tiles: products of other sizes may round otherwise."""
     (top, bottom), (left, right) = region
-    found = np.empty((bottom - top, right - left), np.float32)
+    out = np.empty((bottom - top, right - left), np.float32)
     for first, last in tiles(top, bottom):
         rows = np.ascontiguousarray(b[first : first + TILE])
         for start, end in tiles(left, right):
@@ -47,8 +47,8 @@ def product(b: FloatArray, a: FloatArray, region: Region, scaling: np.float32) -
             low, high = max(first, top), min(last, bottom)
             near, far = max(start, left), min(end, right)
             part = tile[low - first : high - first, near - start : far - start]
-            np.multiply(part, scaling, out=found[low - top : high - top, near - left : far - left])
-    return found
+            np.multiply(part, scaling, out=out[low - top : high - top, near - left : far - left])
+    return out
 
 
 def tiles(start: int, stop: int) -> Iterable[tuple[int, int]]:

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.lora.stored_array import StoredArray, read_array
 
 
-class Kind(Enum):
+class ModuleKind(Enum):
     """Kind of a module: its inputs are vectors, or tokens; or the adapter has a full weight for it."""
 
     LINEAR = "linear"
@@ -41,14 +41,14 @@ class AdaptedModule:
     """
 
     module: str
-    kind: Kind
+    kind: ModuleKind
     arrays: Mapping[Role, StoredArray]
     scaling: float = 0.0
     of_tokens: bool = False
 
     @property
     def identity(self) -> list[str | float]:
-        """All that acts, as JSON can be: name, scaling, and the digests of the stored tensors."""
+        """Lists all that acts, as JSON can be: name, scaling, and the digests of the stored tensors."""
         arrays = sorted((role.value, array) for role, array in self.arrays.items())
         digests = [f"{role} {shard.digest}" for role, array in arrays for shard in array.shards]
         return [self.module, self.kind.value, self.scaling, *digests]
@@ -56,7 +56,7 @@ class AdaptedModule:
     @property
     def rank(self) -> int:
         """Rows of A; 0 for a whole weight, also where A was added to that."""
-        return 0 if self.kind is Kind.WHOLE else self.arrays[Role.A].shape[0]
+        return 0 if self.kind is ModuleKind.WHOLE else self.arrays[Role.A].shape[0]
 
     @property
     def inputs(self) -> int:

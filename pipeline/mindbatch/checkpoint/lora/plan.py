@@ -33,7 +33,7 @@ class LoraPlan:
 
     @cached_property
     def stored_modules(self) -> dict[str, AdaptedModule]:
-        """Those that have a tensor of their own."""
+        """Modules that have a tensor of their own."""
         return {weight: module for weight, module in self.modules.items() if weight in self.base.shapes}
 
     @cached_property
@@ -50,9 +50,9 @@ class LoraPlan:
         """Tells the adapter from others, wherever it is and whatever its scaling."""
         modules = self.stored_modules.items()
         arrays = (array for _, module in modules for array in module.arrays.values())
-        found = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
-        is_turned = any(weight in self.inputs_first for weight, each in modules if not each.of_tokens)
-        return hashlib.sha256(json.dumps([is_turned, found]).encode()).hexdigest()
+        digests = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
+        is_turned = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
+        return hashlib.sha256(json.dumps([is_turned, digests]).encode()).hexdigest()
 
 
 def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:

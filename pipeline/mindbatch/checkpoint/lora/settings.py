@@ -17,9 +17,10 @@ Patterns = Sequence[tuple[ModulePattern, float]]
 class LoraSettings:
     """The settings of an adapter.
 
-    ranks, alphas: for some modules others than `rank` and `alpha`. given: the scaling of all modules, where
-    alpha does not say it. has_magnitudes, has_biases: DoRA, lora_bias. ties: the head follows the embedding.
-    base: the model that it was trained on. start: the initialisation, where that changes the base weights.
+    ranks, alphas: for some modules others than `rank` and `alpha`. uniform_scaling: that of all
+    modules, where alpha does not say it. has_magnitudes, has_biases: DoRA, lora_bias. ties: the head follows
+    the embedding. base: the model that it was trained on. start: the initialisation, where that changes the
+    base weights.
     """
 
     rank: int
@@ -27,7 +28,7 @@ class LoraSettings:
     rank_stabilised: bool = False
     fan_in_fan_out: bool = False
     targets: Targets = Targets()
-    given: float | None = None
+    uniform_scaling: float | None = None
     ranks: Patterns = ()
     alphas: Patterns = ()
     has_magnitudes: bool = False
@@ -51,8 +52,8 @@ class LoraSettings:
 
     def _scaling(self, rank: int, alpha: float) -> float:
         """alpha / rank, or alpha / sqrt(rank) (rsLoRA, Kalajdzievski 2023)."""
-        if self.given is not None:
-            return self.given
+        if self.uniform_scaling is not None:
+            return self.uniform_scaling
         return alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
 
 

@@ -51,10 +51,10 @@ def read_array(array: StoredArray, files: OpenFiles) -> FloatArray:
     if len(array.shards) == 1:  # it is whole: nothing is copied
         [shard] = array.shards
         return _stored(shard, files[shard.path])[_index(shard.source)]
-    found = np.empty(array.shape, np.float32)
+    values = np.empty(array.shape, np.float32)
     for shard in array.shards:
-        found[_index(shard.target)] = _stored(shard, files[shard.path])[_index(shard.source)]
-    return found
+        values[_index(shard.target)] = _stored(shard, files[shard.path])[_index(shard.source)]
+    return values
 
 
 def _index(region: Region) -> tuple[slice, ...]:

@@ -49,7 +49,7 @@ def _module_faults(key: str, value: Any, *, may_be_empty: bool) -> Iterator[str]
     if value is None or (may_be_empty and value in ([], "")):
         return
     if isinstance(value, list):
-        if not value or not all(isinstance(each, str) and each for each in value):
+        if not value or not all(isinstance(name, str) and name for name in value):
             yield f"{key}={shown(value)}: must be names of modules"
     elif not isinstance(value, str):
         yield f"{key}={shown(value)}: must be names of modules, or a pattern"
@@ -67,9 +67,9 @@ def _module_faults(key: str, value: Any, *, may_be_empty: bool) -> Iterator[str]
 def _saved_faults(value: Any) -> Iterator[str]:
     if value is None:
         return
-    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         yield f"modules_to_save={shown(value)}: must be names of modules"
-    elif any(not is_vocabulary(each) for each in value):
+    elif any(not is_vocabulary(name) for name in value):
         yield (
             f"modules_to_save={shown(value)}: whole modules other than head and token embedding, such "
             "as a classification head, are not supported; may be 'lm_head' and 'embed_tokens'"
@@ -80,7 +80,7 @@ def _layer_faults(content: Mapping[str, Any]) -> Iterator[str]:
     layers, names = content.get("layers_to_transform"), content.get("layers_pattern")
     listed = layers if isinstance(layers, list) else [layers]
     if layers is not None and not all(
-        isinstance(each, int) and not isinstance(each, bool) and 0 <= each < _MAX_LAYER for each in listed
+        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < _MAX_LAYER for layer in listed
     ):
         yield f"layers_to_transform={shown(layers)}: must be numbers of layers"
     if layers not in (None, []) and isinstance(content.get("target_modules"), str):
@@ -88,7 +88,7 @@ def _layer_faults(content: Mapping[str, Any]) -> Iterator[str]:
     if not names:
         return
     listed = names if isinstance(names, list) else [names]
-    if not all(isinstance(each, str) and each.replace("_", "").isalnum() for each in listed):
+    if not all(isinstance(name, str) and name.replace("_", "").isalnum() for name in listed):
         yield f"layers_pattern={shown(names)}: must be names of lists of layers, such as 'layers'"
     if layers is None:
         yield f"layers_pattern={shown(names)}: has no effect without layers_to_transform"

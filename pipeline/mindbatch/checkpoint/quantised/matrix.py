@@ -39,11 +39,11 @@ class GroupedMatrix:
     def floats(self, rows: slice, columns: slice) -> FloatArray:
         """Some outputs and inputs, given by bounds inside the matrix."""
         inputs = range(self.shape[1])[columns]
-        found = np.empty((rows.stop - rows.start, len(inputs)), np.float32)
+        weights = np.empty((rows.stop - rows.start, len(inputs)), np.float32)
         for first in range(rows.start, rows.stop, ROWS_AT_ONCE):
             part = slice(first, min(first + ROWS_AT_ONCE, rows.stop))
-            found[first - rows.start : part.stop - rows.start] = self._floats(part)[:, columns]
-        return found
+            weights[first - rows.start : part.stop - rows.start] = self._floats(part)[:, columns]
+        return weights
 
     def _floats(self, rows: slice) -> FloatArray:
         codes, scales = self.codes(rows).astype(np.float32), self.scales[rows]
@@ -75,7 +75,7 @@ def group_count(inputs: int, group_size: int | None) -> int:
 
 
 def grouped(group_size: int | None) -> str:
-    """The size of groups, for messages."""
+    """Words the group size for messages."""
     return "" if group_size is None else f", groups of {group_size}"
 
 

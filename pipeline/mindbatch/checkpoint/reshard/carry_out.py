@@ -109,7 +109,7 @@ def _make(
             with closing(recorder), closing(_write(plan, known, part, storage, progress)) as all_written:
                 for written in all_written:
                     recorder.take(written)
-                    known |= {(each.file, each.tensor): each.digest for each in written}
+                    known |= {(tensor.file, tensor.tensor): tensor.digest for tensor in written}
                 recorder.finish()
             files.sync()
         _finish(plan, part, known, storage, progress)

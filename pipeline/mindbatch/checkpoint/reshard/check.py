@@ -45,7 +45,7 @@ def _check_rows(
 ) -> None:
     """Takes away all that comes from a source; nothing but zeros may be left."""
     data = sources.rows(written, start, stop, "written")
-    found = as_array(data, writing.dtype, stop - start, writing.counted)
+    written_values = as_array(data, writing.dtype, stop - start, writing.counted)
     for copy in writing.copies:
         low, high = max(start, copy.target_rows[0]), min(stop, copy.target_rows[1])
         if low >= high:
@@ -56,9 +56,9 @@ def _check_rows(
         else:
             expected = _source_rows(job.readings[copy.source_tensor], copy, low, high, sources)
         values, _ = converted(expected, job.readings[copy.source_tensor].values_dtype, writing.dtype)
-        if found[place].tobytes() != values.tobytes():
+        if written_values[place].tobytes() != values.tobytes():
             raise CheckpointError(f"{written.path}: tensor {shown(writing.name)} is not what its source is")
-        found[place] = 0
+        written_values[place] = 0
     if np.frombuffer(data, np.uint8).any():
         raise CheckpointError(f"{written.path}: the padding of tensor {shown(writing.name)} is not zero")
 

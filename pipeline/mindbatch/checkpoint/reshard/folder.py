@@ -29,7 +29,7 @@ def part_of(target: Path) -> Path:
 
 
 def names_below(folder: Path) -> Iterator[str]:
-    """All files below a folder, and links whatever they lead to, as paths from there; none is followed."""
+    """Yields files below a folder, and links whatever they lead to, as paths from there; follows none."""
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         for name in (*files, *links):
@@ -119,7 +119,6 @@ def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), kee
 
 
 def marker_json(content: Mapping[str, Any]) -> bytes:
-    """The content of a marker file."""
     return (json.dumps(content, indent=1) + "\n").encode()
 
 

@@ -76,12 +76,12 @@ def _fetched(
     job: Job, chunk: Chunk, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]
 ) -> dict[Fetch, memoryview]:
     """The bytes of the rows that the chunk needs, digested on their way where there is a check."""
-    found: dict[Fetch, memoryview] = {}
+    fetched: dict[Fetch, memoryview] = {}
     for number, fetch in enumerate(chunk.fetches):
         start, stop = chunk.start + fetch.offset, chunk.stop + fetch.offset
         check = checks.get(fetch.reading)
-        found[fetch] = sources.rows(job.readings[fetch.reading], start, stop, number, check)
-    return found
+        fetched[fetch] = sources.rows(job.readings[fetch.reading], start, stop, number, check)
+    return fetched
 
 
 def _content(
@@ -126,10 +126,10 @@ def _covered(copies: list[tuple[Fetch | None, Copy]]) -> int:
 
 def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:
     """The values in the writing's dtype."""
-    found, num_overflows = converted(values, dtype, writing.dtype)
+    fitting, num_overflows = converted(values, dtype, writing.dtype)
     if num_overflows and not job.allow_overflow:
         raise CheckpointError(
             f"tensor {shown(writing.name)}: {num_overflows} or more values are too large for "
             f"{writing.dtype}{job.overflow_hint}"
         )
-    return found
+    return fitting

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.processors import allowed, bans, biases, lengths
-from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
+from mindbatch.decoding.row import DecodingStep, NoTokenLeftError, Processor, Row
 
 __all__ = ["NoTokenLeftError", "adjust", "renormalised"]
 
@@ -49,7 +49,7 @@ def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
     if row.processors is None:
         row.processors = _processors_of(row)
     if row.processors or row.constraint is not None:
-        step = Step(scores, row)
+        step = DecodingStep(scores, row)
         for process in row.processors:
             process(step)
         allowed.obey_constraint(step)
@@ -58,7 +58,7 @@ def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
 
 
 def _processors_of(row: Row) -> tuple[Processor, ...]:
-    """Those that the row's parameters ask for, in order."""
+    """Makes the processors that the row's parameters ask for, in order."""
     return tuple(
         make(row)
         for make, names in _ORDER

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
+from mindbatch.decoding.row import DecodingStep, NoTokenLeftError, Processor, Row
 from mindbatch.io.errors import PromptError
 
 
@@ -14,7 +14,7 @@ def allowed_by_callable(row: Row) -> Processor:
     ask = row.params.prefix_allowed_tokens_fn
     assert ask is not None
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         key, tokens = step.row.key, [*step.row.prompt_token_ids, *step.row.output_token_ids]
         try:
             allowed = _mask(ask(key, tokens), step.scores.size)
@@ -25,7 +25,7 @@ def allowed_by_callable(row: Row) -> Processor:
     return process
 
 
-def obey_constraint(step: Step) -> None:
+def obey_constraint(step: DecodingStep) -> None:
     """The row's regular expression or schema has the last word: nothing forces a token against it."""
     constraint = step.row.constraint
     if constraint is not None and constraint.fault is not None:
@@ -35,10 +35,10 @@ def obey_constraint(step: Step) -> None:
         step.allow_only(allowed, "json_schema" if step.row.params.json_schema is not None else "regex")
 
 
-def _mask(given: Iterable[int], vocabulary_size: int) -> NDArray[np.bool_]:
+def _mask(allowed: Iterable[int], vocabulary_size: int) -> NDArray[np.bool_]:
     """Mask [V] of the given token ids."""
     mask = np.zeros(vocabulary_size, dtype=np.bool_)
-    token_ids = given if isinstance(given, np.ndarray) else np.array(list(given))
+    token_ids = allowed if isinstance(allowed, np.ndarray) else np.array(list(allowed))
     if token_ids.size:
         if token_ids.ndim != 1 or token_ids.dtype.kind not in "iu":
             raise TypeError(f"must give whole numbers, not {token_ids.dtype} of shape {token_ids.shape}")

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.processors.bans import Words
-from mindbatch.decoding.row import Processor, Row, Step, token_array
+from mindbatch.decoding.processors.bans import BannedWords
+from mindbatch.decoding.row import DecodingStep, Processor, Row, token_array
 
 
 def logit_bias(row: Row) -> Processor:
@@ -12,7 +12,7 @@ def logit_bias(row: Row) -> Processor:
     pairs = dict(row.params.logit_bias)
     token_ids, biases = token_array(list(pairs)), np.array(list(pairs.values()), dtype=np.float32)
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         step.writable()[token_ids] += biases
 
     return process
@@ -22,11 +22,11 @@ def sequence_bias(row: Row) -> Processor:
     """sequence_bias: a sequence's bias goes to its last token where the others are the row's latest."""
     pairs = dict(row.params.sequence_bias)
     sequences, biases = list(pairs), np.array(list(pairs.values()), dtype=np.float32)
-    words = Words(sequences)
+    words = BannedWords(sequences)
     singles = {sequence[0]: place for place, sequence in enumerate(sequences) if len(sequence) == 1}
     single_ids, single_biases = token_array(list(singles)), biases[list(singles.values())]
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         ending = words.about_to_end(step)
         if not ending:
             if singles:
@@ -59,7 +59,7 @@ def encoder_repetition(row: Row) -> Processor:
     return lambda step: penalise(step, prompt, penalty)
 
 
-def penalise(step: Step, token_ids: NDArray[np.int64], penalty: float) -> None:
+def penalise(step: DecodingStep, token_ids: NDArray[np.int64], penalty: float) -> None:
     """Divides the scores of `token_ids` by `penalty`, or multiplies negative ones; each of them once."""
     factor = np.float32(penalty)
     scores = step.writable()
@@ -75,7 +75,7 @@ def frequency_and_presence(row: Row) -> Processor:
     frequency = np.float32(row.params.frequency_penalty)
     presence = np.float32(row.params.presence_penalty)
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         if step.row.step:
             token_ids, counts = np.unique(step.output, return_counts=True)
             step.writable()[token_ids] -= counts.astype(np.float32) * frequency + presence

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 
-from mindbatch.decoding.row import Processor, Row, Step, token_array
+from mindbatch.decoding.row import DecodingStep, Processor, Row, token_array
 
 _LARGEST = np.finfo(np.float32).max
 
@@ -18,11 +18,11 @@ def early_end(row: Row) -> Processor:
     ends = np.unique(token_array(row.eos_token_ids))
     by = "min_new_tokens" if row.params.min_new_tokens else "min_length"
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         if step.row.ends_too_early and not _must_end(step):
             step.forbid(ends, by)
 
-    def _must_end(step: Step) -> bool:
+    def _must_end(step: DecodingStep) -> bool:
         allowed = step.allowed
         if allowed is None:
             return False
@@ -40,7 +40,7 @@ def forced_beginning(row: Row) -> Processor:
     token_id = row.params.forced_bos_token_id
     assert token_id is not None
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         if step.row.step == 0:
             step.force((token_id,), "forced_bos_token_id")
 
@@ -55,7 +55,7 @@ def forced_end(row: Row) -> Processor:
     token_ids = row.params.forced_eos_token_id
     assert token_ids is not None
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         if step.length != _limit(step.row) - 1:
             return
         if step.allowed is None or step.allowed[list(token_ids)].any():
@@ -83,7 +83,7 @@ def growing_end(row: Row) -> Processor:
     start, factor = decay
     ends = np.unique(token_array(row.eos_token_ids))
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         past = step.row.step - start
         possible = ends[ends < step.scores.size]
         possible = possible[step.scores[possible] > -np.inf]

@@ -77,7 +77,7 @@ def distance_attention(
     shape: AttentionShape,
     within_step: bool,
 ) -> FloatArray:
-    """The same for tokens that see the positions [first, length), with a bias by distance.
+    """Attention of tokens that see the positions [first, length), with a bias by distance.
 
     A score gets the bias [heads, 2 * farthest + 1] of key - own position, counted from -farthest on.
     within_step: the step has all tokens of its rows, which see each other.
@@ -148,8 +148,8 @@ def _sequences(rows: IntArray, tables: IntArray, lengths: IntArray) -> Iterator[
 
 def _positions(cache: Array, table: IntArray, count: int) -> FloatArray:
     """The first so many positions of a sequence [count, kv_heads, head_dim]."""
-    found: FloatArray = cache[table[: -(-count // cache.shape[1])]].reshape(-1, *cache.shape[2:])[:count]
-    return found
+    positions: FloatArray = cache[table[: -(-count // cache.shape[1])]].reshape(-1, *cache.shape[2:])[:count]
+    return positions
 
 
 def _products(queries: FloatArray, keys: FloatArray, shape: AttentionShape) -> FloatArray:
@@ -170,8 +170,8 @@ def _weighed(
     weights = np.exp(scores - top)
     weights /= weights.sum(-1, keepdims=True) + np.exp(apart - top)
     grouped = weights.reshape(len(weights), values.shape[1], -1, len(values))
-    found: FloatArray = np.einsum("tkgp,pkd->tkgd", grouped, values, optimize=True)
-    return found.reshape(len(weights), -1, values.shape[2])
+    weighed: FloatArray = np.einsum("tkgp,pkd->tkgd", grouped, values, optimize=True)
+    return weighed.reshape(len(weights), -1, values.shape[2])
 
 
 def _alibi(shape: AttentionShape, positions: IntArray, seen: IntArray) -> FloatArray:
@@ -189,5 +189,5 @@ def _alibi(shape: AttentionShape, positions: IntArray, seen: IntArray) -> FloatA
 def _nearest_bfloat16(x: FloatArray) -> FloatArray:
     bits = x.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    found: FloatArray = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
-    return found
+    nearest: FloatArray = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+    return nearest

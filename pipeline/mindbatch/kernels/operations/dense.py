@@ -32,8 +32,8 @@ def embedding(ids: IntArray, weight: Array, *, width: int) -> FloatArray:
 @operation(lambda numbers, table: table[1])
 def table_rows(numbers: IntArray, table: Array) -> FloatArray:
     """numbers [T], table [rows, width], not packed -> [T, width]."""
-    found: FloatArray = table[numbers]
-    return found
+    rows: FloatArray = table[numbers]
+    return rows
 
 
 @operation(lambda ids, first: None, dtype=np.int32)

@@ -42,9 +42,9 @@ def experts(
         gate_up = x[rows] @ ups[expert].T if up_bias is None else x[rows] @ ups[expert].T + up_bias[expert]
         if shape.limit:
             gate_up = clamped(gate_up, shape.limit)
-        found = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
-        found = found if down_bias is None else found + down_bias[expert]
-        y[rows] += found * weights[rows, place][:, None]
+        outputs = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
+        outputs = outputs if down_bias is None else outputs + down_bias[expert]
+        y[rows] += outputs * weights[rows, place][:, None]
     return y
 
 

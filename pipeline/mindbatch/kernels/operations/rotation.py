@@ -63,7 +63,7 @@ def rotary(
             x = norm(heads, weight, None, epsilon=epsilon, centred=False)
         x = x.reshape(len(qkv), -1, shape.head_dim)
         if in_halves:
-            halves = zip(*(np.split(each, 2, -1) for each in (x, cos, sin)), strict=True)
+            halves = zip(*(np.split(half_of, 2, -1) for half_of in (x, cos, sin)), strict=True)
             turned = np.concatenate([_rotated(*half, is_interleaved=False) for half in halves], -1)
         else:
             turned = _rotated(x, cos, sin, is_interleaved=is_interleaved)

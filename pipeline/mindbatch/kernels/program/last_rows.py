@@ -9,7 +9,7 @@ import numpy as np
 
 from mindbatch.kernels.arrays import Array
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.recording import ROWS, Call, Recording, Symbol
+from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
 from mindbatch.kernels.step import IntArray
 
 ATTENTION = ("attention", "mb_attention")
@@ -36,20 +36,20 @@ def cut_recording(step: Recording, lengths: Symbol) -> CutRecording:
     before = Recording([*step.inputs], step.calls[:last])
     seen = before.input((), lengths.dtype)
     attention = step.calls[last]
-    others = tuple(seen if each is lengths else each for each in attention.inputs)
+    others = tuple(seen if argument is lengths else argument for argument in attention.inputs)
     before.calls.append(replace(attention, inputs=others))
     calls = step.calls[last + 1 :]
     written = {symbol for call in calls for symbol in call.outputs}
     read = dict.fromkeys(symbol for call in calls for symbol in _symbols(call) if symbol not in written)
     assert all(symbol.shape.count(ROWS) == 1 for symbol in read), "behind attention tokens are rows"
     before.outputs.extend(symbol for symbol in read if symbol not in step.inputs)
-    given = [symbol for symbol in read if symbol in step.inputs]
-    after = Recording([*before.outputs, *given], calls, step.outputs)
-    return CutRecording(before, after, tuple(map(step.inputs.index, given)))
+    step_inputs = [symbol for symbol in read if symbol in step.inputs]
+    after = Recording([*before.outputs, *step_inputs], calls, step.outputs)
+    return CutRecording(before, after, tuple(map(step.inputs.index, step_inputs)))
 
 
-def _symbols(call: Call) -> list[Symbol]:
-    return [each for each in call.inputs if isinstance(each, Symbol)]
+def _symbols(call: RecordedCall) -> list[Symbol]:
+    return [argument for argument in call.inputs if isinstance(argument, Symbol)]
 
 
 class LastRows:
@@ -68,4 +68,4 @@ class LastRows:
             seen = np.zeros_like(lengths)
             seen[wanted] = lengths[wanted]
         states = [*self._before.run([*step, seen]), *(step[place] for place in self._inputs)]
-        return self._after.run(states if wanted is None else [each[wanted] for each in states])
+        return self._after.run(states if wanted is None else [array[wanted] for array in states])

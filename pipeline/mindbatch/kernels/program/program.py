@@ -17,7 +17,7 @@ from mindbatch.kernels.recording import Recording
 
 
 class _Calls(ctypes.Structure):
-    """`Program` of csrc/program.h."""
+    """`NativeProgram` of csrc/program.h."""
 
     _fields_ = [
         ("calls", ctypes.c_int64),
@@ -26,7 +26,7 @@ class _Calls(ctypes.Structure):
     ]
 
 
-class Program:
+class NativeProgram:
     """Runs what was recorded; one thread at a time."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Program:
         self._lists = (
             np.array([library.address_of(name, functions) for name in self._functions], np.uintp),
             np.cumsum([0, *map(len, operands)], dtype=np.int32),
-            np.array([number for each in operands for number in each], np.int32),
+            np.array([number for numbers in operands for number in numbers], np.int32),
         )
         arrays = (*self._lists, self._table.addresses, self._table.shapes, self._table.dimensions)
         self._calls = _Calls(len(operands), *(array.ctypes.data for array in arrays))

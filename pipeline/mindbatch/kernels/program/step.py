@@ -36,24 +36,18 @@ class StepRecordings:
 
 
 class Programs(Protocol):
-    """A model's steps: see `StepPrograms`."""
+    """Programs that compute a model's steps; `StepPrograms` has the shapes."""
 
     @property
     def has_head(self) -> bool:
         """True if it gives logits."""
         ...
 
-    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
-        """See `StepPrograms.hidden`."""
-        ...
+    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray: ...
 
-    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """See `StepPrograms.logits`."""
-        ...
+    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits: ...
 
-    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]:
-        """See `StepPrograms.hidden_and_logits`."""
-        ...
+    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]: ...
 
 
 class StepPrograms:
@@ -100,7 +94,7 @@ class StepPrograms:
 
 
 class EncoderDecoderPrograms:
-    """See `StepPrograms`. A step has all tokens of an input or none."""
+    """Programs of a model with an encoder. A step has all tokens of an input or none."""
 
     has_head = True
 
@@ -108,7 +102,7 @@ class EncoderDecoderPrograms:
         assert recordings.encoder is not None
         assert recordings.head is not None
         self._encoder, self._decoder = (
-            kernels.program(kernels.lowered(each)) for each in (recordings.encoder, recordings.step)
+            kernels.program(kernels.lowered(recording)) for recording in (recordings.encoder, recordings.step)
         )
         self._head = kernels.program(summarised(kernels.lowered(recordings.head)))
 
@@ -121,11 +115,9 @@ class EncoderDecoderPrograms:
         return hidden if wanted is None else hidden[np.searchsorted(decoded, wanted)]
 
     def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """See `StepPrograms.logits`."""
         return Logits(*self._head.run([hidden] if adapters is None else [hidden, adapters]))
 
     def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]:
-        """See `StepPrograms.hidden_and_logits`."""
         hidden, decoder, _ = self._computed(step)
         return hidden, self.logits(hidden, decoder.adapters)
 

@@ -10,7 +10,7 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError,
 from mindbatch.io.interrupts import interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import say, show
 from mindbatch.io.standard_streams import end_output, watch_streams
-from mindbatch.launch.scripts.execute_order import Order
+from mindbatch.launch.scripts.execute_order import ExecuteOrder
 from mindbatch.launch.scripts.program_ranks import ProgramRanks, run_ranks
 
 HELP = ("-h", "--help")
@@ -26,19 +26,19 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Job:
+class ScriptJob:
     """Program to run: one of ours, which starts its ranks itself, or another with its processes.
 
     variables: for the program of ours. notes: for the screen, beforehand.
     """
 
-    order: Order
+    order: ExecuteOrder
     ranks: ProgramRanks | None
     variables: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]], Job]) -> NoReturn:
+def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]], ScriptJob]) -> NoReturn:
     """Runs the script with the arguments of this process, and ends it.
 
     read_job: the job that arguments and environment ask for. Raises MindBatchError with every fault.
@@ -68,7 +68,7 @@ def _end_messages() -> None:
 
 
 def _run(
-    script: Script, read_job: Callable[[list[str], Mapping[str, str]], Job], arguments: list[str]
+    script: Script, read_job: Callable[[list[str], Mapping[str, str]], ScriptJob], arguments: list[str]
 ) -> int:
     if arguments and arguments[0] in HELP:
         show(script.usage)
@@ -86,7 +86,7 @@ def _run(
     return _become(job)
 
 
-def _become(job: Job) -> NoReturn:
+def _become(job: ScriptJob) -> NoReturn:
     """Goes on as the program of ours, which gets the signals and whose exit code is the script's."""
     try:
         os.execvpe(job.order.program[0], job.order.words, {**os.environ, **job.variables})

@@ -28,7 +28,7 @@ class ProgramRanks:
 
     ranks: by name, which is that of the log, the variables of each rank's process. helper: name and variables
     of a process beside them, whose failure is the job's, too, and which ends when the ranks have.
-    held: the port at which that one is to listen, where it was drawn; let go when the job is over.
+    drawn_port: the port at which that one is to listen, where it was drawn; let go when the job is over.
     """
 
     words: Sequence[str]
@@ -36,7 +36,7 @@ class ProgramRanks:
     logs: Path
     shown: bool
     helper: tuple[str, Mapping[str, str]] | None = None
-    held: HeldPorts | None = None
+    drawn_port: HeldPorts | None = None
 
 
 def run_ranks(job: ProgramRanks, script: str) -> int:
@@ -56,8 +56,8 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
         return code
     finally:
         supervisor.end()
-        if job.held is not None:
-            job.held.close()
+        if job.drawn_port is not None:
+            job.drawn_port.close()
     if failed is None:
         return EXIT_DONE
     log = f"{job.logs / failed.name}.log"
@@ -96,7 +96,7 @@ def _first_failure(
 
 def _wait_for_an_end(supervisor: Supervisor, seconds: float | None) -> bool:
     """Waits for a process to end, for ever if `seconds` is None; True if one has ended in time."""
-    found = select.poll()
+    poll = select.poll()
     descriptors = []
     try:
         for name in supervisor.names:
@@ -104,8 +104,8 @@ def _wait_for_an_end(supervisor: Supervisor, seconds: float | None) -> bool:
             if process is None:
                 return True
             descriptors.append(os.pidfd_open(process))
-            found.register(descriptors[-1], select.POLLIN)
-        return bool(found.poll(None if seconds is None else 1000 * seconds))
+            poll.register(descriptors[-1], select.POLLIN)
+        return bool(poll.poll(None if seconds is None else 1000 * seconds))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

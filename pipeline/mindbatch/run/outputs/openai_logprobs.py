@@ -39,13 +39,13 @@ class TokenNames:
         # A generation follows its prompt, so even its first token stands inside a text, where a leading space
         # is kept. Which token comes before does not matter for that: the token itself serves.
         before = token_id if previous is None else previous
-        found = None if self._token_bytes is None else self._token_bytes(token_id, before)
-        if found is None:
+        token_bytes = None if self._token_bytes is None else self._token_bytes(token_id, before)
+        if token_bytes is None:
             return TokenName(f"token_id:{token_id}", None)
         try:
-            return TokenName(found.decode(), found)
+            return TokenName(token_bytes.decode(), token_bytes)
         except UnicodeDecodeError:
-            return TokenName("".join(f"\\x{byte:02x}" for byte in found), found, is_part=True)
+            return TokenName("".join(f"\\x{byte:02x}" for byte in token_bytes), token_bytes, is_part=True)
 
 
 class _Place(NamedTuple):
@@ -105,9 +105,9 @@ def completion_logprobs(
 
 def _places(generation: Mapping[str, Any]) -> Iterator[_Place]:
     previous = None
-    for token_id, found in zip(generation["token_ids"], generation["logprobs"], strict=True):
+    for token_id, logprobs in zip(generation["token_ids"], generation["logprobs"], strict=True):
         # Numbers are texts as keys of JSON, in which form the ledger gives them back.
-        likely = {int(key): max(logprob, UNLIKELY) for key, logprob in found.items()}
+        likely = {int(key): max(logprob, UNLIKELY) for key, logprob in logprobs.items()}
         yield _Place(token_id, previous, likely[token_id], likely)
         previous = token_id
 

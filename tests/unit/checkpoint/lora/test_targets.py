@@ -77,4 +77,4 @@ def test_rank_and_scaling_of_a_module() -> None:
     }
     stabilised = LoraSettings(16, 32.0, rank_stabilised=True, ranks=ranks)
     assert stabilised.scaling_of(HEAD) == 8.0
-    assert LoraSettings(16, 0.0, given=3.0, ranks=ranks).scaling_of(Q0) == 3.0
+    assert LoraSettings(16, 0.0, uniform_scaling=3.0, ranks=ranks).scaling_of(Q0) == 3.0
