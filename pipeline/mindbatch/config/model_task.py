@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from mindbatch.config.faults import shown
-from mindbatch.config.ignored_keys import ignored_faults
+from mindbatch.config.faults import ignored_faults, shown
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,

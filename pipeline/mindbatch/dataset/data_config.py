@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.config.faults import shown
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.path_faults import input_file_fault, rows_fault, settled, settled_tools
 from mindbatch.config.paths import STANDARD_INPUT
 from mindbatch.config.schema import option

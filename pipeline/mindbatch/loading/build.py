@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from mindbatch.config.processors import thread_notes, usable_cores
+from mindbatch.config.machine import thread_notes, usable_cores
 from mindbatch.engine.adapter_slots import KnownAdapters
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mindbatch.config.memory import MachineMemory, memory_here, parse_bytes
+from mindbatch.config.machine import MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import ConfigError, MindBatchError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.io.errors import CheckpointError, ConfigError

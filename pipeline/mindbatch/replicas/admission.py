@@ -9,7 +9,7 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.folder_digest import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.memory import MachineMemory
+from mindbatch.config.machine import MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.io.errors import CheckpointError, MindBatchError
 from mindbatch.replicas.versions import versions

@@ -12,10 +12,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from mindbatch.config.environment import thread_settings
-from mindbatch.config.memory import MachineMemory
+from mindbatch.config.machine import MachineMemory, thread_notes, usable_cores
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.processors import thread_notes, usable_cores
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks

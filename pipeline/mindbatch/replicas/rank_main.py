@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.config.memory import lines, memory_here
+from mindbatch.config.machine import lines, memory_here
 from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment

@@ -7,7 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import BinaryIO
 
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.io.errors import ConfigError

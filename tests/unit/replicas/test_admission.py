@@ -10,7 +10,7 @@ import pytest
 
 from mindbatch.checkpoint.folders.folder_digest import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.memory import GIB, MachineMemory
+from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mindbatch.config.memory import MachineMemory, memory_here
+from mindbatch.config.machine import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.amounts import size

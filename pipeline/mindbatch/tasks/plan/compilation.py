@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import say, show, show_json

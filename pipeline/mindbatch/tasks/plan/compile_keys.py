@@ -5,7 +5,7 @@ from typing import Any
 
 from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
-from mindbatch.config.memory import GIB, parse_bytes
+from mindbatch.config.machine import GIB, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_fault
 from mindbatch.config.model_task import device_map_faults
 

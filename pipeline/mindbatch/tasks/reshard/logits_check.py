@@ -13,7 +13,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
-from mindbatch.config.memory import free_memory
+from mindbatch.config.machine import free_memory
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.first_logits import FloatArray
