@@ -9,17 +9,16 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
-from mindbatch.launch.ranks import EndedRank
+from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.replicas.announcing_runner import AnnouncingRunner
 from mindbatch.replicas.connection import connect
-from mindbatch.replicas.front_link import FrontLink
+from mindbatch.replicas.front_link import FrontLink, serve
+from mindbatch.replicas.leading_runner import AnnouncingRunner
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
-from mindbatch.replicas.serving import serve
 from shadow_llm import END, VOCABULARY, PrefixRunner
 
 KEY = os.urandom(32)

@@ -18,7 +18,7 @@ from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
 from mindbatch.config.settings import Assignment, Listing
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.hidden_values import hide
+from mindbatch.io.screen_text import hide
 from mindbatch.io.storage import Storage, write_whole
 
 if TYPE_CHECKING:

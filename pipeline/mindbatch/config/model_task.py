@@ -263,7 +263,7 @@ def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
     sizes = (parallel.model_parallel, parallel.pipeline_stage)
     if model.provider == "mindformers" or max(sizes) == 1 or min(sizes) < 1:
         return
-    from mindbatch.models.division import division_faults  # not needed for one process
+    from mindbatch.models.described_config import division_faults  # not needed for one process
 
     ignore = ignored_keys(model)
     if folder := model.checkpoint_name_or_path:

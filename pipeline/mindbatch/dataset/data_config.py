@@ -9,7 +9,7 @@ from mindbatch.config.machine import parse_bytes
 from mindbatch.config.path_faults import input_file_fault, rows_fault, settled, settled_tools
 from mindbatch.config.paths import STANDARD_INPUT
 from mindbatch.config.schema import option
-from mindbatch.io.calendar_day import DAY_RULE, is_day
+from mindbatch.io.amounts import DAY_RULE, is_day
 
 SOURCES = ("prompt_column", "messages_column", "template", "template_file")
 COLUMNS = (

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from mindbatch.decoding.beam_search import processed_scores
 from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
 from mindbatch.decoding.candidates import Candidates, draw_without_replacement
+from mindbatch.decoding.draws import uniform
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import renormalised
 from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.softmax import Summary

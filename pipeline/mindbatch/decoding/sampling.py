@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draws import Draw, draw_tokens
+from mindbatch.decoding.draws import Draw, draw_tokens, uniform
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.softmax import Summary

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
 from mindbatch.decoding.choice import TokenChoice
-from mindbatch.decoding.draws import Draw, draw_tokens
+from mindbatch.decoding.draws import Draw, draw_tokens, uniform
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.sampling import SamplingStrategy, sample

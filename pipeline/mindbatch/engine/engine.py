@@ -11,7 +11,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint, Draft
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.drafting import propose as look_up
-from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
 from mindbatch.decoding.stop import StopMatcher

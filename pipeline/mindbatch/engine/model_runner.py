@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from mindbatch.engine.batch import flatten, wanted_tokens
+from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs, StepValues, flatten, wanted_tokens
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
-from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.step import ANY_STEP, IntArray, Logits, Span, StepShape
@@ -58,8 +57,10 @@ class ModelRunner:
         if isinstance(model.kernels, ProgramKernels) and isinstance(model.steps, StepRecordings):
             self._network = RecordedSteps(programs_of(model.steps, model.kernels))
         else:
-            from mindbatch.engine.encoder_graphs import EncoderDecoderGraphs  # MindSpore
-            from mindbatch.engine.step_graphs import StepGraphs
+            from mindbatch.engine.step_graphs import (
+                EncoderDecoderGraphs,  # MindSpore
+                StepGraphs,
+            )
 
             graphs = StepGraphs if settings.decoder_start_id is None else EncoderDecoderGraphs
             self._network = graphs(model, settings, on_compile)

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.engine.batch import StepInputs
 from mindbatch.engine.step import Step
-from mindbatch.engine.step_arrays import StepInputs
 from mindbatch.kernels.step import Logits
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from mindbatch.kernels import operations  # noqa: F401 - declares them
-from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.buffers import OutputMemory
 from mindbatch.kernels.recording import OPERATIONS, Recording, Symbol
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.kernels.slot_arrays import SlotArrays
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 

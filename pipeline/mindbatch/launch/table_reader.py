@@ -20,8 +20,10 @@ from mindbatch.launch.rank_table import (
     Device,
     RankTable,
     Server,
+    rank_faults,
+    relation_faults,
+    size_faults,
 )
-from mindbatch.launch.rank_table_faults import rank_faults, relation_faults, size_faults
 from mindbatch.launch.table_entries import MOST_SERVERS, device_id_of, examine_status, server_id_of
 from mindbatch.launch.table_json import (
     LARGEST_ID,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindbatch.kernels.operations.dense import norm
-from mindbatch.layers.module import Module
-from mindbatch.layers.rank import Rank
+from mindbatch.layers.rank import Module, Rank
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec
 
 

@@ -15,12 +15,12 @@ from mindbatch.ledger.part import (
     ComputedWith,
     PartName,
     PartReading,
+    PartWriter,
     check_header,
     list_parts,
     make_part,
     read_part,
 )
-from mindbatch.ledger.part_writer import PartWriter
 from mindbatch.ledger.places import PartFiles, Place, Recovered
 from mindbatch.ledger.run_folder import RunFolder
 

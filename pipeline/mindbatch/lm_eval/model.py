@@ -18,7 +18,7 @@ from tqdm import tqdm
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.engine.request import RequestOutput
-from mindbatch.io.calendar_day import DAY_RULE, is_day, today
+from mindbatch.io.amounts import DAY_RULE, is_day, today
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt

@@ -10,13 +10,10 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
-from mindbatch.checkpoint.formats.in_threads import in_threads
-from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.formats.open_file import OpenFiles, in_threads
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.low_rank import LowRank
-from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.modules import AdaptedModule, LowRank, ModuleKind
 from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,

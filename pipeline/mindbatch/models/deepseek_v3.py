@@ -10,8 +10,8 @@ from mindbatch.kernels.operations.dense import columns
 from mindbatch.kernels.operations.latent import latent_heads
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear, SplitLinear
-from mindbatch.layers.module import Module
 from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary

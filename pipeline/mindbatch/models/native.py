@@ -24,7 +24,7 @@ from mindbatch.models.adapter_weights import (
     rank_places,
 )
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.division import check_division
+from mindbatch.models.described_config import check_division
 from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
 from mindbatch.models.merged_adapter import MergedAdapter, base_tensors, merge_native
 from mindbatch.models.model_spec import ModelSpec

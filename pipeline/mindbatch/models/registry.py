@@ -11,12 +11,18 @@ from typing import Any
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_forms import text_part
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
-from mindbatch.models.foreign_models import EXPERTS, QUANTIZATION, foreign_model, kind_of
+from mindbatch.models.foreign_models import (
+    EXPERTS,
+    QUANTIZATION,
+    NearestType,
+    foreign_model,
+    kind_of,
+    nearest_type,
+)
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.nearest_type import NearestType, nearest_type
 from mindbatch.models.tensor_spec import TensorSpec
-from mindbatch.models.text_part import text_part
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (

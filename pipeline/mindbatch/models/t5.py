@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mindbatch.kernels.operations.attention import cross_attention, write_cache
-from mindbatch.layers.attention import OfLayer
+from mindbatch.layers.attention import DistanceAttention, DistanceBiases, OfLayer
 from mindbatch.layers.decoder import EncoderDecoder
-from mindbatch.layers.distances import DistanceAttention, DistanceBiases
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.module import Module
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Encoder

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import today
 from mindbatch.io.errors import PromptError
 from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
 from mindbatch.prompts.messages import Message, with_joined_parts

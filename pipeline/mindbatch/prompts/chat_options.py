@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mindbatch.io.calendar_day import DAY_RULE, is_day
+from mindbatch.io.amounts import DAY_RULE, is_day
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonFault, unicode_fault
-from mindbatch.prompts.json_rows import parse_json
 from mindbatch.prompts.messages import Message, value_faults
-from mindbatch.prompts.prompt_lines import utf8_fault
+from mindbatch.prompts.prompt_lines import parse_json, utf8_fault
 
 LARGEST_TOOLS_FILE = 1 << 20
 """Bytes of a file of tools."""

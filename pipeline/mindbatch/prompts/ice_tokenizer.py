@@ -19,8 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.io.errors import CheckpointError, is_panic
 from mindbatch.io.fault_lines import shown
-from mindbatch.prompts.glm_chats import CHATGLM_6B
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.glm_tokenizer import CHATGLM_6B
 from mindbatch.prompts.sentencepiece_file import (
     CONTROL,
     SPACE,
@@ -34,6 +33,7 @@ from mindbatch.prompts.sentencepiece_file import (
     parsed_model,
     unigram_scores,
 )
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line
 
 VOCABULARY = "ice_text.model"

@@ -20,7 +20,6 @@ from tokenizers.processors import TemplateProcessing
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.io.errors import CheckpointError, is_panic
 from mindbatch.prompts.chinese_words import words_of
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import (
     BYTE_PAIRS,
     CONTROL,
@@ -36,6 +35,7 @@ from mindbatch.prompts.sentencepiece_file import (
     parsed_model,
     unigram_scores,
 )
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
 
 VOCABULARY = "vocab.model"

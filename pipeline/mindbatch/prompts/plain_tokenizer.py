@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from mindbatch.checkpoint.folders.folder_files import has_file
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import SETTINGS, TOKENIZER, checked_copy
 
 _TEMPLATE = "chat_template.jinja"

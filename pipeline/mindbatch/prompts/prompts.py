@@ -7,16 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
-from mindbatch.io.amounts import counted
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import counted, today
 from mindbatch.io.errors import ConfigError, PromptError, is_panic
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.strict_json import JsonFault, unicode_fault
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions, chat_options
-from mindbatch.prompts.json_rows import parse_json
 from mindbatch.prompts.messages import Message, checked_conversation, is_sharegpt, sharegpt_messages
-from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, text_lines
+from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, parse_json, text_lines
 from mindbatch.prompts.tokenizer import Tokenizer
 
 STANDARD_INPUT = "-"

@@ -19,12 +19,10 @@ from mindbatch.io.errors import PromptError, is_panic
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
-from mindbatch.prompts.continued import Encoded
 from mindbatch.prompts.control_text import ControlText, absent_characters, control_spans, strings_in
-from mindbatch.prompts.fewest_tokens import characters_per_token, fewest_tokens
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
+from mindbatch.prompts.fewest_tokens import Encoded, characters_per_token, fewest_tokens
 from mindbatch.prompts.messages import checked_conversation
-from mindbatch.prompts.token_bytes import TokenBytes, token_bytes_of
+from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import one_line
 

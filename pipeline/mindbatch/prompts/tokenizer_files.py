@@ -11,9 +11,9 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.glm_tokenizer import load_glm
 from mindbatch.prompts.ice_tokenizer import load_ice
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.pangu_tokenizer import load_pangu
 from mindbatch.prompts.plain_tokenizer import load_plain
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import (
     SETTINGS,
     TOKENIZER,

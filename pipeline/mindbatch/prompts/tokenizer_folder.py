@@ -18,8 +18,8 @@ from mindbatch.checkpoint.json_object import read_bounded
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.strict_json import parts_fault
-from mindbatch.prompts.charsmap import refuse_false_charsmaps
 from mindbatch.prompts.prompt_lines import utf8_fault
+from mindbatch.prompts.sentencepiece_file import refuse_false_charsmaps
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER = "tokenizer.json"

@@ -14,7 +14,7 @@ from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.hidden_values import without_hidden
+from mindbatch.io.screen_text import without_hidden
 from mindbatch.ray.settings import ERROR
 from mindbatch.run.outputs.parquet import result_cells, schema
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, json_text

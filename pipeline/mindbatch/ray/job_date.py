@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mindbatch.io.calendar_day import is_day, today
+from mindbatch.io.amounts import is_day, today
 
 _NAMESPACE = b"mindbatch"
 

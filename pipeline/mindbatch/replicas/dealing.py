@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence, Set
 
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.replicas.asked import InFlightRequest
-from mindbatch.replicas.replica import Replica, least_loaded
+from mindbatch.replicas.replica import InFlightRequest, Replica, least_loaded
 
 MOST_ENDED_WORKERS = 2
 """A request in whose steps so many processes have ended, in the last one's alone, is not tried again."""

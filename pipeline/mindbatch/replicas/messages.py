@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,18 @@ from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, S
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.replicas.connection import Array
+
+
+def versions() -> dict[str, str]:
+    """By package; those that are not installed are left out."""
+    installed = {}
+    for package in ("mindbatch", "mindspore"):
+        try:
+            installed[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return installed
+
 
 HELLO, JOB, MODEL, NOTICE, READY = "hello", "job", "model", "notice", "ready"
 ADD, ABORT, BEGUN, STEP, BEAT, FAILED = "add", "abort", "begun", "step", "beat", "failed"

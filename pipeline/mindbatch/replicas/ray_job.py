@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.launch.job_ranks import JobRanks, Ranks
 from mindbatch.launch.preflight import JobSetup
 from mindbatch.launch.process_plan import JobPlan
-from mindbatch.launch.ranks import Ranks
 from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.process_commands import process_commands

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.engine.step_arrays import StepInputs
+from mindbatch.engine.batch import StepInputs
 from mindbatch.replicas.connection import Array
 
 COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"

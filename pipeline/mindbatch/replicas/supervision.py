@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.launch.process_state import ProcessState, process_state
-from mindbatch.launch.ranks import EndedRank, Ranks
+from mindbatch.launch.job_ranks import EndedRank, Ranks
+from mindbatch.launch.supervisor import ProcessState, process_state
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.watch import LATE, Watch
 

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from mindbatch.engine.step_arrays import FloatArray
+from mindbatch.engine.batch import FloatArray
 
 COMPARED_STEPS = 16
 """Ranks compare their digests after so many steps."""

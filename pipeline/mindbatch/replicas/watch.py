@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mindbatch.launch.process_state import ProcessState
+from mindbatch.launch.supervisor import ProcessState
 
 Doing = Literal["loading", "waiting", "compiling", "step", "idle"]
 """Activity that a rank reports. Loading and compiling may take long, and hold back the heartbeats; it waits

@@ -12,8 +12,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.io.hidden_values import without_hidden
 from mindbatch.io.interrupts import interruptible
+from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Entry, Kind
 from mindbatch.ledger.ledger import Ledger

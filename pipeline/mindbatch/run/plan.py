@@ -13,7 +13,7 @@ from mindbatch.loading.setup import EngineSetup
 from mindbatch.parallel.topology import RankPlace, Topology
 from mindbatch.run.calibration import Calibration, steps_for
 from mindbatch.run.index import RowIndex
-from mindbatch.run.row_check import RowCheck
+from mindbatch.run.survey import RowCheck
 
 
 class LengthRange(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.io.hidden_values import without_hidden
+from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder

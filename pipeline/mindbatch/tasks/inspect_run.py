@@ -13,7 +13,7 @@ from mindbatch.io.amounts import size
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.division import check_division
+from mindbatch.models.described_config import check_division
 from mindbatch.models.registry import nearest_supported
 
 NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)

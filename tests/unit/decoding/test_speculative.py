@@ -17,8 +17,8 @@ from goodness_of_fit import draws, p_value
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.drafting import guess
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy

@@ -4,9 +4,8 @@ import pytest
 
 from listed_processes import ListedProcesses
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.launch.job_ranks import EndedRank, JobRanks
 from mindbatch.launch.process_plan import JobPlan, NodeLayout, ProcessSpec
-from mindbatch.launch.ranks import EndedRank
 from mindbatch.parallel.topology import Topology
 
 

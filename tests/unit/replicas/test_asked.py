@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, StreamEvent
-from mindbatch.replicas.asked import InFlightRequest
+from mindbatch.replicas.replica import InFlightRequest
 
 
 def events(cuts: set[int], tokens: int) -> list[StreamEvent]:

@@ -30,12 +30,11 @@ from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
 from mindbatch.kernels.choice import compiled
-from mindbatch.models.adapter_names import prefix_renames
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.experts import ExpertNames
 from mindbatch.models.folder_tensors import left_out_faults
-from mindbatch.models.merged_adapter import MergedAdapter, planned_merge
+from mindbatch.models.merged_adapter import MergedAdapter, planned_merge, prefix_renames
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tied_tensors, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes

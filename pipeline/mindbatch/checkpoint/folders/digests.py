@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeGuard
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
-from mindbatch.checkpoint.formats.in_threads import in_threads
+from mindbatch.checkpoint.formats.open_file import in_threads
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object, read_limited
 from mindbatch.io.errors import CheckpointError

@@ -24,8 +24,7 @@ from mindbatch.checkpoint.folders.digests import (
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
 from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
-from mindbatch.checkpoint.formats.in_threads import in_threads
-from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
+from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError

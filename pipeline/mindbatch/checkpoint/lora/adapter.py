@@ -14,6 +14,7 @@ from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults, tied_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, config_warnings, read_lora_config
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
@@ -25,7 +26,6 @@ from mindbatch.checkpoint.lora.names import (
     unused_faults,
 )
 from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES

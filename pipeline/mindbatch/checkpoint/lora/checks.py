@@ -10,10 +10,10 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.base_weight import read_array
 from mindbatch.checkpoint.lora.modules import AdaptedModule
 from mindbatch.checkpoint.lora.names import FoundModules, Role, is_head, is_vocabulary
 from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.stored_array import read_array
 
 
 def setting_faults(found_modules: FoundModules, settings: LoraSettings) -> Iterator[str]:

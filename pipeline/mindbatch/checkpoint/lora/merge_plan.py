@@ -13,11 +13,10 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseWeight
-from mindbatch.checkpoint.lora.edits import Addition, BiasAddition, Edit, Replacement
-from mindbatch.checkpoint.lora.fit import BaseTensors
+from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.merge import Addition, BiasAddition, Edit, Replacement
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented

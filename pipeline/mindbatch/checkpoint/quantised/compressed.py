@@ -9,8 +9,14 @@ import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
 from mindbatch.checkpoint.quantised.layout import HALVES, Needed, QuantisedLayout, group_faults
-from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, group_count, grouped, groups_in_order
-from mindbatch.checkpoint.quantised.packed_words import WORD_BITS, unpacked
+from mindbatch.checkpoint.quantised.matrix import (
+    WORD_BITS,
+    GroupedMatrix,
+    group_count,
+    grouped,
+    groups_in_order,
+    unpacked,
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import mindspore
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import (
@@ -65,10 +65,8 @@ from mindbatch.kernels.ascend.step import (
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape
-from mindbatch.kernels.slot_arrays import SlotArrays
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
-from mindbatch.parallel.collectives import all_gather, all_reduce
-from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
+from mindbatch.parallel.collectives import ReceiveHidden, SendHidden, all_gather, all_reduce
 
 _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "activation": Activation,

@@ -8,13 +8,18 @@ from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.storage import write_whole
-from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
+from mindbatch.launch.given_servers import (
+    address_of,
+    own_server,
+    parse_list,
+    parse_range,
+    physical_devices,
+    ranks_of,
+)
 from mindbatch.launch.log_folder import made_folder
-from mindbatch.launch.own_server import address_of, own_server, ranks_of
 from mindbatch.launch.rank_table import RankTable, Server, counted
-from mindbatch.launch.scripts.entry import Script, ScriptJob, run_script
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
-from mindbatch.launch.scripts.program_ranks import ProgramRanks
+from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
 from mindbatch.launch.table_json import read_json
 from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
 

@@ -8,10 +8,9 @@ from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown
 from mindbatch.launch.free_ports import HeldPorts, port_fault
-from mindbatch.launch.own_server import is_own_address
-from mindbatch.launch.scripts.entry import Script, ScriptJob, run_script
+from mindbatch.launch.given_servers import is_own_address
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
-from mindbatch.launch.scripts.program_ranks import ProgramRanks
+from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
 
 NAME = "msrun_launcher.sh"
 NAMES = {

@@ -19,8 +19,7 @@ from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.evaluation.scoring.scoreboard import scores_of
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.hidden_values import concealed
-from mindbatch.io.screen_text import data_output, printable, say
+from mindbatch.io.screen_text import concealed, data_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
 from mindbatch.tasks.compare.runs import StrategyRun, run_strategies

@@ -27,8 +27,7 @@ from mindbatch.run.calibration import calibrate, sample_rows
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
 from mindbatch.run.plan import Plan, RankMemory, RowTotals, TimeEstimate, count_rows, time_after, time_at
-from mindbatch.run.row_check import RowCheck
-from mindbatch.run.survey import survey
+from mindbatch.run.survey import RowCheck, survey
 from mindbatch.tasks import machine
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.run_state import state_of

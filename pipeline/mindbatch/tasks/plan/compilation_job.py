@@ -13,8 +13,7 @@ from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_config import described_config
-from mindbatch.models.division import check_division
+from mindbatch.models.described_config import check_division, described_config
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import sampled_layers
 from mindbatch.models.registry import tensor_specs

@@ -12,10 +12,10 @@ from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.llm import LLM
-from mindbatch.run.computed_with import computed_with, differences
 from mindbatch.run.generation import entry_of
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.run.lookup import StoredRow, stored_row
+from mindbatch.run.manifest import computed_with, differences
 from mindbatch.tasks.diff.row_difference import difference
 from mindbatch.tasks.replay.schema import ReplayConfig
 

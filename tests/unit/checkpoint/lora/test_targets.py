@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.checkpoint.lora.config import _patterns
-from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.target_settings import targets_of
+from mindbatch.checkpoint.lora.settings import LoraSettings, targets_of
 
 MODULES = (
     "model.embed_tokens",

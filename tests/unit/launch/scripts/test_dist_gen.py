@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.scripts.dist_gen import read_job
-from mindbatch.launch.scripts.entry import ScriptJob
+from mindbatch.launch.scripts.program_ranks import ScriptJob
 from rank_tables import modelarts_table, plain_table
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.scripts.entry import ScriptJob
 from mindbatch.launch.scripts.msrun_launcher import read_job
+from mindbatch.launch.scripts.program_ranks import ScriptJob
 
 
 @pytest.fixture(autouse=True)
