@@ -24,6 +24,7 @@ _MAX_LINES_NAMED = 5
 class PartName:
     """`part-WRITER-ORDINAL.jsonl`. Names sort in the order of writing: a later session's come later."""
 
+    # The order of the fields is that of sorting.
     ordinal: int
     writer: int
 

@@ -67,6 +67,7 @@ class PartWriter:
         try:
             if self._is_torn:
                 self._storage.truncate(self._file, tail.size)
+            # Before the write and not after it: an interrupt in between makes the next commit cut off first.
             self._is_torn = True
             self._storage.write(self._file, b"".join(tail.waiting))
             self._storage.sync(self._file)

@@ -58,6 +58,7 @@ def _check_rows(
         values, _ = converted(expected, job.readings[copy.source_tensor].values_dtype, writing.dtype)
         if written_values[place].tobytes() != values.tobytes():
             raise CheckpointError(f"{written.path}: tensor {shown(writing.name)} is not what its source is")
+        # What no copy has cleared in the end is padding.
         written_values[place] = 0
     if np.frombuffer(data, np.uint8).any():
         raise CheckpointError(f"{written.path}: the padding of tensor {shown(writing.name)} is not zero")
