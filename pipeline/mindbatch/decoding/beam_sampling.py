@@ -64,6 +64,7 @@ def _drawn(
 ) -> list[Candidate]:
     """A candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
     best = max(totals)
+    # Less the best total: a term that all share changes no draw, and float32 is finer near 0.
     sums = [part.scores + np.float32(total - best) for part, total in zip(kept, totals, strict=True)]
     ends = np.cumsum([part.size for part in sums])
     drawn = []

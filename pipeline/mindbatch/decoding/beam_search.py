@@ -80,6 +80,7 @@ class BestTokens:
                 else:
                     scores[index] -= [penalties.get(token, 0.0) for token in tokens[index].tolist()]
         sums = scores + np.asarray(totals)[:, np.newaxis]
+        # Stable: among equals the earlier row, then the better rank, as the sort of all continuations has it.
         order = np.argsort(-sums, axis=None, kind="stable")[:count]
         indices, ranks = np.divmod(order, sums.shape[1])
         return [

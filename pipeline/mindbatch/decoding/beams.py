@@ -130,6 +130,7 @@ class FinishedHypotheses:
         if params.early_stopping is True:
             return True
         certain_end = params.early_stopping == "never" and params.length_penalty > 0
+        # Totals are below 0 and only fall; divided by the most, as the longest output is, they rank highest.
         length = request.longest if certain_end else request.length
         reachable: float = best_total / length**params.length_penalty
         return self.ranked[-1][0] >= reachable

@@ -84,6 +84,8 @@ class Candidates:
             left = Candidates(self._scores, self._token_ids)
             left._mask = mask
             weights = None if weights is None else weights * mask
+        # Without the largest score the weights would be relative to one that is gone; they are taken anew
+        # then.
         if weights is not None and weights.max() == 1.0:
             left._weights = weights
         return left
@@ -144,6 +146,7 @@ def draw_without_replacement(scores: NDArray[np.float32], uniforms: NDArray[np.f
         place = _place_in(weights, block * _BLOCK, target - (sums[block - 1] if block else 0.0))
         places.append(place)
         weights[place] = 0.0
+        # Summed anew and not reduced: a difference would leave a rounding error where nothing is left.
         masses[block] = weights[block * _BLOCK : (block + 1) * _BLOCK].sum(dtype=np.float64)
     return np.array(places, dtype=np.int64)
 

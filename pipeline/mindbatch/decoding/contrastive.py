@@ -40,6 +40,7 @@ class ContrastiveState:
         """Adds hidden states [n, hidden size] to the context."""
         needed = self.length + len(hidden)
         if needed > len(self.directions):
+            # Doubled, so that a token seldom costs a copy of the whole context.
             grown = np.empty((max(needed, 2 * len(self.directions)), hidden.shape[1]), np.float32)
             if self.length:
                 grown[: self.length] = self.directions[: self.length]
@@ -120,6 +121,7 @@ def _candidates(
     scores = adjust(raw.logits[place], row)
     tokens = largest(scores, row.params.top_k)
     tokens = tokens[np.isfinite(scores[tokens])]
+    # Over the vocabulary, not over the candidates: the paper weighs the model's own probability.
     trial.probabilities = softmax(scores)[tokens]
     trial.endings = [group.ending(taken, int(token)) for token in tokens]
     return [

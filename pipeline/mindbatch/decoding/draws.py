@@ -46,6 +46,8 @@ def philox4x32_by_numpy(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) 
     """Computes `philox4x32` without the kernels."""
     even, odd = counters[0::2], counters[1::2]
     for _ in range(_ROUNDS):
+        # Words are in 64 bits, so that a product holds both of its halves. They change places as in the
+        # paper: (hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0).
         products = even * _MULTIPLIERS
         even = (products >> _WORD_BITS)[::-1] ^ odd ^ keys
         odd = (products & _WORD_MASK)[::-1]
@@ -67,6 +69,7 @@ def uniform(
     keys = np.stack([seed & _WORD_MASK, seed >> _WORD_BITS])
     counters = np.stack([row & _WORD_MASK, row >> _WORD_BITS, sample, step])
     first, second = philox4x32(counters, keys)[:2]
+    # 27 bits of one word and 26 of the other: as many as a float64 has.
     bits = ((first >> np.uint64(5)) << np.uint64(26)) | (second >> np.uint64(6))
     numbers: NDArray[np.float64] = bits * 2.0**-53
     return numbers

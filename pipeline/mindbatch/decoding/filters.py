@@ -65,6 +65,7 @@ def _among_the_likely(
     # The tokens up to one of them make up what those above it leave.
     up_to = 1.0 - (np.cumsum(shares[::-1], dtype=np.float64)[::-1] - shares)
     removed, surely = np.searchsorted(up_to, [share - _DOUBT, share + _DOUBT])
+    # Within the rounding error, or at an end of the likely ones, only the sum of all weights can decide.
     if removed != surely or removed in (0, likely.size):
         return None
     edge = ascending[removed]

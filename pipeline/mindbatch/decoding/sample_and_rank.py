@@ -63,6 +63,7 @@ def _decide(group: GroupView, sampled: Decision) -> Decision:
         ended[branch.sample_index] = Hypothesis.after(row, choice, reason, score)
     if live:
         return Decision(live, kept=list(ended.values()))
+    # By sample index among equals: samples may end in any order, and the result must not depend on it.
     ranked = sorted(ended.items(), key=lambda item: (-_score(item[1]), item[0]))
     return Decision([], results=[hypothesis for _, hypothesis in ranked[: params.num_return_sequences]])
 

@@ -111,6 +111,7 @@ def _verify_row(
     for place in range(len(drafted) + 1):
         token = _token(row, so_far, raw, start, place, numbers)
         choices.append(raw.choice(start + place, token))
+        # What follows was computed behind the drafted token: after another one it is of another text.
         if place == len(drafted) or token != drafted[place] or token in row.eos_token_ids:
             break
         so_far = row.fork() if so_far is row else so_far
@@ -155,6 +156,7 @@ def _accepted_or_drawn(
     wanted = candidates.probabilities
     ids = candidates.tokens(np.arange(wanted.size))
     place = np.flatnonzero(ids == token)
+    # test < p / q, without a division by a q that may be 0.
     if place.size > 0 and test * guessed[token] < wanted[place[0]]:
         return token
     lacking = np.maximum(wanted - guessed[ids], np.float32(0.0))

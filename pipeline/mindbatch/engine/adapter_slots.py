@@ -57,6 +57,7 @@ class AdapterSlots:
         if name is None:
             return TakenSlot(0, False)
         self._refused.pop(name, None)
+        # One more request has passed each of those that wait for a slot.
         for other in self._refused:
             self._refused[other] += 1
         must_load = name not in self._slots or name in self._invalid

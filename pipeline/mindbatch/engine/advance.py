@@ -133,7 +133,9 @@ def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> l
     parents, branches = group.sequences, decision.branches
     if len(parents) == len(branches) == 1:
         return parents
+    # The first branch continues the parent itself; only the others cost a copy.
     first_branch = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
+    # While forking, so that a failure in between leaves all blocks with the group, which frees them.
     group.sequences = [*parents]
     grown = []
     for index, branch in enumerate(branches):

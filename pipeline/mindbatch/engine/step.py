@@ -84,6 +84,7 @@ def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
     for sequence in sequences:
         earlier = sequence.num_earlier_tokens
         last = 1 + sequence.num_draft_tokens if together else 0
+        # The last token and its draft go together, or in a later step.
         if earlier + last > budget:
             last = 0
         count = min(earlier, budget) + last

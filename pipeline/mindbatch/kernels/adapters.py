@@ -98,6 +98,7 @@ class SlotArrays(AdapterStore):
         for name, shape in shapes.items():
             rank = max(1, *(sum(map(abs, ranks.get(name, ()))) for ranks in adapters))
             arrays = tuple(aligned_zeros((slots + 1, *size), dtype) for size in _sizes(shape, rank))
+            # A scale of 1: slots without an adapter leave the product as it is.
             arrays[2][:] = 1
             self._arrays[name] = arrays
             stored = tuple(
@@ -108,6 +109,7 @@ class SlotArrays(AdapterStore):
     def write(self, slot: int, parts: AdapterParts) -> None:
         for name, arrays in self._arrays.items():
             for number, array in enumerate(arrays):
+                # Clears the adapter that had the slot before: its scale to 1, all else to 0.
                 array[slot] = number == 2
             first = 0
             for part in parts.get(name, ()):

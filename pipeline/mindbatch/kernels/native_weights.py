@@ -46,6 +46,7 @@ class Int8Weights(NativeWeights):
 
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
         words = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).view(np.int32)
+        # Kernels add 128 to inputs, for bytes without a sign; this much is then taken off each output.
         offsets = 128 * numbers.sum(axis=1, dtype=np.int32)
         done = 0
         while done < len(numbers):

@@ -171,6 +171,7 @@ class Ledger(Closing):
         if self._open is None:
             self._open = self._first_part(num_bytes)
         elif self._open.end.offset + num_bytes > MAX_PART_BYTES:
+            # Committed before there is a later part: nobody writes to the end of an earlier one again.
             self.num_safe += self._open.end.commit()
             full, self._open = self._open, self._new_part()
             full.end.close()

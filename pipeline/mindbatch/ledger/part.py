@@ -25,6 +25,7 @@ _MAX_LINES_NAMED = 5
 class PartName:
     """`part-WRITER-ORDINAL.jsonl`. Names sort in the order of writing: a later session's come later."""
 
+    # The order of the fields is that of sorting.
     ordinal: int
     writer: int
 
@@ -205,6 +206,7 @@ class PartWriter:
         try:
             if self._is_torn:
                 self._storage.truncate(self._file, tail.size)
+            # Before the write and not after it: an interrupt in between makes the next commit cut off first.
             self._is_torn = True
             self._storage.write(self._file, b"".join(tail.waiting))
             self._storage.sync(self._file)

@@ -45,6 +45,7 @@ def fetch_of(copy: Copy) -> Fetch | None:
 def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
     """Yields the rows of all writings once and in order; those of the sources in order where that can be."""
     for group in _groups(job.writings):
+        # Cut where a copy begins or ends, so that a chunk's rows all have the same sources.
         bounds = {0, group[0].rows} | {
             bound for writing in group for copy in writing.copies for bound in copy.target_rows
         }

@@ -69,6 +69,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who had the lock may have renamed the folder meanwhile: it is then the lock of the finished
+            # target.
             is_it = _is_still(handle, folder)
         except OSError as error:
             if error.errno not in _HELD:

@@ -51,6 +51,7 @@ def read_journal(path: Path) -> JournalContent | None:
     size = 0
     for line in data.splitlines(keepends=True):
         entry = _entry(line)
+        # Nothing behind a torn line is trusted; `go_on` cuts it off.
         if entry is None:
             break
         if head is None:

@@ -62,6 +62,7 @@ def _check_rows(
         values, _ = converted(expected, job.readings[copy.source_tensor].values_dtype, writing.dtype)
         if written_values[place].tobytes() != values.tobytes():
             raise CheckpointError(f"{written.path}: tensor {shown(writing.name)} is not what its source is")
+        # What no copy has cleared in the end is padding.
         written_values[place] = 0
     if np.frombuffer(data, np.uint8).any():
         raise CheckpointError(f"{written.path}: the padding of tensor {shown(writing.name)} is not zero")
@@ -120,6 +121,7 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
             digests[place].update(content)
             for same in alike[place]:
                 targets.write(same, chunk.start * same.row_bytes, content)
+    # The digests of sources are known only now; nothing is noted in the journal before this returns.
     for check in checks.values():
         check.finish(sources)
     sources.forget()
@@ -156,6 +158,7 @@ def _content(
         return fetched[only]
     data = sources.buffer("target", rows * writing.row_bytes)
     target = as_array(data, writing.dtype, rows, writing.counted)
+    # Padding is zero. Rows that copies cover wholly need no clearing.
     if _covered(copies) < writing.row_bytes // target.itemsize:
         target.fill(0)
     for fetch, copy in copies:

@@ -135,6 +135,7 @@ def write_cache(
 
 
 def _write(cache: Array, heads: FloatArray, slots: IntArray) -> None:
+    # Padding has slot -1.
     inside = slots >= 0
     block, offset = np.divmod(slots[inside], cache.shape[1])
     cache[block, offset] = heads[inside]
@@ -155,6 +156,7 @@ def _positions(cache: Array, table: IntArray, count: int) -> FloatArray:
 def _products(queries: FloatArray, keys: FloatArray, shape: AttentionShape) -> FloatArray:
     """[T, heads, head_dim], [P, kv_heads, head_dim] -> scores [T, heads, P]."""
     tokens, kv_heads = len(queries), keys.shape[1]
+    # Query heads that share a key/value head lie next to one another.
     grouped = queries.reshape(tokens, kv_heads, -1, shape.head_dim)
     scores: FloatArray = np.einsum("tkgd,pkd->tkgp", grouped, keys, optimize=True)
     return scores.reshape(tokens, -1, len(keys)) * np.float32(shape.scale)
@@ -164,6 +166,8 @@ def _weighed(
     scores: FloatArray, visible: Array, values: FloatArray, sinks: Array | None = None
 ) -> FloatArray:
     """Softmax of scores [T, heads, P] where visible [T, P], times values: [T, heads, head_dim]."""
+    # The largest score is subtracted so that no exponential overflows. A sink has a share of the sum and no
+    # value.
     scores = np.where(visible[:, None], scores, -np.inf)
     apart = np.full((1, 1, 1), -np.inf, np.float32) if sinks is None else sinks.reshape(1, -1, 1)
     top = np.maximum(scores.max(-1, keepdims=True), apart)
@@ -179,15 +183,19 @@ def _alibi(shape: AttentionShape, positions: IntArray, seen: IntArray) -> FloatA
     alibi = shape.alibi
     assert alibi is not None
     slopes, factor = np.array(alibi.slopes, np.float32)[:, None], np.float32(alibi.factor)
+    # Rounded after every product, as in the model's own code: other steps would give other scores.
     if alibi.is_rounded:
         distances = _nearest_bfloat16(positions.astype(np.float32))
         return (_nearest_bfloat16(_nearest_bfloat16(slopes) * distances) * factor)[None]
+    # A term that all positions share changes no softmax; relative to the token the numbers stay small.
     distances = (positions - seen + 1).astype(np.float32)[:, None]
     return slopes * distances * factor
 
 
 def _nearest_bfloat16(x: FloatArray) -> FloatArray:
     bits = x.view(np.uint32)
+    # To the nearest, halves to even: half of what is cut off less one, and one more where the last bit kept
+    # is 1.
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     nearest: FloatArray = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
     return nearest

@@ -110,6 +110,7 @@ def _activated(x: FloatArray, kind: str) -> FloatArray:
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
+    # By tanh: exp(-x) would overflow where x is far below 0.
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 

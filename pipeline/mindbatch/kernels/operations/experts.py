@@ -65,9 +65,11 @@ def routed(logits: FloatArray, correction: Array | None, routing: Routing) -> tu
     if routing.groups > 1:
         grouped = candidates.reshape(len(logits), routing.groups, -1)
         best = -np.sort(-grouped, -1)[..., : routing.group_best].sum(-1)
+        # Stable sorts, here and below: of equal scores the first is chosen, whatever else is in the step.
         outside = np.argsort(-best, -1, kind="stable")[:, routing.chosen_groups :]
         np.put_along_axis(grouped, outside[..., None], -np.inf, 1)
     chosen = np.argsort(-candidates, -1, kind="stable")[:, : routing.chosen]
+    # Correction and groups decide only which experts are chosen; the weights are the scores themselves.
     weights = np.take_along_axis(scores, chosen, -1)
     if routing.is_normalised:
         weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)

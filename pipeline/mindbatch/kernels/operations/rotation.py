@@ -108,6 +108,7 @@ def norm_by_sums(
     totals: numbers in each of the sums.
     """
     query, key, value = np.split(qkv, np.cumsum(_widths(shape))[:2], -1)
+    # The mean is over the heads of all ranks, so that a sharded norm equals the whole one.
     by = 1 / np.sqrt(sums / np.array(totals, np.float32) + np.float32(epsilon))
     return np.concatenate((query * by[:, :1] * query_norm, key * by[:, 1:] * key_norm, value), 1)
 

@@ -45,6 +45,7 @@ def plan_buffers(recording: Recording) -> Buffers:
     placed: list[tuple[int, _Use]] = []
     for use in _uses(recording):
         offset = 0
+        # From the lowest on, so that one pass finds the first gap that is wide enough.
         for taken, other in sorted(placed, key=lambda placed_use: placed_use[0]):
             if use.meets(other) and taken < offset + use.size:
                 offset = max(offset, taken + other.size)

@@ -50,6 +50,7 @@ def _fused_calls(recording: Recording) -> Iterator[RecordedCall]:
     reads = Counter(
         symbol for call in recording.calls for symbol in call.inputs if isinstance(symbol, Symbol)
     )
+    # What a recording gives is read by its caller, and must be written.
     reads.update(recording.outputs)
     before: RecordedCall | None = None
     for call in recording.calls:
