@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.progress import PlainProgress
-from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, plan_beside, plan_transform
+from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, plan_transform
+from mindbatch.checkpoint.transform_lora import plan_beside
 from mindbatch.io.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.io.standard_streams import run_tool

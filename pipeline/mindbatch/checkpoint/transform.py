@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mindbatch.checkpoint.faults import located, raise_if_any
-from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
 from mindbatch.checkpoint.formats.ckpt_format import FileLayout, ckpt_layout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, first_rank, module_faults
-from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray, base_weight
-from mindbatch.checkpoint.lora.checks import effect_faults
-from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, read_lora_config
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.lora.merged_note import MERGED_KEY
-from mindbatch.checkpoint.lora.names import (
-    FoundModules,
-    find_modules,
-    is_lora_name,
-    is_of_training,
-    unused_faults,
-)
-from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
@@ -182,74 +163,3 @@ def layouts_of(
         entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))
     layout_of = ckpt_layout if kind == CKPT else safetensors_layout
     return {file: layout_of(entries[rank]) for rank, file in enumerate(files)}
-
-
-def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:
-    """Plans the merge of the matrices that a checkpoint holds.
-
-    scaling: lora_alpha / r; None: as adapter_config.json beside the checkpoint says.
-
-    Raises:
-        ConfigError: the scaling is missing, or given twice with different values.
-        CheckpointError: lists matrices that do not fit, lack their other half, or have no effect.
-    """
-    path = transform.source.path
-    lora_names = [name for name in transform.placements if is_lora_name(name)]
-    names = [name for name in lora_names if not is_of_training(name)]
-    found_modules = find_modules(names)
-    if not found_modules.modules and not found_modules.faults:
-        raise_if_any(["holds no lora_a and lora_b matrices"], str(path))
-    raise_if_any([*found_modules.faults, *unused_faults(found_modules.others)], str(path))
-    if dropped := len(lora_names) - len(names):
-        transform.notes.append(f"{dropped} tensors of the optimizer for the matrices are left out")
-    dtypes = {name: transform.dtype(name) for name in transform.placements}
-    settings = _settings(transform, found_modules, scaling)
-    full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
-    raise_if_any(module_faults(found_modules, settings, full), str(path))
-    modules = adapted_modules(found_modules, settings, _arrays(transform, names))
-    raise_if_any([*effect_faults(modules.values())], str(path))
-    adapter = LoraAdapter(path, settings, modules)
-    shapes = {
-        name: placement.shape for name, placement in transform.placements.items() if not is_lora_name(name)
-    }
-    find_base = partial(base_weight, files=transform.files(shapes), sets=transform.source.ranks)
-    stored = {name: [dtype] for name, dtype in dtypes.items()}
-    return plan_merge(adapter, BaseTensors(shapes), stored, find_base)
-
-
-def _arrays(transform: Transform, names: Iterable[str]) -> dict[str, StoredArray]:
-    """The whole matrices, from the regions that the ranks hold. CheckpointError when one is damaged."""
-    source = transform.files(names)
-    whole = as_placed(whole_placements(source.shapes), 1)
-    plans = proved_copies(source, whole)
-    return {plan.name: StoredArray(plan.name, plan.shape, _shards(transform, plan)) for plan in plans}
-
-
-def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
-    shards: list[ArrayShard] = []
-    for copy in plan.copies:
-        rank, name = transform.source.ranks[copy.source_rank], copy.source_name
-        [digest] = rank.checked_digests([name]).values()
-        path = str(rank.file(name).path.resolve())
-        shards.append(ArrayShard(path, name, digest, copy.source, copy.target))
-    return tuple(shards)
-
-
-def _settings(transform: Transform, found_modules: FoundModules, scaling: float | None) -> LoraSettings:
-    """Reads adapter_config.json beside the checkpoint, or uses the given scaling and the matrices' rank."""
-    path = transform.source.path
-    folder = path if path.is_dir() else path.parent
-    rank = first_rank(found_modules, {name: placed.shape for name, placed in transform.placements.items()})
-    if not has_file(folder, ADAPTER_CONFIG):
-        if scaling is None:
-            raise ConfigError(
-                f"{folder}: no {ADAPTER_CONFIG}, which says lora_alpha; give --lora_scaling: lora_alpha / "
-                f"{rank}, for the matrices are of rank {rank}"
-            )
-        return LoraSettings(rank, 0.0, uniform_scaling=scaling)
-    settings = read_lora_config(file_in(folder, ADAPTER_CONFIG))
-    if scaling is not None and not np.isclose(scaling, settings.scaling, rtol=1e-6):
-        raise ConfigError(
-            f"--lora_scaling {scaling:g}: {folder / ADAPTER_CONFIG} says {settings.scaling:g}; remove one"
-        )
-    return settings
