@@ -9,16 +9,13 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mindbatch.calls import Call, Delivery, EngineCalls, Run
 from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
-from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm_input import (
@@ -31,12 +28,17 @@ from mindbatch.llm_input import (
     with_keywords,
 )
 from mindbatch.loading.build import LoadedEngine, Notice, load_engine
-from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import prepare
 from mindbatch.mindspore_lock import loading
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
-from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.streaming import Streamer, StreamerFeed
+
+if TYPE_CHECKING:
+    from mindbatch.config.model_task import ModelTaskConfig
+    from mindbatch.decoding import DecodingParams
+    from mindbatch.engine.statistics import EngineStatistics
+    from mindbatch.loading.providers import OpenedFolder
+    from mindbatch.prompts.tokenizer import Tokenizer
 
 ON_ERROR = ("raise", "record")
 CLOSED = "this LLM was closed"

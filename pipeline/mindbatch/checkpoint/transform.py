@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
-from mindbatch.checkpoint.formats.ckpt_format import FileLayout, ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.lora.merged_note import MERGED_KEY
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements

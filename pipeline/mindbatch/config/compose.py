@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from mindbatch.config import paths
 from mindbatch.config.composition import Composition, assign
-from mindbatch.config.continued import read_saved
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.hydra_tree import HydraTree, take_errors
 from mindbatch.config.options import OptionFiles
@@ -66,6 +65,8 @@ def compose_task(
     ]
     is_continued = schema.continues_run or _is_set(schema.continuing_key, layers)
     if is_continued:
+        from mindbatch.config.continued import read_saved  # most tasks begin anew
+
         layers.insert(0, read_saved([*chain(*layers)], reader, log))
     layers = [[item for item in layer if _exists(item, options, log)] for layer in layers]
 

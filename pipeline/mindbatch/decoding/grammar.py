@@ -25,8 +25,6 @@ _JSON_FORM = {
 _FORM_KEY = "x-guidance"
 _ONE_OF = "anyOf is, and means the same where no value fits two of the alternatives"
 _REASON_CHARACTERS = 300
-MOST_SHOWN = 83
-"""Characters of a value in a fault line."""
 
 
 Kind = Literal["regex", "json_schema"]
@@ -88,7 +86,7 @@ def one_line(text: str) -> str:
 
 def shown(kind: str, source: str) -> str:
     """`decoding.KIND=SOURCE`, cut short."""
-    return f"decoding.{kind}={fault_lines.shown(source, MOST_SHOWN)}"
+    return f"decoding.{kind}={fault_lines.shown(source, fault_lines.LONGEST_PARAMETER)}"
 
 
 def _text(kind: Kind, source: str) -> str:

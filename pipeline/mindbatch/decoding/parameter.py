@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
-from mindbatch.decoding.grammar import MOST_SHOWN
 from mindbatch.decoding.value_kinds import ValueKind
 from mindbatch.io import fault_lines
 from mindbatch.io.errors import ConfigError
@@ -116,4 +115,4 @@ def with_other_names(declared: type[T]) -> type[T]:
 
 def shown(name: str, value: Any) -> str:
     """`decoding.name=value` for a fault line, shortened."""
-    return f"decoding.{name}={fault_lines.shown(value, MOST_SHOWN)}"
+    return f"decoding.{name}={fault_lines.shown(value, fault_lines.LONGEST_PARAMETER)}"

@@ -1,31 +1,47 @@
 """The strategies, in the order in which they are asked; a new one is a new file and a line here."""
 
-from mindbatch.decoding.beam_sampling import BeamSampling
-from mindbatch.decoding.beam_search import BeamSearch
-from mindbatch.decoding.contrastive import ContrastiveSearch
-from mindbatch.decoding.group_beam_search import GroupBeamSearch
-from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.sample_and_rank import SampleAndRank
+from functools import cache
+
+from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.sampling import SamplingStrategy
-from mindbatch.decoding.speculative import SpeculativeStrategy
 from mindbatch.decoding.strategy import DecodingStrategy
 
-STRATEGIES: tuple[DecodingStrategy, ...] = (
-    ContrastiveSearch(),
-    GroupBeamSearch(),
-    BeamSearch(),
-    BeamSampling(),
-    SampleAndRank(),
-    SpeculativeStrategy(),
-    SamplingStrategy(),
-)
-"""One object of each: it serves all requests that use it, so that they advance in one call."""
+_SAMPLING = SamplingStrategy()
+"""Serves whatever no parameter asks another strategy for: one token at a time, drawn or the likeliest."""
+
+
+@cache
+def strategies() -> tuple[DecodingStrategy, ...]:
+    """One object of each: it serves all requests that use it, so that they advance in one call."""
+    from mindbatch.decoding.beam_sampling import BeamSampling
+    from mindbatch.decoding.beam_search import BeamSearch
+    from mindbatch.decoding.contrastive import ContrastiveSearch
+    from mindbatch.decoding.group_beam_search import GroupBeamSearch
+    from mindbatch.decoding.sample_and_rank import SampleAndRank
+    from mindbatch.decoding.speculative import SpeculativeStrategy
+
+    return (
+        ContrastiveSearch(),
+        GroupBeamSearch(),
+        BeamSearch(),
+        BeamSampling(),
+        SampleAndRank(),
+        SpeculativeStrategy(),
+        _SAMPLING,
+    )
 
 
 def strategy_for(params: DecodingParams) -> DecodingStrategy:
     """The first strategy that `params` ask for; the last one serves whatever is left."""
-    return next(strategy for strategy in STRATEGIES if strategy.name(params))
+    if not any(getattr(params, name) != PARAMETERS[name].default for name in _ASKING):
+        return _SAMPLING
+    return next(strategy for strategy in strategies() if strategy.name(params))
 
 
 def strategy_name(params: DecodingParams) -> str:
-    return next(name for strategy in STRATEGIES if (name := strategy.name(params)))
+    """The name of the strategy that `params` ask for."""
+    return str(strategy_for(params).name(params))
+
+
+_ASKING = tuple(name for name, declared in PARAMETERS.items() if declared.asks is not None)
+"""The parameters that ask for a strategy of their own by any value but their default."""

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
-from mindbatch.decoding.grammar import text_fault
 from mindbatch.decoding.json_text import canonical_schema
 
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
@@ -203,6 +202,13 @@ def json_schema() -> ValueKind:
             return str(error)
 
     return ValueKind("a JSON schema or its text, or null", normal, fault)
+
+
+def text_fault(name: Literal["regex", "json_schema"], text: str) -> str | None:
+    """Explains why a regular expression or JSON schema cannot be followed; None if it can."""
+    from mindbatch.decoding import grammar  # few parameters have one
+
+    return grammar.text_fault(name, text)
 
 
 def _or_null(optional: bool) -> str:

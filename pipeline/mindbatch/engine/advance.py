@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 from mindbatch.engine.request import CompletionOutput, StreamEvent
-from mindbatch.engine.runner import StepOutput
-from mindbatch.engine.scheduler import Scheduler
-from mindbatch.engine.sequence import Sequence, SequenceGroup
-from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError, PromptError
+
+if TYPE_CHECKING:
+    from mindbatch.decoding.choice import FinishReason
+    from mindbatch.engine.runner import StepOutput
+    from mindbatch.engine.scheduler import Scheduler
+    from mindbatch.engine.sequence import Sequence, SequenceGroup
+    from mindbatch.engine.step import Step
 
 
 @dataclass(slots=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mindbatch.decoding.choice import Constraint
-from mindbatch.decoding.grammar import Grammar, grammar_of
-from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint
-from mindbatch.decoding.grammar_process import tried
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.vocabulary import Vocabulary
 from mindbatch.io.errors import PromptError
 from mindbatch.prompts.detokenizer import last_text_token
 from mindbatch.prompts.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from mindbatch.decoding.grammar import Grammar
+    from mindbatch.decoding.grammar_constraint import CompiledGrammar
+    from mindbatch.decoding.vocabulary import Vocabulary
 
 _MOST_KEPT_BYTES = 256 << 20
 """Bytes of compiled grammars that are kept."""
@@ -47,6 +49,10 @@ class ConstraintFactory:
         if self._tokenizer is None:
             name = "regex" if params.regex is not None else "json_schema"
             raise PromptError(f"decoding.{name} needs the model's tokenizer, and its folder has none")
+        from mindbatch.decoding.grammar import grammar_of  # few rows have a grammar
+        from mindbatch.decoding.grammar_constraint import GrammarConstraint
+        from mindbatch.decoding.grammar_process import tried
+
         grammar = grammar_of(params.regex, params.json_schema)
         assert grammar is not None
         if grammar not in self._compiled and (reason := tried(grammar).fault):
@@ -59,6 +65,8 @@ class ConstraintFactory:
 
     def _grammar(self, grammar: Grammar, tokenizer: Tokenizer) -> CompiledGrammar:
         """Compiled, or kept from an earlier row with the same text."""
+        from mindbatch.decoding.grammar_constraint import CompiledGrammar
+
         if self._vocabulary is None:
             self._vocabulary = vocabulary_of(tokenizer, self._vocab_size)
         if grammar not in self._compiled:
@@ -70,6 +78,8 @@ class ConstraintFactory:
 
 
 def _kept_bytes(grammar: Grammar) -> int:
+    from mindbatch.decoding.grammar_process import tried
+
     return tried(grammar).nbytes + _USED_BYTES
 
 
@@ -81,6 +91,8 @@ def vocabulary_of(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     Raises:
         PromptError: the tokenizer's tokens have no texts of their own: they change with the token before.
     """
+    from mindbatch.decoding.vocabulary import Vocabulary
+
     first = [_text(tokenizer, token, None) for token in range(vocab_size)]
     anchor = next((token for token, text in enumerate(first) if text), None)
     later = [_text(tokenizer, token, anchor) for token in range(vocab_size)]

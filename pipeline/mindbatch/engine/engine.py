@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Set
 from collections.abc import Sequence as Items
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint, Draft
@@ -20,13 +20,15 @@ from mindbatch.engine.advance import advance
 from mindbatch.engine.prompt_context import PromptContext, context_of
 from mindbatch.engine.prompt_outputs import gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
-from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import Counters, EngineStatistics
-from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError, PromptError
+
+if TYPE_CHECKING:
+    from mindbatch.engine.runner import Runner, StepOutput
+    from mindbatch.engine.settings import EngineSettings
+    from mindbatch.engine.step import Step
 
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]

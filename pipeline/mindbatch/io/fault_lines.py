@@ -15,6 +15,8 @@ _PLAIN = re.compile(
 """Texts that need no quotes within a list of YAML."""
 
 _MOST_NAMED = 8
+LONGEST_PARAMETER = 83
+"""Characters of a decoding parameter's value: they may be long texts."""
 
 
 def as_written(value: object, text_notation: Callable[[str], str] = repr) -> str:

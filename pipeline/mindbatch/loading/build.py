@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mindbatch.config.machine import thread_notes, usable_cores
 from mindbatch.engine.adapter_slots import KnownAdapters
-from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine, StepEngine
 from mindbatch.engine.runner import DryRunner, Runner, StageRunner
-from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.io.interrupts import interruptible
 from mindbatch.io.screen_text import say
 from mindbatch.kernels.choice import kernels_in_use
-from mindbatch.loading.assistant_model import assistant_settings
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters
-from mindbatch.loading.providers import OpenedFolder
-from mindbatch.loading.setup import EngineSetup
-from mindbatch.models.merged_adapter import merged_weights
 from mindbatch.parallel.topology import RankPlace
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
-from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
     from mindbatch.engine.model_runner import ModelRunner
+    from mindbatch.engine.settings import EngineSettings
+    from mindbatch.engine.virtual_engines import VirtualEngines
     from mindbatch.kernels.interface import Kernels
+    from mindbatch.loading.providers import OpenedFolder
+    from mindbatch.loading.setup import EngineSetup
+    from mindbatch.prompts.tokenizer import Tokenizer
 
 Notice = Callable[[str], None]
 
@@ -130,16 +129,26 @@ def load_runners(
         opened: OpenedFolder, settings: EngineSettings, adapters: PreparedAdapters = NO_ADAPTERS
     ) -> ModelRunner:
         geometry = CacheGeometry(setup.num_blocks, settings.block_size)
-        with guard("loading"), merged_weights(opened.folder, adapters.merged) as weights:
+        with guard("loading"), _weights_of(opened.folder, adapters) as weights:
             loaded_model = setup.provider.load(opened.spec, weights, kernels, geometry, loaded, adapters.live)
         return ModelRunner(loaded_model, settings, compiling, guard)
 
     guard = partial(naming_exhaustion, _demand_of(setup))
     main, drafting = run(setup.opened, setup.settings, setup.adapters), None
     if setup.assistant is not None and setup.spec.stage.is_last:  # it drafts for whoever has the logits
+        from mindbatch.loading.assistant_model import assistant_settings  # few jobs have one
+
         drafting = run(setup.assistant, assistant_settings(setup.assistant, setup.settings))
     notice("")
     return Runners(main, drafting)
+
+
+def _weights_of(folder: ModelFolder, adapters: PreparedAdapters) -> AbstractContextManager[StoredWeights]:
+    if adapters.merged is None:
+        return nullcontext(folder)
+    from mindbatch.models.merged_adapter import merged_weights
+
+    return merged_weights(folder, adapters.merged)
 
 
 def engine_of(setup: EngineSetup, runner: Runner, drafting: Runner | None) -> Engine:
@@ -157,6 +166,8 @@ def virtual_engines_of(
     setup: EngineSetup, runner: StageRunner, drafting: StageRunner | None
 ) -> VirtualEngines:
     """Builds as `engine_of`, an engine for each pipeline stage with its own blocks of the cache."""
+    from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
+
     make, size = _engine_maker(setup), setup.settings.num_blocks
     firsts = [stage * size for stage in range(setup.num_engines)]
     parts = [CachePart(runner, first) for first in firsts]
@@ -174,6 +185,9 @@ def _engine_maker(setup: EngineSetup) -> Callable[[Runner, Runner | None], Engin
     def engine(runner: Runner, drafting: Runner | None) -> Engine:
         assistant = None
         if opened is not None and drafting is not None:
+            from mindbatch.engine.assistant import Assistant
+            from mindbatch.loading.assistant_model import assistant_settings
+
             assistant = Assistant(drafting, assistant_settings(opened, settings))
         eos = setup.eos_token_ids
         return Engine(runner, settings, make, eos, constraints.make, assistant, known, slots)

@@ -6,9 +6,9 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mindbatch.config.machine import MachineMemory, memory_here, parse_bytes
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.kernels.memory import (
@@ -19,9 +19,12 @@ from mindbatch.kernels.memory import (
     kernel_dtype,
 )
 from mindbatch.loading.setup import EngineSetup, token_bytes_of, weight_type_of
-from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.model_spec import ModelSpec
-from mindbatch.parallel.topology import RankPlace
+
+if TYPE_CHECKING:
+    from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+    from mindbatch.models.adapter_weights import FittedAdapters
+    from mindbatch.models.model_spec import ModelSpec
+    from mindbatch.parallel.topology import RankPlace
 
 _MIB = 1 << 20
 _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}

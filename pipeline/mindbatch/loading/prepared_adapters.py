@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.faults import located
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
-from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
-from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.loading.providers import OpenedFolder, Provider
-from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.merged_adapter import MergedAdapter
+
+if TYPE_CHECKING:  # most jobs have no adapters
+    from mindbatch.checkpoint.lora.adapter import LoraAdapter
+    from mindbatch.config.lora_schema import AdapterFolder, LoraConfig
+    from mindbatch.loading.providers import OpenedFolder, Provider
+    from mindbatch.models.adapter_weights import FittedAdapters
+    from mindbatch.models.merged_adapter import MergedAdapter
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
@@ -69,6 +71,8 @@ def _open_once(folder: AdapterFolder, base: str | None) -> LoraAdapter:
 
     What is loaded is compared with what was opened in any case.
     """
+    from mindbatch.checkpoint.lora.adapter import open_adapter
+
     key = (folder, base, _stamp(folder.path))
     if key not in _opened:
         _opened[key] = open_adapter(*folder, base=base)
@@ -112,6 +116,8 @@ def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider)
     }
     fitted = provider.fit_adapters(spec, adapters, lora.max_loaded) if adapters else None
     if fitted is not None:
+        from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
+
         digests = {
             f"lora.adapters.{name}={adapter.adapter.path}": adapter.digest
             for name, adapter in fitted.adapters.items()

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
-from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.config.model_schema import ModelConfig, ignored_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.models import native
-from mindbatch.models.adapter_weights import FittedAdapters
-from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.merged_adapter import MergedAdapter
-from mindbatch.models.model_spec import ModelSpec
 from mindbatch.parallel.topology import WHOLE, WHOLE_MODEL, RankPart, TensorSlice
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
+    from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
+    from mindbatch.checkpoint.lora.adapter import LoraAdapter
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
+    from mindbatch.models.adapter_weights import FittedAdapters
+    from mindbatch.models.config_reader import IgnoredKeys
+    from mindbatch.models.merged_adapter import MergedAdapter
     from mindbatch.models.model import Model
+    from mindbatch.models.model_spec import ModelSpec
 
 
 class Provider(Protocol):

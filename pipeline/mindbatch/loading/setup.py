@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
@@ -17,9 +16,13 @@ from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weigh
 from mindbatch.loading.assistant_model import find_assistant
 from mindbatch.loading.prepared_adapters import NO_ADAPTERS, PreparedAdapters, prepare_adapters
 from mindbatch.loading.providers import OpenedFolder, Provider, open_model, provider_of
-from mindbatch.models.model_spec import ModelSpec
 from mindbatch.parallel.topology import WHOLE_MODEL, RankPart
 from mindbatch.prompts.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from mindbatch.checkpoint.folders.model_folder import ModelFolder
+    from mindbatch.config.lora_schema import LoraConfig
+    from mindbatch.models.model_spec import ModelSpec
 
 _STAGE_PROMPT_BYTES = 256
 """Prompt tokens of a stage's step times the bytes of a weight, on a CPU: where products are faster, reading

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import converted
-from mindbatch.checkpoint.quantised.folder import QuantisedFolder
-from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
 from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter, aligned_zeros
 from mindbatch.kernels.interface import Kernels
@@ -28,6 +27,10 @@ from mindbatch.models.tensor_spec import (
     shard_specs,
 )
 from mindbatch.parallel.topology import WHOLE, TensorSlice
+
+if TYPE_CHECKING:
+    from mindbatch.checkpoint.quantised.folder import QuantisedFolder
+    from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
 
 NUMBERS_AT_ONCE = 1 << 18  # are packed while they are in the cache of a core, from memory that is used again
 PANEL = 32  # outputs of a packed panel: parts of whole ones are packed fastest
@@ -94,8 +97,8 @@ def _load(
         name = names(part.source)
         if number and number % of_matrix == 0:
             first += padding
-        if kernels.keeps_integers and isinstance(folder, QuantisedFolder) and folder.has_integers(name):
-            for integers in _integers(part, spec.sharding, folder, name, shard):
+        if kernels.keeps_integers and (quantised := _with_integers(folder, name)) is not None:
+            for integers in _integers(part, spec.sharding, quantised, name, shard):
                 kernels.pack_integers(array, first, *integers)
                 first += len(integers.numbers)
             continue
@@ -199,6 +202,13 @@ def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
     """Yields the rows of the ranges, whole panels of them at a time."""
     step = max(1, NUMBERS_AT_ONCE // inputs // PANEL) * PANEL
     return (slice(row, min(row + step, high)) for low, high in ranges for row in range(low, high, step))
+
+
+def _with_integers(folder: StoredWeights, name: str) -> QuantisedFolder | None:
+    """The folder, if it stores the tensor as integers that can be kept."""
+    from mindbatch.checkpoint.quantised.folder import QuantisedFolder  # most weights are floats
+
+    return folder if isinstance(folder, QuantisedFolder) and folder.has_integers(name) else None
 
 
 def _integers(

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mindbatch.cache.paged import PagedCache
-from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.program.step import StepRecordings
-from mindbatch.kernels.shapes import AttentionShape
-from mindbatch.models.adapter_bank import AdapterBank
-
 if TYPE_CHECKING:  # MindSpore
+    from mindbatch.cache.paged import PagedCache
     from mindbatch.kernels.graphs import Network
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.program.step import StepRecordings
+    from mindbatch.kernels.shapes import AttentionShape
+    from mindbatch.models.adapter_bank import AdapterBank
 
 
 @dataclass(frozen=True)

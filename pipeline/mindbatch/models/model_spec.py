@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from mindbatch.kernels.ascend.limits import (
-    ALIBI_NUMBERS,
-    limit_faults,
-    most_gathered_tokens,
-    needs_gathering,
-)
 from mindbatch.kernels.memory import FLOAT32, padded_head
 from mindbatch.models.architecture import Architecture, BlockPositions2D
 from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
@@ -145,11 +139,15 @@ class ModelSpec:
 
     @property
     def _ascend_head(self) -> int:
+        from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS
+
         return self.head_dim + (ALIBI_NUMBERS if self._has_alibi_numbers else 0)
 
     @property
     def is_gathered(self) -> bool:
         """True where Ascend computes attention by plain operators: see `needs_gathering`."""
+        from mindbatch.kernels.ascend.limits import needs_gathering
+
         arch = self.architecture
         return needs_gathering(
             arch.head_dim,
@@ -160,12 +158,16 @@ class ModelSpec:
 
     def ascend_faults(self, block_size: int) -> Iterator[str]:
         """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
+        from mindbatch.kernels.ascend.limits import limit_faults
+
         return limit_faults(self._ascend_head, block_size, is_gathered=self.is_gathered)
 
     def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:
         """Most tokens of a step, where attention's memory bounds them."""
         if device != "Ascend" or not self.is_gathered:
             return None
+        from mindbatch.kernels.ascend.limits import most_gathered_tokens
+
         return most_gathered_tokens(seq_length, 2 * self._kv_heads * self.architecture.head_dim)
 
     @property

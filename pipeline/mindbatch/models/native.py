@@ -13,30 +13,24 @@ from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, is_cut
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
-from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
-from mindbatch.models.adapter_weights import (
-    TIED_HEAD,
-    FittedAdapters,
-    embedding_of,
-    fit_beside,
-    rank_places,
-)
-from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.described_config import check_division
 from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
-from mindbatch.models.merged_adapter import MergedAdapter, base_tensors, merge_native
+from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.quantisation import open_whole
 from mindbatch.models.registry import declaration, describe, tensor_specs
 from mindbatch.models.stage_cut import even_in_time
 from mindbatch.models.tensor_spec import shard_specs
 from mindbatch.parallel.topology import WHOLE, RankPart, Stage
 
 if TYPE_CHECKING:
+    from mindbatch.checkpoint.lora.adapter import LoraAdapter
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
+    from mindbatch.models.adapter_weights import FittedAdapters
+    from mindbatch.models.config_reader import IgnoredKeys
+    from mindbatch.models.merged_adapter import MergedAdapter
     from mindbatch.models.model import Model
 
 _ONE_HOST = (
@@ -86,6 +80,10 @@ def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
 def _folder_of(home: Path, part: RankPart, config: Mapping[str, Any], ignore: IgnoredKeys) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
     if not is_cut(home):
+        if QUANTIZATION not in config:
+            return ModelFolder(home)
+        from mindbatch.models.quantisation import open_whole  # most weights are floats
+
         return open_whole(home, config, str(home / CONFIG_NAME), ignore.names)
     if part.stages > 1 and part.device_map is not None:
         value = part.device_map if isinstance(part.device_map, str) else [*part.device_map]
@@ -100,6 +98,9 @@ def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
     """Fits adapters to the model; they may have any names for the weights."""
+    from mindbatch.models.adapter_weights import embedding_of, fit_beside  # most jobs have no adapters
+    from mindbatch.models.merged_adapter import base_tensors
+
     arch, specs = spec.architecture, spec.parameters
     # PEFT adapts one user of a tensor that several have: that of T5's embedding is in neither stack.
     only_mergeable = () if arch.encoder is None else (embedding_of(specs),)
@@ -110,18 +111,24 @@ def fit_adapters(
 
 
 def _slot_numbers(spec: ModelSpec, fitted: FittedAdapters, stage: Stage) -> int:
+    from mindbatch.models.adapter_weights import rank_places
+
     places = rank_places(spec.parameters, fitted, spec.shard, stage)
     return max(map(places.numbers, fitted.adapters.values()))
 
 
 def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
     """T5 scales what its tied head takes in, ours what it gives: a bias would be scaled too."""
+    from mindbatch.models.adapter_weights import TIED_HEAD
+
     for name, adapter in fitted.adapters.items():
         if TIED_HEAD in adapter.modules and adapter.modules[TIED_HEAD].has_bias:
             yield f"lora.adapters.{name}: a bias of the head's adapter (lora_bias) is not supported beside T5"
 
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
+    from mindbatch.models.merged_adapter import merge_native
+
     return merge_native(spec.architecture, folder, adapter)
 
 
@@ -138,7 +145,6 @@ def load(
     from mindbatch.layers.attention import attention_shape
     from mindbatch.layers.rank import Rank
     from mindbatch.layers.recordings import recordings_of
-    from mindbatch.models.adapter_bank import AdapterBank
     from mindbatch.models.loader import load_weights
     from mindbatch.models.model import Model
 
@@ -152,6 +158,9 @@ def load(
     parameters = load_weights(spec, weights, kernels, progress)
     bank = None
     if adapters is not None:
+        from mindbatch.models.adapter_bank import AdapterBank
+        from mindbatch.models.adapter_weights import rank_places
+
         places = rank_places(spec.parameters, adapters, shard, stage)
         bank = AdapterBank(adapters, places, (weights, checkpoint_names(arch, weights.names)), kernels)
         parameters = replace(parameters, adapted=bank.parameters)

@@ -1,13 +1,18 @@
 """Owns the chat templates of a model folder: which one applies, and rendering it safely."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import PromptError
-from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
 from mindbatch.prompts.messages import Message, with_joined_parts
+
+if TYPE_CHECKING:
+    from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
 
 _PROBE = "mindbatch probes for parts"
 _AS_LIST = re.compile(rf"""["']text["']\s*:\s*["']{_PROBE}""")
@@ -28,11 +33,18 @@ class ChatTemplates:
     ) -> None:
         self._templates = dict(templates)
         self._named_tokens = dict(named_tokens or {})
-        self._process = ChatProcess(limits)
+        self._limits = limits
         self._take_parts: dict[str, bool] = {}
 
     def __bool__(self) -> bool:
         return bool(self._templates)
+
+    @cached_property
+    def _process(self) -> ChatProcess:
+        """Started when it first renders."""
+        from mindbatch.prompts.chat_process import ChatProcess  # most tokenizers are asked for no chat
+
+        return ChatProcess(self._limits)
 
     @property
     def usual(self) -> str | None:

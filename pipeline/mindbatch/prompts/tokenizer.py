@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
@@ -18,13 +18,15 @@ from mindbatch.io.amounts import counted
 from mindbatch.io.errors import PromptError, is_panic
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat import ChatTemplates
-from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.control_text import ControlText, absent_characters, control_spans, strings_in
 from mindbatch.prompts.fewest_tokens import Encoded, characters_per_token, fewest_tokens
 from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import one_line
+
+if TYPE_CHECKING:
+    from mindbatch.prompts.chat_process import ChatLimits
 
 PLAIN, PARSE = "plain", "parse"
 """Meanings of the text of a control token in a prompt: text, or that token."""

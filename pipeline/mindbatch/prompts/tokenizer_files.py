@@ -9,9 +9,6 @@ from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.io.errors import CheckpointError
-from mindbatch.prompts.glm_tokenizer import load_glm
-from mindbatch.prompts.ice_tokenizer import load_ice
-from mindbatch.prompts.pangu_tokenizer import load_pangu
 from mindbatch.prompts.plain_tokenizer import load_plain
 from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import (
@@ -53,7 +50,13 @@ def load_tokenizer_files(folder: Path) -> LoadedTokenizer | None:
     if not present and not has_file(folder, SETTINGS):
         return None
     settings, model = read_settings(folder), read_json_file(folder, CONFIG_NAME)
-    for load in (load_plain, load_glm, load_ice, load_pangu):
+    if (loaded := load_plain(folder, settings)) is not None:
+        return loaded
+    from mindbatch.prompts.glm_tokenizer import load_glm  # most folders have a whole tokenizer.json
+    from mindbatch.prompts.ice_tokenizer import load_ice
+    from mindbatch.prompts.pangu_tokenizer import load_pangu
+
+    for load in (load_glm, load_ice, load_pangu):
         if (loaded := load(folder, settings)) is not None:
             return loaded
     refuse_damaged(folder, TOKENIZER)  # before transformers is imported, which takes a second

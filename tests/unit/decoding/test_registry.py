@@ -6,7 +6,7 @@ import pytest
 
 from mindbatch.config.model_task import widest
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.registry import STRATEGIES, strategy_for, strategy_name
+from mindbatch.decoding.registry import strategies, strategy_for, strategy_name
 
 NAMES: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -50,4 +50,4 @@ def test_no_strategy_is_wider_than_its_parameters(values: dict[str, Any]) -> Non
 
 def test_the_width_of_every_strategy_is_looked_at() -> None:
     asked = {type(strategy_for(DecodingParams(**values))) for values in WIDE.values()}
-    assert asked == {type(strategy) for strategy in STRATEGIES}
+    assert asked == {type(strategy) for strategy in strategies()}

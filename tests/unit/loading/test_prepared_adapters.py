@@ -108,7 +108,7 @@ def test_an_adapter_is_opened_once_until_its_files_change(
         opened.append(path)
         return open_adapter(path, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prepared_adapters, "open_adapter", counting)
+    monkeypatch.setattr("mindbatch.checkpoint.lora.adapter.open_adapter", counting)
     digests = [open_adapters(LoraConfig({name: str(folder)}))[name].digest for name in ("law", "med")]
     assert (len(opened), len({*digests})) == (1, 1)
     shutil.rmtree(folder)

@@ -29,7 +29,7 @@ NAMED = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": [
 
 @pytest.fixture(autouse=True, scope="module")
 def _children_are_shared() -> Iterator[None]:
-    with shared_chat_processes("mindbatch.prompts.chat"):
+    with shared_chat_processes("mindbatch.prompts.chat_process"):
         yield
 
 

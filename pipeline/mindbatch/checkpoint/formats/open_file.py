@@ -10,8 +10,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
-from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
 from mindbatch.checkpoint.formats.safetensors_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.io.closing import Closing
@@ -48,9 +46,13 @@ def open_tensor_file(path: str | os.PathLike[str]) -> StoredFile:
     path = Path(path)
     if path.suffix == ".safetensors":
         return open_safetensors(path)
-    if path.suffix == ".ckpt":
+    if path.suffix == ".ckpt":  # these two have readers of their own, which most folders do not need
+        from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
+
         return open_ckpt(path)
     if path.suffix in PYTORCH_SUFFIXES:
+        from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
+
         return open_pytorch(path)
     if path.suffix in PICKLE_SUFFIXES:
         raise CheckpointError(f"{path}: {HOW_TO_CONVERT.format(needed=_NEEDED)}")

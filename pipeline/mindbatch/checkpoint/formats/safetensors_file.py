@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.formats.ckpt_format import FileLayout, entry_faults
+from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,

@@ -24,7 +24,6 @@ from mindbatch.io.storage import WholeFile
 from mindbatch.llm import LLM
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.prompts import PromptRows
-from mindbatch.tasks.generate.conversation import converse
 from mindbatch.tasks.generate.live_text import label, stream
 from mindbatch.tasks.generate.schema import GenerateConfig
 from mindbatch.tasks.loading_line import LoadingLine
@@ -40,6 +39,8 @@ def run(config: GenerateConfig) -> int:
     params = DecodingParams(**dataclasses.asdict(config.decoding))
     if config.interactive:
         date = config.date or today()  # one for all that is asked, however long that takes
+        from mindbatch.tasks.generate.conversation import converse
+
         options = chat_options(config.system, config.tools, config.chat_template_kwargs, date)
         with LoadingLine() as line:
             llm = LLM.from_config(config, line)
