@@ -11,8 +11,8 @@ from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.placement import Placement, Shard
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.formatting import ranges, table
+from mindbatch.tasks.plan.layout import strategy_lines
 from mindbatch.tasks.plan.ranks import RankPlan
-from mindbatch.tasks.plan.strategy_folder import strategy_lines
 
 _UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -99,8 +99,8 @@ def layout_page(rows: Sequence[LayoutRow]) -> str:
         return "no tensors"
     alike: dict[tuple[object, ...], list[LayoutRow]] = {}
     for row in rows:
-        held = tuple(shape for shape in row.local_shapes if shape is not None)
-        key = (_family(row.name), row.shape, row.itemsize, row.cut, held)
+        local = tuple(shape for shape in row.local_shapes if shape is not None)
+        key = (_family(row.name), row.shape, row.itemsize, row.cut, local)
         alike.setdefault(key, []).append(row)
     cells = [line for group in alike.values() for line in _lines(group)]
     return "\n".join([*table([_TITLES, *cells], right=(5, 6)), "", *_sums(rows)])
@@ -113,7 +113,7 @@ def _lines(group: Sequence[LayoutRow]) -> list[list[str]]:
     for shape, ranks in _ranks_by_shape(row).items():
         nbytes = row.rank_bytes[ranks[0]]
         numbers = [f"{nbytes:,}", f"{nbytes * len(ranks) * len(group):,}"]
-        places = {rank for each in group for rank in _ranks_by_shape(each)[shape]}
+        places = {rank for other in group for rank in _ranks_by_shape(other)[shape]}
         by_stage = ", by stage" if len(places) > len(ranks) else ""
         where = f"{ranges(sorted(places))}{by_stage}"
         lines.append([_names(group), _shape(row.shape), row.cut, where, _shape(shape), *numbers])
@@ -121,11 +121,11 @@ def _lines(group: Sequence[LayoutRow]) -> list[list[str]]:
 
 
 def _ranks_by_shape(row: LayoutRow) -> dict[tuple[int, ...], list[int]]:
-    found: dict[tuple[int, ...], list[int]] = {}
+    by_shape: dict[tuple[int, ...], list[int]] = {}
     for rank, shape in enumerate(row.local_shapes):
         if shape is not None:
-            found.setdefault(shape, []).append(rank)
-    return found
+            by_shape.setdefault(shape, []).append(rank)
+    return by_shape
 
 
 def _family(name: str) -> str:
