@@ -66,9 +66,9 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
 def as_text(findings: Findings) -> str:
     """The findings as a page: a heading for each section, a line for each thing found."""
     blocks = []
-    for section, found in findings.items():
-        width = max(map(len, found))
-        lines = [f"  {name:<{width}}  {printable(_words(value))}" for name, value in found.items()]
+    for section, values in findings.items():
+        width = max(map(len, values))
+        lines = [f"  {name:<{width}}  {printable(_words(value))}" for name, value in values.items()]
         blocks.append("\n".join([section, *lines]))
     return "\n\n".join(blocks)
 

@@ -38,8 +38,8 @@ def processor(cpuinfo: Path = CPUINFO) -> str:
 
 def processor_flags(cpuinfo: Path = CPUINFO) -> list[str]:
     """Those of `USED_FLAGS` that the processor has."""
-    found = (_cpu_field(cpuinfo, "flags") or _cpu_field(cpuinfo, "Features")).split()
-    return [flag for flag in USED_FLAGS if flag in found]
+    flags = (_cpu_field(cpuinfo, "flags") or _cpu_field(cpuinfo, "Features")).split()
+    return [flag for flag in USED_FLAGS if flag in flags]
 
 
 def process_age(status: Path = PROCESS_STATUS) -> float:

@@ -54,21 +54,21 @@ def run_strategies(
         ended = count(1)
 
         def run(name: str, prompts: Sequence[Prompt], note: str = "") -> list[RequestOutput]:
-            found = []
+            finished = []
             for result in _results(llm, strategies[name], prompts):
-                found.append(result)
+                finished.append(result)
                 bar.set(next(ended), total, f"{name}{note}")
             notes[:] = llm.take_notes()
-            return found
+            return finished
 
         for name in strategies:
             run(name, rows.prompts[:warm_up_prompts], ", warming up")
         for _ in range(rounds):
             for name in strategies:
                 started = time.perf_counter()
-                found = run(name, rows.prompts)
+                finished = run(name, rows.prompts)
                 seconds[name].append(time.perf_counter() - started)
-                results[name] = sorted(found + _refused(rows), key=_position)
+                results[name] = sorted(finished + _refused(rows), key=_position)
             if timings is None and sum(map(sum, seconds.values())) > LONGEST_ROUND:
                 break
     say(*notes)

@@ -15,7 +15,7 @@ from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.tasks.diff.run_pair import ChangedRow, RunPair
-from mindbatch.tasks.run_state import state_of
+from mindbatch.tasks.runs import state_of
 
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 

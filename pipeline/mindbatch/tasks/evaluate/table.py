@@ -20,9 +20,9 @@ from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.screen_text import printable
-from mindbatch.tasks.drawn_table import add_row, drawn_in_parts, new_table
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
+from mindbatch.tasks.tables import add_row, drawn_in_parts, new_table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -37,9 +37,9 @@ from mindbatch.run.plan import (
 from mindbatch.run.row_check import RowCheck
 from mindbatch.run.survey import survey
 from mindbatch.tasks import machine
-from mindbatch.tasks.formatting import ranges
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.run_state import state_of
+from mindbatch.tasks.runs import state_of
+from mindbatch.tasks.tables import ranges
 
 SAMPLE_BATCHES = 4
 """How many batches a calibration runs at most."""

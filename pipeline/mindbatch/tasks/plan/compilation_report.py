@@ -10,7 +10,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.amounts import size
 from mindbatch.io.screen_text import printable
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
-from mindbatch.tasks.formatting import ranges, table
+from mindbatch.tasks.tables import ranges, table
 
 FUSED = frozenset(
     {

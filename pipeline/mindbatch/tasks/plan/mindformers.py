@@ -17,7 +17,6 @@ from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.described_config import described_config
-from mindbatch.tasks.formatting import table
 from mindbatch.tasks.plan.layout import (
     FindLayout,
     FoundLayout,
@@ -32,6 +31,7 @@ from mindbatch.tasks.plan.mindformers_layout import (
     infer_layouts,
 )
 from mindbatch.tasks.plan.schema import PlanConfig
+from mindbatch.tasks.tables import table
 
 _WITH_CACHE = "compiled for Ascend, simulated, in bfloat16 with flash attention and a paged cache"
 _WITHOUT_CACHE = (

@@ -10,9 +10,9 @@ from typing import Any
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.placement import Placement, Shard
 from mindbatch.io.screen_text import printable
-from mindbatch.tasks.formatting import ranges, table
 from mindbatch.tasks.plan.layout import strategy_lines
 from mindbatch.tasks.plan.ranks import RankPlan
+from mindbatch.tasks.tables import ranges, table
 
 _UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
