@@ -27,9 +27,8 @@ from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
-from mindbatch.tasks.evaluate.own_files import CONFIG, RESULTS
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.evaluate.shared_llm import SharedLLM
+from mindbatch.tasks.evaluate.matrix_run import SharedLLM
+from mindbatch.tasks.evaluate.schema import CONFIG, RESULTS, EvaluateConfig
 from mindbatch.tasks.tables import add_row, drawn, new_table
 
 if TYPE_CHECKING:  # an extra

@@ -17,10 +17,9 @@ from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
 from mindbatch.io.hidden_values import concealed
 from mindbatch.tasks.evaluate.columns import Column, baseline_of
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
-from mindbatch.tasks.evaluate.own_files import RESULTS
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.schema import RESULTS, EvaluateConfig
 
 UNFILTERED = "none"
 _OF_95_PERCENT = 1.96

@@ -13,9 +13,10 @@ from mindbatch.evaluation.scoring.extraction import EXTRACTIONS, Extraction, pat
 from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, Generated, Row, TextLikelihood
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.evaluate.continuation import Continuations
-from mindbatch.tasks.evaluate.matrix_run import CHOICES, GENERATION, LIKELIHOOD, ColumnRuns
+from mindbatch.tasks.evaluate.matrix_run import ColumnRuns
 from mindbatch.tasks.evaluate.questions import Question
-from mindbatch.tasks.evaluate.schema import AnswerConfig
+from mindbatch.tasks.evaluate.requests import CHOICES, GENERATION, LIKELIHOOD
+from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 
 @dataclass(frozen=True)

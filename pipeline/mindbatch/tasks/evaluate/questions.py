@@ -23,8 +23,7 @@ from mindbatch.run.index import RowIndex
 from mindbatch.run.input import selection_of
 from mindbatch.run.outputs.rows import columns_of
 from mindbatch.run.survey import survey
-from mindbatch.tasks.evaluate.continuation import text_joint
-from mindbatch.tasks.evaluate.few_shot import Examples
+from mindbatch.tasks.evaluate.continuation import Examples, text_joint
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 USUAL_REFERENCES = ("reference", "references", "answer", "target")

@@ -17,8 +17,8 @@ from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches
 from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.fault_lines import as_written
-from mindbatch.tasks.evaluate.own_files import GENERATOR
 from mindbatch.tasks.evaluate.results import Evaluation
+from mindbatch.tasks.evaluate.schema import GENERATOR
 from mindbatch.tasks.evaluate.table import (
     difference_text,
     interval_text,

@@ -18,8 +18,8 @@ from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
-from mindbatch.tasks.evaluate.own_files import RESULTS
 from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.schema import RESULTS
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from mindbatch.io.storage import write_whole
 from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns
 from mindbatch.tasks.evaluate.measured import measured
-from mindbatch.tasks.evaluate.own_files import CONFIG
 from mindbatch.tasks.evaluate.questions import read_questions
 from mindbatch.tasks.evaluate.results import Evaluation, write_results
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.schema import CONFIG, EvaluateConfig
 from mindbatch.tasks.evaluate.table import evaluation_page
 
 
