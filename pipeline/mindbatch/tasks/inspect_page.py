@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.io.screen_text import printable
-from mindbatch.tasks.tables import ranges, table
+from mindbatch.tasks.tables import ranges, shape_text, table
 
 _DIGEST_SHOWN = 12
 _MAX_RANKS_SHOWN = 16
@@ -124,11 +124,7 @@ def _tensor_cells(holders: Sequence[tuple[int, TensorRow]], several: bool, num_r
         last = "all" if len(holders) == num_ranks else ranges([rank for rank, _ in holders])
     else:
         last = (holders[0][1].digest or "")[:_DIGEST_SHOWN]
-    return [printable(tensor.name), tensor.dtype, _shape(tensor.shape), f"{tensor.nbytes:,}", last]
-
-
-def _shape(shape: Iterable[object]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
+    return [printable(tensor.name), tensor.dtype, shape_text(tensor.shape), f"{tensor.nbytes:,}", last]
 
 
 def _sums(ranks: Sequence[RankContent]) -> list[str]:
@@ -216,8 +212,8 @@ def _layout_cells(strategy: Strategy, layout: TensorLayout) -> list[str]:
     return [
         printable(layout.name),
         str(strategy.stage_of(layout)),
-        _shape(layout.device_matrix),
-        _shape(_axes_shown(layout)),
+        shape_text(layout.device_matrix),
+        shape_text(_axes_shown(layout)),
         "x".join(map(str, layout.parts)) or "-",
         str(layout.opt_shard_size) if layout.opt_shard_step and layout.opt_shard_size else "-",
     ]
@@ -225,7 +221,7 @@ def _layout_cells(strategy: Strategy, layout: TensorLayout) -> list[str]:
 
 def _axes_shown(layout: TensorLayout) -> Iterator[str]:
     for axes in layout.tensor_map:
-        yield str(axes) if isinstance(axes, int) else _shape(axes)
+        yield str(axes) if isinstance(axes, int) else shape_text(axes)
 
 
 def strategy_json(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             groups.append([number])
     return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
+
+
+def shape_text(shape: Iterable[object]) -> str:
+    """Sizes, or parts of a shape, as [4, 16]."""
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def new_table() -> Table:

@@ -59,25 +59,27 @@ def _kind(content: Content) -> str:
     return "chat" if "messages" in content else "text" if "text" in content else "token ids"
 
 
-def text_joint(given: str | None, text: str, answer: str) -> str:
-    """Chooses the separator of a text and an answer: the given one, or else one space, unless the text ends
-    or the answer begins with white space."""
-    if given is not None:
-        return given
+def text_joint(prefix: str | None, text: str, answer: str) -> str:
+    """Chooses the separator of a text and an answer.
+
+    It is `task.target_prefix`; or else one space, unless the text ends or the answer begins with white space.
+    """
+    if prefix is not None:
+        return prefix
     return "" if not text or text[-1].isspace() or answer[:1].isspace() else " "
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """Prompts continued by given answers, for one tokenizer. given: `task.target_prefix`."""
+    """Prompts continued by given answers, for one tokenizer. prefix: `task.target_prefix`."""
 
-    given: str | None
+    prefix: str | None
     tokenizer: Tokenizer
 
     def text(self, content: Content, answer: str) -> str:
         """The answer with what stands between the prompt and it."""
-        if self.given is not None or answer[:1].isspace() or self.tokenizer.output_start:
-            return (self.given or "") + answer  # behind `output_start` it begins a text
+        if self.prefix is not None or answer[:1].isspace() or self.tokenizer.output_start:
+            return (self.prefix or "") + answer  # behind `output_start` it begins a text
         if "messages" in content:
             return self._chat_joint + answer
         text = content.get("text") or self.tokenizer.decode(content.get("token_ids", ()))
@@ -128,6 +130,6 @@ class Continuations:
             )
         except MindBatchError:
             return ""  # the row's own chat tells why
-        between, found, _ = whole.removeprefix(prompt).partition(_ANSWERED)
-        is_written = whole.startswith(prompt) and found and not between.strip()
+        between, marker, _ = whole.removeprefix(prompt).partition(_ANSWERED)
+        is_written = whole.startswith(prompt) and marker and not between.strip()
         return between if is_written else text_joint(None, prompt, _ANSWERED)

@@ -63,7 +63,7 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
     questions = [_dated(question, date) for question in questions]
     by_model = [(name, [*group]) for name, group in groupby(columns, key=lambda column: column.checkpoint)]
     requests = {name: [*prepare_requests(config, group[0], questions, home)] for name, group in by_model}
-    total = sum(each.count for name, group in by_model for each in requests[name] for _ in group)
+    total = sum(file.count for name, group in by_model for file in requests[name] for _ in group)
     done: list[ColumnRuns] = []
     with MovingBar("evaluating", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         progress = _Progress(bar, total)
@@ -86,7 +86,7 @@ def _keep_seed(config: EvaluateConfig, earlier: Iterable[RunRecord]) -> None:
     if not config.drawn:
         return
     sections = (config.decoding, *config.variants.values())
-    chosen = [each for each in sections if each.seed == config.drawn[SEED]]
+    chosen = [section for section in sections if section.seed == config.drawn[SEED]]
     kept = (record.fields.get(SEED) for record in earlier if record.seed_was_drawn)
     config.set_drawn_seed(chosen, next((seed for seed in kept if isinstance(seed, int)), config.drawn[SEED]))
     say(f"{SEED}={config.drawn[SEED]} was drawn")
@@ -107,19 +107,19 @@ def _run_column(
     date: str,
 ) -> ColumnRuns:
     runs = ColumnRuns(column, requests[0].continuations)
-    for each in requests:
-        is_scored = each.kind != GENERATION
+    for file in requests:
+        is_scored = file.kind != GENERATION
         folder = home / ("scored" if is_scored else "columns")
-        folder = folder / (column.scored_as if is_scored else column.folder) / each.kind
-        model.progress.begin(column.name, each.count)
+        folder = folder / (column.scored_as if is_scored else column.folder) / file.kind
+        model.progress.begin(column.name, file.count)
         if folder not in model.finished:  # else another column of this command shares it
-            made = run_config(config, column, each.path, folder, is_scored=is_scored)
+            made = run_config(config, column, file.path, folder, is_scored=is_scored)
             make_folder(folder.parent)
             fields = fingerprint_fields(made, model.digest_file, model.opened)
             BatchJob(made, fields, model.borrow, lambda: None, command=typed_command(), date=date).run()
             model.finished.add(folder)
         model.progress.end()
-        runs.folders[each.kind] = RunFolder(folder)
+        runs.folders[file.kind] = RunFolder(folder)
     return runs
 
 
@@ -215,7 +215,6 @@ class _Borrowed:
 
     @property
     def kernels(self) -> str:
-        """See `LLM.kernels`."""
         return self._llm.kernels
 
     @property
@@ -224,11 +223,10 @@ class _Borrowed:
         return self._llm.statistics
 
     def take_notes(self) -> list[str]:
-        """See `LLM.take_notes`."""
         return self._llm.take_notes()
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
-        """See `LLM.steps`."""
+        """The steps of the model; counts the rows that end with each."""
         for step in self._llm.steps(rows):
             self._on_finished(len(step.finished))
             yield step

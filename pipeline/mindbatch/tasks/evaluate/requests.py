@@ -131,7 +131,7 @@ def _ends(length: int, window: int, step: int) -> Iterator[int]:
 
 
 def _continued(question: Question, answer: str, continuations: Continuations) -> tuple[list[int], int]:
-    """See `Continuations.tokens`. Raises ConfigError where there is no token to score."""
+    """Tokens as of `Continuations.tokens`. Raises ConfigError where there is no token to score."""
     try:
         tokens, count = continuations.tokens(question.content, answer)
     except PromptError as error:

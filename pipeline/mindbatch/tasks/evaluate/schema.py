@@ -120,12 +120,12 @@ class EvaluateConfig(ModelTaskConfig):
     def answer_decoding(self, option: str) -> DecodingConfig:
         """An option of `decoding` with what the task says of the end of an answer."""
         decoding, task = self.variants[option], self.task
-        given = {}
+        overrides = {}
         for name, value in (("max_new_tokens", task.max_new_tokens), ("stop", task.stop)):
             declared = PARAMETERS[name]
             if value is not None and declared.kind.normal(getattr(decoding, name)) == declared.default:
-                given[name] = value
-        changed: DecodingConfig = replace(decoding, **given)
+                overrides[name] = value
+        changed: DecodingConfig = replace(decoding, **overrides)
         return changed
 
     @property
@@ -154,14 +154,20 @@ class EvaluateConfig(ModelTaskConfig):
         if self.baseline is not None and self.report is None:
             yield "baseline: has no effect with harness.tasks but on the page of report=FILE"
         for section_name, unset in (("data", DataConfig()), ("task", AnswerConfig())):
-            found = vars(getattr(self, section_name))
+            values = vars(getattr(self, section_name))
             idle += [
-                f"{section_name}.{name}" for name, value in found.items() if _differ(value, vars(unset)[name])
+                f"{section_name}.{name}"
+                for name, value in values.items()
+                if _differ(value, vars(unset)[name])
             ]
         if self.harness.apply_chat_template and "data.date" in idle:
             idle.remove("data.date")
         plain = asdict(DecodingConfig())
-        if any(_differ(asdict(each)[name], plain[name]) for each in self.variants.values() for name in plain):
+        if any(
+            _differ(asdict(variant)[name], plain[name])
+            for variant in self.variants.values()
+            for name in plain
+        ):
             idle.append("decoding")
         for name in idle:
             yield f"{name}: has no effect with harness.tasks, which say it themselves; remove one of them"

@@ -36,11 +36,16 @@ def run(config: EvaluateConfig) -> int:
     baseline = baseline_of(config, columns)
     questions = read_questions(config)
     runs = run_columns(config, columns, questions)
-    found = {each.column.name: measured(each, config.task, questions) for each in runs}
+    measured_columns = {
+        column_runs.column.name: measured(column_runs, config.task, questions) for column_runs in runs
+    }
     clusters = [question.cluster for question in questions]
     scores = [
         scores_of(
-            metric, {name: each.of(metric.needs) for name, each in found.items()}, clusters, baseline.name
+            metric,
+            {name: column.of(metric.needs) for name, column in measured_columns.items()},
+            clusters,
+            baseline.name,
         )
         for metric in (METRICS[name] for name in config.metric_names)
     ]
@@ -49,7 +54,7 @@ def run(config: EvaluateConfig) -> int:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         questions=questions,
         columns=columns,
-        measured=found,
+        measured=measured_columns,
         baseline=baseline.name,
         scores=scores,
         few_shot=config.task.few_shot,

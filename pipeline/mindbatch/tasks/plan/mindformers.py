@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from mindbatch.tasks.plan.mindformers_layout import (
     infer_layouts,
 )
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.tables import table
+from mindbatch.tasks.tables import shape_text, table
 
 _WITH_CACHE = "compiled for Ascend, simulated, in bfloat16 with flash attention and a paged cache"
 _WITHOUT_CACHE = (
@@ -151,17 +151,13 @@ def _parameters(layout: InferredLayout) -> list[str]:
         [
             str(parameter.stage),
             printable(parameter.name),
-            _shape(parameter.shape),
-            _shape(parameter.local_shape),
+            shape_text(parameter.shape),
+            shape_text(parameter.local_shape),
             _cut(parameter),
         ]
         for parameter in layout.parameters
     ]
     return table(rows, right=(0,))
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
 
 
 def _cut(parameter: ParameterLayout) -> str:

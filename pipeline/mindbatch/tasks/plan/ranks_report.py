@@ -9,10 +9,11 @@ from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.placement import Placement, Shard
+from mindbatch.io.amounts import counted
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.plan.layout import strategy_lines
 from mindbatch.tasks.plan.ranks import RankPlan
-from mindbatch.tasks.tables import ranges, table
+from mindbatch.tasks.tables import ranges, shape_text, table
 
 _UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -116,7 +117,7 @@ def _lines(group: Sequence[LayoutRow]) -> list[list[str]]:
         places = {rank for other in group for rank in _ranks_by_shape(other)[shape]}
         by_stage = ", by stage" if len(places) > len(ranks) else ""
         where = f"{ranges(sorted(places))}{by_stage}"
-        lines.append([_names(group), _shape(row.shape), row.cut, where, _shape(shape), *numbers])
+        lines.append([_names(group), shape_text(row.shape), row.cut, where, shape_text(shape), *numbers])
     return lines
 
 
@@ -141,10 +142,6 @@ def _names(group: Sequence[LayoutRow]) -> str:
     return printable(_NUMBER.sub(f"[{layers}]", group[0].name))
 
 
-def _shape(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
 def _sums(rows: Sequence[LayoutRow]) -> list[str]:
     totals = rank_totals(rows)
     alike: dict[tuple[int, int], list[int]] = {}
@@ -156,9 +153,5 @@ def _sums(rows: Sequence[LayoutRow]) -> list[str]:
     return [
         *table(lines, right=(1, 2)),
         "",
-        f"{len(rows):,} tensors of {full:,} bytes; {stored:,} bytes on {_ranks(len(totals))}",
+        f"{len(rows):,} tensors of {full:,} bytes; {stored:,} bytes on {counted(len(totals), 'rank')}",
     ]
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count:,} ranks"
