@@ -187,8 +187,8 @@ def _converted(entry: Entry, value: Any, facts: Facts, keys: SchemaKeys) -> tupl
         raise WithoutEffect(entry.absent)
     if entry.ours in facts.above:
         raise WithoutEffect(f"{entry.ours} is given")
-    found = entry.convert(value, facts)
-    return (found.key, found.value) if isinstance(found, InPlaceOf) else (entry.ours, found)
+    converted = entry.convert(value, facts)
+    return (converted.key, converted.value) if isinstance(converted, InPlaceOf) else (entry.ours, converted)
 
 
 def _set(key: str, value: Any, name: str, facts: Facts, applied: Applied) -> None:

@@ -55,8 +55,8 @@ def _path(written: object) -> Path:
 
 def _values_above(layers: Sequence[list[Setting]], contents: Contents) -> dict[str, Any]:
     """The values that go before the YAML's, by key, the last of each."""
-    given = [setting for layer in layers for setting in _with_options(layer, contents)]
-    return {setting.key: setting.value for setting in given}
+    settings = [setting for layer in layers for setting in _with_options(layer, contents)]
+    return {setting.key: setting.value for setting in settings}
 
 
 def _with_options(layer: list[Setting], contents: Contents) -> list[Assignment]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ LARGEST_SET = 100
 """Texts of a set beyond this are left out of self-BLEU, whose work grows with the square of their number."""
 
 Outputs = Sequence[Generated]
-Tokens = Sequence[int]
+Item = TypeVar("Item")
 
 
 class _OfOutputs(Metric[Generated]):
@@ -202,12 +202,12 @@ def _known(scores: Sequence[float | None]) -> list[float]:
     return [score for score in scores if score is not None]
 
 
-def ngrams(tokens: Tokens, n: int) -> list[tuple[int, ...]]:
+def ngrams(tokens: Sequence[Item], n: int) -> list[tuple[Item, ...]]:
     """The n-grams of `tokens` in order; none when there are fewer than n tokens."""
     return list(zip(*(islice(tokens, start, None) for start in range(n)), strict=False))
 
 
-def repetition(tokens: Tokens, n: int = REPEATED_NGRAM) -> float | None:
+def repetition(tokens: Sequence[int], n: int = REPEATED_NGRAM) -> float | None:
     """Share of the n-grams that stood before; None when there are fewer than n tokens."""
     every = ngrams(tokens, n)
     return 1 - len(set(every)) / len(every) if every else None

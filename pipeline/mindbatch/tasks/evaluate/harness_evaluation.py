@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from mindbatch.evaluation.scoring.bootstrap import Estimate, Interval
+from mindbatch.evaluation.scoring.chance import Estimate, Interval
 from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
 from mindbatch.io.hidden_values import concealed

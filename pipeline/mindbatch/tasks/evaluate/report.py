@@ -10,8 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mindbatch.evaluation.charts import Ranked, Scale, ranking
-from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
+from mindbatch.evaluation.rendering import TEMPLATES, Ranked, Scale, content_policy, ranking, rendered
 from mindbatch.evaluation.scoring.metric import Generated
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches

@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-from mindbatch.evaluation.scoring.bootstrap import smallest_difference
-from mindbatch.evaluation.scoring.differences import Difference
+from mindbatch.evaluation.scoring.chance import Difference, smallest_difference
 from mindbatch.evaluation.scoring.metric import Generated
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.storage import make_folder, write_whole

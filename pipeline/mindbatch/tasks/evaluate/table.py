@@ -8,14 +8,14 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.evaluation.scoring.bootstrap import (
+from mindbatch.evaluation.scoring.chance import (
     CONFIDENCE,
     POWER,
+    Difference,
     Estimate,
     rows_needed,
     smallest_difference,
 )
-from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.amounts import counted, decimal
