@@ -38,6 +38,8 @@ from mindbatch.tasks.inspect_page import (
 
 _COPIES = "the rank folders hold copies of one checkpoint: their tensors begin alike; reshard reads the first"
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
+NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
+MOST_DIFFERENCES = 3
 
 
 @dataclass
@@ -189,10 +191,6 @@ def _witness(tensors: TensorSet) -> str | None:
     if tensors.digests is not None:
         return DIGESTS_NAME
     return "CRC-32" if all(file.crc for file in tensors.files.values()) else None
-
-
-NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
-MOST_DIFFERENCES = 3
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ def source_page(
     closing: Sequence[str],
     limit: int,
     is_compared: bool,
-    pattern: str | None = None,
-    quantised: str | None = None,
+    pattern: str | None,
+    quantised: str | None,
 ) -> str:
     """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage.
 
@@ -83,17 +83,14 @@ def _rank_lines(ranks: Sequence[RankContent]) -> list[str]:
     rows = [["rank", "tensors", "bytes", "file"]]
     for rank, content in enumerate(ranks[:_MAX_RANKS_SHOWN]):
         nbytes = sum(row.tensor.nbytes for row in content.rows)
-        rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", printable(_file_name(content.path))])
+        file = printable(f"{content.path.parent.name}/{content.path.name}")
+        rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", file])
     more = len(ranks) - _MAX_RANKS_SHOWN
     return [*table(rows, right=(0, 1, 2)), *([_more(more, "rank")] if more > 0 else [])]
 
 
 def _more(count: int, noun: str) -> str:
     return f"{count} more {noun}{'' if count == 1 else 's'}"
-
-
-def _file_name(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
 
 
 def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None) -> list[str]:

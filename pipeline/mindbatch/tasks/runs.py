@@ -29,6 +29,9 @@ TITLES = ("status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "run")
 NUMBERS = (1, 2, 3, 4)
 
 NO_RUNS = "no runs"
+LARGEST_MANIFEST = 1 << 26
+_TAIL_BYTES = 1 << 16
+Status = Literal["running", "complete", "interrupted", "incomplete", "damaged"]
 
 
 @dataclasses.dataclass
@@ -99,12 +102,6 @@ def _cells(state: RunState) -> list[str]:
         printable((state.created or "-")[:16].replace("T", " ")),
         printable(state.folder),
     ]
-
-
-LARGEST_MANIFEST = 1 << 26
-_TAIL_BYTES = 1 << 16
-
-Status = Literal["running", "complete", "interrupted", "incomplete", "damaged"]
 
 
 @dataclass(frozen=True, kw_only=True)

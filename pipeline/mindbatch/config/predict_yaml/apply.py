@@ -43,6 +43,7 @@ TABLE: dict[str, Entry] = FILES | RANKS | EXPERTS | DEVICE | MODEL | PET | PROCE
 SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in range(1, name.count(".") + 1))
 """Keys that hold keys."""
 _PLACES = {name: place for place, name in enumerate(TABLE)}
+"""The order of application; keys that are not in the table come last, as in the file."""
 
 
 @dataclass
@@ -94,7 +95,7 @@ def apply_table(
     applied = Applied(path, lines)
     values = {name: value for name, value in _flat(content, "", applied) if _is_plain(name, value, applied)}
     facts = _facts_of(values, above or {}, keys, strategy)
-    for name in sorted(values, key=_order):
+    for name in sorted(values, key=lambda name: _PLACES.get(name, len(_PLACES))):
         _look_up(name, values[name], facts, keys, applied)
     if DEVICE_TARGET not in {*facts.above, *applied.settings, *applied.doubtful} and facts.device == CPU:
         rounds = facts.above.keys() & {"model.dtype", "model.quantization"}
@@ -155,11 +156,6 @@ def _is_mcore(facts: Facts) -> bool:
         return facts.values["use_legacy"] is False
     named = facts.value("model.arch.type", f"{to.MODEL_CONFIG}type")
     return named is None and facts.value("pretrained_model_dir") is not None
-
-
-def _order(name: str) -> int:
-    """As in the table; keys that are not in it come last, as in the file."""
-    return _PLACES.get(name, len(_PLACES))
 
 
 def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: Applied) -> None:

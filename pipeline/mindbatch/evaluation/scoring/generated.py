@@ -190,16 +190,14 @@ class SelfBleu(_OfOutputs):
     def sums_of(self, rows: Sequence[Outputs]) -> FloatArray:
         if any(len(outputs) > 1 for outputs in rows):
             scores = [self_bleus([output.text for output in outputs]) for outputs in rows]
-            means = [[np.mean(known)] if (known := [*_known(score)]) else [] for score in scores]
-            return np.array([(mean[0], 1.0) if mean else (0.0, 0.0) for mean in means], np.float64)
+            known = [[value for value in values if value is not None] for values in scores]
+            return np.array(
+                [(np.mean(values), 1.0) if values else (0.0, 0.0) for values in known], np.float64
+            )
         texts = [outputs[0].text if outputs else "" for outputs in rows]
         return np.array(
             [(0.0, 0.0) if score is None else (score, 1.0) for score in self_bleus(texts)], np.float64
         ).reshape(-1, 2)
-
-
-def _known(scores: Sequence[float | None]) -> list[float]:
-    return [score for score in scores if score is not None]
 
 
 def ngrams(tokens: Sequence[Item], n: int) -> list[tuple[Item, ...]]:
@@ -207,9 +205,9 @@ def ngrams(tokens: Sequence[Item], n: int) -> list[tuple[Item, ...]]:
     return list(zip(*(islice(tokens, start, None) for start in range(n)), strict=False))
 
 
-def repetition(tokens: Sequence[int], n: int = REPEATED_NGRAM) -> float | None:
-    """Share of the n-grams that stood before; None when there are fewer than n tokens."""
-    every = ngrams(tokens, n)
+def repetition(tokens: Sequence[int]) -> float | None:
+    """Share of the runs of REPEATED_NGRAM tokens that stood before; None when there are fewer tokens."""
+    every = ngrams(tokens, REPEATED_NGRAM)
     return 1 - len(set(every)) / len(every) if every else None
 
 

@@ -27,6 +27,9 @@ _CACHE_KIB = 8192
 _BOTH = "first JOIN second USING (key)"
 # Row numbers in their order, then other keys in theirs.
 _ORDER = "ORDER BY CASE WHEN key GLOB '*[^0-9]*' THEN 100 ELSE length(key) END, key"
+CONTEXT = 30
+"""Characters shown on either side of a difference."""
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -160,12 +163,6 @@ def _json(line: bytes) -> Any:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-CONTEXT = 30
-"""Characters shown on either side of a difference."""
-
-_END = object()
 
 
 @dataclass(frozen=True)

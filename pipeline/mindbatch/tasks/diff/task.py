@@ -44,8 +44,8 @@ class DiffConfig(TaskConfig):
 class KeyList:
     """Some keys: how many there are, and the first of them."""
 
-    count: int = 0
-    keys: list[str] = dataclasses.field(default_factory=list)
+    count: int
+    keys: list[str]
 
 
 @dataclasses.dataclass

@@ -40,13 +40,14 @@ def report_page(evaluation: Evaluation) -> str:
     style = "".join("\n" + (TEMPLATES / name).read_text(encoding="utf-8") for name in sheets)
     shown = _QuestionView(evaluation)
     chosen = shown.chosen()
+    moment = f"{evaluation.created[:16].replace('T', ' ')} UTC"
     filled = rendered(
         "evaluation.html.j2",
         generator=GENERATOR,
         policy=content_policy(style),
         style=Markup(style),
         title=f"{evaluation.task}: {counted(len(evaluation.columns), 'column')} evaluated",
-        facts=f"{counted(len(evaluation.questions), 'question')} · {_moment(evaluation.created)}",
+        facts=f"{counted(len(evaluation.questions), 'question')} · {moment}",
         findings=[*_findings(evaluation)],
         faults=[*_faults(evaluation)],
         charts=[*_charts(evaluation)],
@@ -82,11 +83,6 @@ def report_page(evaluation: Evaluation) -> str:
         notes=[*_notes(evaluation)],
     )
     return str(filled)
-
-
-def _moment(created: str) -> str:
-    """A time in ISO 8601 as people read it."""
-    return f"{created[:16].replace('T', ' ')} UTC"
 
 
 def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:

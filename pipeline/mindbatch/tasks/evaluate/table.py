@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FULL_METRICS = 6
 """With more metrics the table has a number for each, and a mark in place of intervals and p-values."""
 BEYOND_CHANCE = "*"
+POINTS = 2.0
+"""Points of a hundred of which it is said how many questions would show them."""
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
@@ -137,10 +139,6 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
     elif any(difference.adjusted is not None for difference in differences):
         yield "p: of no difference, after Holm's correction for the number of columns"
     yield from filter(None, map(power_text, evaluation.scores))
-
-
-POINTS = 2.0
-"""Points of a hundred of which it is said how many questions would show them."""
 
 
 def power_text(scores: MetricScores) -> str:

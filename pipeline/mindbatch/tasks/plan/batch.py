@@ -43,6 +43,9 @@ from mindbatch.tasks.tables import ranges
 
 SAMPLE_BATCHES = 4
 """How many batches a calibration runs at most."""
+MIB = 1 << 20
+BAR = 40
+"""Columns of the longest bar of the histogram."""
 
 
 def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
@@ -107,10 +110,10 @@ def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
     batch_size, fit = setup.settings.batch_size, plan.typical
     if plan.rows.usable and fit.sequences < batch_size:
         blocks = batch_size * setup.settings.blocks_for(fit.tokens) * setup.num_engines + 1
-        memory = _mebibytes(blocks * setup.settings.block_size * setup.cache_bytes_per_token)
+        needed = blocks * setup.settings.block_size * setup.cache_bytes_per_token
         yield (
             f"model.batch_size={batch_size} cannot be reached: the cache holds {fit.sequences} typical "
-            f"sequences{plan.of_each_batch}; runtime.cache_memory={memory} holds as many"
+            f"sequences{plan.of_each_batch}; runtime.cache_memory={-(-needed // MIB)}MiB holds as many"
         )
 
 
@@ -125,10 +128,6 @@ def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str
         )
 
 
-def _mebibytes(count: int) -> str:
-    return f"{-(-count // (1 << 20))}MiB"
-
-
 def _run_notes(config: PlanConfig) -> Iterator[str]:
     """Yields a note of what the run's folder holds already."""
     folder = config.output.dir
@@ -136,10 +135,6 @@ def _run_notes(config: PlanConfig) -> Iterator[str]:
         state = state_of(Path(folder))
         done = f": {state.done} of {state.total} rows are done" if state.done is not None else ""
         yield f"output.dir={folder} holds a run{done}; this plan counts all rows"
-
-
-BAR = 40
-"""Columns of the longest bar of the histogram."""
 
 
 def plan_page(plan: Plan) -> str:

@@ -41,6 +41,7 @@ FUSED = frozenset(
 
 COLLECTIVES = frozenset({"AllGather", "AllReduce", "AllToAll", "Broadcast", "ReduceScatter"})
 """Operators in which ranks meet."""
+_TITLES = ["graph", "tokens", "seconds", "compiled: fused operators and collectives, or refused"]
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,6 @@ class Report:
             "ranks": [rank.as_json() for rank in self.ranks],
             "is_good": self.is_good,
         }
-
-
-_TITLES = ["graph", "tokens", "seconds", "compiled: fused operators and collectives, or refused"]
 
 
 def compilation_page(report: Report) -> str:

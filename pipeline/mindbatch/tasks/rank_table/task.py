@@ -29,6 +29,9 @@ from mindbatch.launch.table_json import address_fault
 from mindbatch.launch.table_reader import Leave, RankTableError, verify
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 
+Assembled = tuple[RankTable, str, list[str]]
+"""The table, the name of its file, and lines to be shown."""
+
 
 def run(config: RankTableConfig) -> int:
     """Runs the task; `check` fails when a table has a fault."""
@@ -102,10 +105,6 @@ def _as_text(checked: CheckedFile) -> list[str]:
     if checked.is_correct and checked.table:
         lines.append(f"{name}: correct: version {checked.table.version}, {counted(checked.table)}")
     return [*lines, *(f"{name}: note: {printable(note)}" for note in checked.notes)]
-
-
-Assembled = tuple[RankTable, str, list[str]]
-"""The table, the name of its file, and lines to be shown."""
 
 
 def assemble(config: RankTableConfig) -> Assembled:
