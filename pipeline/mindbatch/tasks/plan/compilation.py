@@ -67,7 +67,7 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
     Raises:
         ConfigError, CheckpointError: the model cannot be described, cut so, or run so.
     """
-    job, parallel = compilation_job(config), config.parallel
+    job, parallel = _compilation_job(config), config.parallel
     stages = parallel.pipeline_stage
     topology = Topology(parallel.data_parallel, parallel.model_parallel, stages, parallel.layer_counts)
     settings = engine_settings(job.spec, config.model, config.runtime)
@@ -183,7 +183,7 @@ class CompilationJob:
         )
 
 
-def compilation_job(config: PlanConfig) -> CompilationJob:
+def _compilation_job(config: PlanConfig) -> CompilationJob:
     """Reads config.json and the adapters and nothing else.
 
     Raises:
