@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft
-from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.strategy import Decision, GroupView

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from mindbatch.config import compose, paths
 from mindbatch.config.hydra_tree import HydraTree
-from mindbatch.io import hidden_values
+from mindbatch.io import screen_text as hidden_values
 
 # Each run draws others. scripts/test.sh --fast draws fewer; many more: pytest --hypothesis-profile thorough
 SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

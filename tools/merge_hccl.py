@@ -16,8 +16,7 @@ from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.screen_text import say, show
 from mindbatch.io.standard_streams import run_tool
 from mindbatch.io.tool_parser import ToolParser
-from mindbatch.launch.rank_table import table_rows
-from mindbatch.launch.rank_table_faults import size_faults
+from mindbatch.launch.rank_table import size_faults, table_rows
 from mindbatch.launch.table_files import merge_files, name_for_servers, write_table
 from mindbatch.launch.table_reader import Leave
 

@@ -78,7 +78,7 @@ class AsyncLLM:
         on_error: Literal["raise", "record"] = "raise",
         **options: Any,
     ) -> list[RequestOutput]:
-        """See `LLM.generate`; there is no streamer."""
+        """Generates as `LLM.generate`; there is no streamer."""
         check_on_error(on_error)
         run = await self._run(prompts, params, options)
         results = list(run.refused)
@@ -91,7 +91,7 @@ class AsyncLLM:
     async def stream(
         self, prompts: Prompts, params: Params = None, **options: Any
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLM.stream`; what that raises at once is raised by the first step of the iteration."""
+        """Streams as `LLM.stream`; what that raises at once is raised by the first step of the iteration."""
         run = await self._run(prompts, params, options)
         refuse_failed(run.refused)
         async with aclosing(run) as items:

@@ -218,11 +218,11 @@ class Run:
         rows: Iterable[Request | RequestOutput],
         inbox: deque[Delivery] | None = None,
     ) -> None:
-        given = list(rows)
+        call_rows = list(rows)
         self._call = Call(calls, inbox)
-        self.refused = self._call.add(given)
+        self.refused = self._call.add(call_rows)
         keys = {failure.key for failure in self.refused}
-        self.requests = [row for row in given if isinstance(row, Request) and row.key not in keys]
+        self.requests = [row for row in call_rows if isinstance(row, Request) and row.key not in keys]
 
     def __iter__(self) -> Iterator[StreamEvent | RequestOutput]:
         try:
@@ -233,11 +233,9 @@ class Run:
 
     @property
     def num_unfinished(self) -> int:
-        """See `Call`."""
         return self._call.num_unfinished
 
     def next(self) -> list[StreamEvent | RequestOutput]:
-        """See `Call.next`."""
         result = self._call.next()
         return [*result.events, *result.finished]
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from rich.console import Console
 
 from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.io.amounts import counted, duration
+from mindbatch.io.amounts import counted, duration, per_second
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import show
 
@@ -68,4 +68,4 @@ class GenerationProgress:
 
     @property
     def _rate(self) -> float:
-        return self._tokens / max(self._seconds, 1e-9)
+        return per_second(self._tokens, self._seconds)

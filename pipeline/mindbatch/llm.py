@@ -182,8 +182,8 @@ class LLM(Closing):
             if streamer is not None:
                 stack.callback(streamer.end)  # a thread may wait for it
             check_on_error(on_error)
-            beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-            run = self.begin(prompts, params, adapter=adapter, **beside, **decoding)
+            chat_options: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+            run = self.begin(prompts, params, adapter=adapter, **chat_options, **decoding)
             stack.enter_context(closing(run))
             if run.refused and on_error == "raise":
                 refuse_failed(run.refused)
@@ -221,8 +221,8 @@ class LLM(Closing):
             ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
-        beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        run = self.begin(prompts, params, adapter=adapter, **beside, **decoding)
+        chat_options: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+        run = self.begin(prompts, params, adapter=adapter, **chat_options, **decoding)
         if run.refused:
             run.close()
             refuse_failed(run.refused)
@@ -287,12 +287,15 @@ class LLM(Closing):
         Raises:
             ConfigError: `prompts` or `params` is not what `generate` describes.
         """
-        given = prompt_list(prompts)
-        each = params_for_each(len(given), params, decoding)
-        adapters = adapter_for_each(len(given), adapter)
-        beside: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        rows = read_prompts(prompts=given, **beside) if given else PromptRows()
-        named = [(replace(row, adapter=adapters[int(row.key)]), each[int(row.key)]) for row in rows.prompts]
+        prompt_items = prompt_list(prompts)
+        params_by_prompt = params_for_each(len(prompt_items), params, decoding)
+        adapters = adapter_for_each(len(prompt_items), adapter)
+        chat_options: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+        rows = read_prompts(prompts=prompt_items, **chat_options) if prompt_items else PromptRows()
+        named = [
+            (replace(row, adapter=adapters[int(row.key)]), params_by_prompt[int(row.key)])
+            for row in rows.prompts
+        ]
         run = self.submit(named, inbox)
         run.refused += [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
         run.refused.sort(key=lambda failure: int(failure.key))

@@ -69,7 +69,7 @@ def _allowed(key: Key) -> str:
     return ", ".join(map(str, key.choices)) if key.choices else key.expected
 
 
-def options_of(path: str | Path | None, given: Mapping[str, Any]) -> ModelTaskConfig:
+def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTaskConfig:
     """Reads the model, runtime and process options from LLM's arguments, with the paths resolved.
 
     Names of vLLM's that mean the same are taken (`config.other_names`), `model` for the path among them.
@@ -78,11 +78,11 @@ def options_of(path: str | Path | None, given: Mapping[str, Any]) -> ModelTaskCo
         TypeError: a keyword that there is not, one that is given under two names, or no path.
         ConfigError: values that are not allowed, or paths that lead nowhere.
     """
-    given = own_keywords(given, _BY_KEY)
-    named = given.pop("model", None)
+    arguments = own_keywords(arguments, _BY_KEY)
+    named = arguments.pop("model", None)
     if (path is None) == (named is None):
         raise TypeError("LLM.__init__() takes the model's folder once: LLM(PATH) or LLM(model=PATH)")
-    for name in given:
+    for name in arguments:
         if name not in _KEYWORDS:
             if name in INSTEAD:
                 raise TypeError(f"LLM.__init__(): {name}: {INSTEAD[name]}")
@@ -90,7 +90,9 @@ def options_of(path: str | Path | None, given: Mapping[str, Any]) -> ModelTaskCo
             raise TypeError(f"LLM.__init__() got an unexpected keyword argument {name!r}{near}")
 
     def values(keywords: Mapping[str, Key]) -> dict[str, Any]:
-        return {key.name: _as_written(key, given[name]) for name, key in keywords.items() if name in given}
+        return {
+            key.name: _as_written(key, arguments[name]) for name, key in keywords.items() if name in arguments
+        }
 
     model = ModelConfig(checkpoint_name_or_path=str(path or named), **values(_MODEL_KEYWORDS))
     runtime = RuntimeConfig(**values(_RUNTIME_KEYWORDS))
@@ -147,12 +149,14 @@ def params_for_each(count: int, params: Params, keywords: Mapping[str, Any]) -> 
             raise ConfigError(
                 f"params: {len(params)} given for {count} prompts; give one for all or one for each"
             )
-        each = [_made(f"params[{i}]", given, known, faults) for i, given in enumerate(params)]
+        by_prompt = [
+            _made(f"params[{i}]", prompt_params, known, faults) for i, prompt_params in enumerate(params)
+        ]
     else:
-        each = [_made("params", {} if params is None else params, known, faults)] * count
+        by_prompt = [_made("params", {} if params is None else params, known, faults)] * count
     if faults:
         raise ConfigError(faults)
-    return each
+    return by_prompt
 
 
 def adapter_for_each(count: int, adapter: Any) -> Sequence[str | None]:
@@ -172,38 +176,38 @@ def adapter_for_each(count: int, adapter: Any) -> Sequence[str | None]:
     return adapter
 
 
-def _made(place: str, given: Any, keywords: Mapping[str, Any], faults: list[str]) -> DecodingParams:
+def _made(place: str, values: Any, keywords: Mapping[str, Any], faults: list[str]) -> DecodingParams:
     """DecodingParams of what was given; faults are added to the list."""
-    if isinstance(given, DecodingParams):
+    if isinstance(values, DecodingParams):
         if not keywords:
-            return given
-        given = {name: getattr(given, name) for name in _NAMES}
-    if not isinstance(given, Mapping):
-        kind = type(given).__name__
+            return values
+        values = {name: getattr(values, name) for name in _NAMES}
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
         faults.append(f"{place}: found {kind}; must be a DecodingParams or a dict, for all or each")
         return DecodingParams()
-    given, unfit = _parameters(f"{place}: ", given)
+    values, unfit = _parameters(f"{place}: ", values)
     if unfit:
         faults += unfit
-    elif {**given, **keywords}.get("seed") == RANDOM:
+    elif {**values, **keywords}.get("seed") == RANDOM:
         faults.append(
             f"{place}: seed={RANDOM!r}: give DecodingParams(seed={RANDOM!r}, ...), whose seed then says what "
             "was drawn"
         )
     else:
         try:
-            return DecodingParams(**{**given, **keywords})
+            return DecodingParams(**{**values, **keywords})
         except ConfigError as error:
             faults += [fault if place == "params" else f"{place}: {fault}" for fault in error.faults]
     return DecodingParams()
 
 
-def _parameters(place: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _parameters(place: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Renames parameters to their own names; a line for each given under two names, or that is unknown."""
-    found, twice = under_own_names(given, OTHER_NAMES)
+    renamed, twice = under_own_names(values, OTHER_NAMES)
     unknown = [
         f"{place}{name}: unknown decoding parameter{did_you_mean(str(name), _NAMES)}"
-        for name in found
+        for name in renamed
         if name not in _NAMES
     ]
-    return found, [f"{place}decoding.{line}" for line in twice] + unknown
+    return renamed, [f"{place}decoding.{line}" for line in twice] + unknown

@@ -89,7 +89,9 @@ class StreamerFeed:
 
     def __init__(self, streamer: Streamer, requests: Sequence[Request]) -> None:
         self._streamer = streamer
-        self._as_arrays = any(each.__module__.startswith("transformers.") for each in type(streamer).__mro__)
+        self._as_arrays = any(
+            base_class.__module__.startswith("transformers.") for base_class in type(streamer).__mro__
+        )
         places = [(request.key, sample) for request in requests for sample in _samples(request)]
         self._place = {place: index for index, place in enumerate(places)}
         if self._as_arrays and len(places) > 1:

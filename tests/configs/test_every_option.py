@@ -61,7 +61,7 @@ def test_the_groups_are_those_of_the_design() -> None:
 
 def test_each_task_has_a_schema_and_a_file() -> None:
     assert all(issubclass(task.schema, TaskConfig) for task in TASKS.values())
-    assert all((configs_folder() / f"{name}.yaml").is_file() for name in TASKS)
+    assert all((configs_folder() / f"{task.primary}.yaml").is_file() for task in TASKS.values())
 
 
 @pytest.mark.parametrize("task", TASKS)

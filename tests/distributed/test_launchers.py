@@ -15,9 +15,9 @@ import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.io.children import command
+from mindbatch.launch.job_ranks import EndedRank, Ranks
 from mindbatch.launch.preflight import set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
-from mindbatch.launch.ranks import EndedRank, Ranks
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks

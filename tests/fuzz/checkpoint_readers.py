@@ -23,12 +23,12 @@ from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_setti
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
-from mindbatch.checkpoint.lora.modules import Kind
+from mindbatch.checkpoint.lora.modules import ModuleKind
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
-from mindbatch.config.adapter_list import read_adapter_list
+from mindbatch.config.lora_schema import read_adapter_list
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.loading.setup import model_eos_ids
@@ -78,7 +78,7 @@ def read_adapter(path: Path) -> None:
     """Every array of an adapter, fitted to the model."""
     adapter = open_adapter(path.parent)
     for module in adapted_weights(adapter, BaseTensors(FULL_SHAPES)).values():
-        if module.kind is Kind.WHOLE:
+        if module.kind is ModuleKind.WHOLE:
             module.whole()
         else:
             module.low_rank()

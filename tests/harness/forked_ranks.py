@@ -22,13 +22,12 @@ from typing import Any
 from harness.networks import OtherHost
 from mindbatch.engine.step import Step
 from mindbatch.io.child_main import die_with
-from mindbatch.launch.ranks import EndedRank
+from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.replicas.announcing_runner import AnnouncingRunner
 from mindbatch.replicas.connection import connect
-from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink
+from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink, serve
+from mindbatch.replicas.leading_runner import AnnouncingRunner
 from mindbatch.replicas.messages import MODEL, READY
-from mindbatch.replicas.serving import serve
 from shadow_llm import PrefixLogits, PrefixRunner
 from shadow_ranks import KEY, make_engine
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mindbatch.cache.paged import allocate
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.recording import Call, Recording, Symbol
+from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.layers.attention import attention_shape
 from mindbatch.layers.rank import Rank
@@ -23,7 +23,7 @@ from mindbatch.parallel.topology import RankPart, Stage
 Array = NDArray[np.float32]
 BLOCK_SIZE = 16
 
-RankRun = Generator[tuple[Call, Array], Array, Array]
+RankRun = Generator[tuple[RecordedCall, Array], Array, Array]
 """Gives what the rank brings to each collective, takes what came of it, and returns its logits."""
 
 
@@ -47,7 +47,7 @@ def logits(
     return found
 
 
-def _joined(brought: Sequence[tuple[Call, Array]]) -> Array:
+def _joined(brought: Sequence[tuple[RecordedCall, Array]]) -> Array:
     [operation] = {call.operation for call, _ in brought}
     parts = [part for _, part in brought]
     if operation == "all_reduce":

@@ -14,7 +14,7 @@ from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.operations import dense
 from mindbatch.kernels.operations.dense import linear
 from mindbatch.kernels.program.fusion import fused, with_added_norms
-from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.program import NativeProgram
 from mindbatch.kernels.recording import Recording, Symbol
 from mindbatch.kernels.reference import ReferenceProgram
 
@@ -88,7 +88,7 @@ def test_a_row_has_the_bits_of_both_apart_and_alone(record: Record, kind: Number
     recording = kernels.lowered(recording)
     apart = Recording(recording.inputs, recording.calls, [between, *asked])
     assert (len(fused(recording).calls), len(fused(apart).calls)) == (1, 2)
-    program, reference = Program(recording, LIBRARY), Program(apart, LIBRARY)
+    program, reference = NativeProgram(recording, LIBRARY), NativeProgram(apart, LIBRARY)
     for rows in ROWS:
         inputs = [numbers(rows, *each.shape[1:]) + index for index, each in enumerate(recording.inputs)]
         found = program.run(inputs)

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor
 from numpy.typing import NDArray
 
-from mindbatch.backends.mindformers.stand_ins.router import Routing
+from mindbatch.backends.mindformers.stand_ins.router import TopKRouting
 from mindbatch.parallel.context import initialise
 
 EXPERTS, SCALE = 16, 2.5
@@ -51,7 +51,7 @@ def test_experts_and_weights(k: int, groups: int, taken: int, is_corrected: bool
     numbers = np.random.default_rng(k + groups)
     logits = numbers.standard_normal((32, EXPERTS)).astype(np.float32)
     bias = numbers.random(EXPERTS).astype(np.float32) if is_corrected else np.zeros(EXPERTS, np.float32)
-    routing: Any = Routing(module(k, groups, taken, bias if is_corrected else None))
+    routing: Any = TopKRouting(module(k, groups, taken, bias if is_corrected else None))
     weights, chosen = (found.asnumpy() for found in routing(Tensor(logits)))
     for token, row in enumerate(logits):
         found = np.zeros(EXPERTS, np.float32)

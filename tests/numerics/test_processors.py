@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from goodness_of_fit import p_value
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.candidates import draw
+from mindbatch.decoding.draws import row_hash, uniform
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.philox import row_hash, uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row

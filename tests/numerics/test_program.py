@@ -24,9 +24,9 @@ from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.operations.dense import table_rows
 from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
-from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.program import NativeProgram
 from mindbatch.kernels.program.step import StepRecordings, programs_of
-from mindbatch.kernels.recording import FLOAT, Call, Recording, Symbol
+from mindbatch.kernels.recording import FLOAT, RecordedCall, Recording, Symbol
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models import native
@@ -110,7 +110,7 @@ def test_hidden_states_are_what_the_head_multiplies(case: str, library: NativeLi
     np.testing.assert_allclose(found.logits(tokens), expected, rtol=1e-5, atol=1e-6)
 
 
-def summed(library: NativeLibrary) -> Program:
+def summed(library: NativeLibrary) -> NativeProgram:
     """(x * 2) * 3 + rows of a table of four, for numbers and x."""
     table = np.arange(20, dtype=np.float32).reshape(4, 5)
     recording = recording_of(
@@ -118,7 +118,7 @@ def summed(library: NativeLibrary) -> Program:
         np.zeros(1, np.int32),
         np.zeros((1, 5), np.float32),
     )
-    return Program(NativeKernels(library).lowered(recording), library)
+    return NativeProgram(NativeKernels(library).lowered(recording), library)
 
 
 def test_a_program_takes_any_number_of_rows(library: NativeLibrary) -> None:
@@ -161,7 +161,7 @@ def recordings(draw: st.DrawFn) -> Recording:
         read = draw(st.lists(st.sampled_from(symbols), min_size=1, max_size=3))
         widths = draw(st.lists(st.integers(1, 60), min_size=1, max_size=2))
         written = tuple(Symbol(recording, (-1, width), FLOAT) for width in widths)
-        recording.calls.append(Call(f"call {number}", tuple(read), written))
+        recording.calls.append(RecordedCall(f"call {number}", tuple(read), written))
         symbols += written
     recording.outputs.append(symbols[-1])
     return recording
@@ -188,7 +188,7 @@ def test_memory_is_used_again(library: NativeLibrary) -> None:
     symbol = recording.input((16,), np.float32)
     for _ in range(10):
         after = Symbol(recording, (-1, 16), FLOAT)
-        recording.calls.append(Call("any", (symbol,), (after,)))
+        recording.calls.append(RecordedCall("any", (symbol,), (after,)))
         symbol = after
     recording.outputs.append(symbol)
     assert plan_buffers(recording).row_bytes == 2 * 64

@@ -15,7 +15,7 @@ from mindbatch.kernels.native_library import find_library
 from mindbatch.kernels.native_weights import PANEL
 from mindbatch.kernels.operations.dense import capped, linear
 from mindbatch.kernels.program.fusion import summarised
-from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.program import NativeProgram
 from mindbatch.kernels.recording import Recording
 
 LIBRARY = find_library()
@@ -46,7 +46,7 @@ def head(kind: NumberType, vocabulary: int, spread: float = 1.0) -> Recording:
 
 def run(recording: Recording, hidden: NDArray[np.float32]) -> list[NDArray[np.float32]]:
     assert LIBRARY is not None
-    return Program(recording, LIBRARY).run([hidden])
+    return NativeProgram(recording, LIBRARY).run([hidden])
 
 
 def states(rows: int) -> NDArray[np.float32]:

@@ -15,10 +15,10 @@ from type_cases import config_of, prompts_of, write_case
 
 from mindbatch import DecodingParams
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.adapter_names import adapter_renames
+from mindbatch.models.config_forms import nested_names
+from mindbatch.models.merged_adapter import adapter_renames
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.models.text_part import nested_names
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
 

@@ -9,17 +9,16 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
-from mindbatch.launch.ranks import EndedRank
+from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.replicas.announcing_runner import AnnouncingRunner
 from mindbatch.replicas.connection import connect
-from mindbatch.replicas.front_link import FrontLink
+from mindbatch.replicas.front_link import FrontLink, serve
+from mindbatch.replicas.leading_runner import AnnouncingRunner
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
-from mindbatch.replicas.serving import serve
 from shadow_llm import END, VOCABULARY, PrefixRunner
 
 KEY = os.urandom(32)
@@ -153,7 +152,7 @@ class AdmitsAll:
     def job(self, rank: int, hello: dict[str, Any]) -> dict[str, Any]:
         return {}
 
-    def check_model(self, rank: int, found: dict[str, Any]) -> None:
+    def check_model(self, rank: int, model: dict[str, Any]) -> None:
         pass
 
     def forget(self, ranks: Iterable[int]) -> None:

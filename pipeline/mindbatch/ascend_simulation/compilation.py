@@ -22,7 +22,7 @@ from mindbatch.ascend_simulation.worker import as_rank
 from mindbatch.backends.failure import BackendError
 from mindbatch.engine.batch import buckets_up_to
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.models.architecture import TwoPositions
+from mindbatch.models.architecture import BlockPositions2D
 from mindbatch.parallel.topology import Topology
 
 if TYPE_CHECKING:  # in the child alone
@@ -70,19 +70,19 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
     settings = _settings(todo["settings"])
     kernels = choose_kernels("auto", "Ascend", dtype=todo["dtype"])
     part = topology.part_of(rank)
-    found = weightless(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
-    if found.weight_bytes:
-        yield {**found.weight_bytes}
-    runner, few = ModelRunner(found.model, settings), found.model.few_graphs
+    model = weightless(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
+    if model.weight_bytes:
+        yield {**model.weight_bytes}
+    runner, few = ModelRunner(model.model, settings), model.model.few_graphs
     yield from _compile_steps(runner, settings, few=few)
     if part.is_last:
-        yield from _compile_heads(runner, settings, found.hidden_size, few=few)
+        yield from _compile_heads(runner, settings, model.hidden_size, few=few)
     yield from _compiled(COPY, 1, partial(runner.cache.copy_blocks, [(0, 0)]))
 
 
-def _settings(given: Mapping[str, Any]) -> EngineSettings:
-    two = given.get("two_positions")
-    return EngineSettings(**{**given, "two_positions": None if two is None else TwoPositions(**two)})
+def _settings(fields: Mapping[str, Any]) -> EngineSettings:
+    two = fields.get("two_positions")
+    return EngineSettings(**{**fields, "two_positions": None if two is None else BlockPositions2D(**two)})
 
 
 def _compile_steps(runner: ModelRunner, settings: EngineSettings, *, few: bool) -> Iterator[dict[str, Any]]:
@@ -105,8 +105,8 @@ def _compiled(kind: str, tokens: int, run: Callable[[], object]) -> Iterator[dic
     started = time.perf_counter()
     try:
         run()
-        found: dict[str, Any] = {"kernels": launched(_OUTPUT)}
+        outcome: dict[str, Any] = {"kernels": launched(_OUTPUT)}
     except Exception as error:  # of MindSpore, which raises all kinds for an operator that it refuses
         refused = refusal_of(error, _OUTPUT)
-        found = vars(refused)
-    yield {**graph, "seconds": time.perf_counter() - started, **found}
+        outcome = vars(refused)
+    yield {**graph, "seconds": time.perf_counter() - started, **outcome}

@@ -99,7 +99,7 @@ def _layouts(network: nn.Cell, batch_size: int, seq_length: int) -> dict[str, An
 
     tokens = np.ones((batch_size, seq_length), np.int32)
     inputs = network.prepare_inputs_for_predict_layout(tokens)
-    found = Model(network).infer_predict_layout(*inputs, skip_backend_compile=True)
+    layouts = Model(network).infer_predict_layout(*inputs, skip_backend_compile=True)
     names = (name for name, _ in network.parameters_and_names())
     weights = {name for name in names if name.rpartition(".")[2] not in _CACHES}
-    return {name: layout for name, layout in found.items() if name in weights}  # inputs are listed, too
+    return {name: layout for name, layout in layouts.items() if name in weights}  # inputs are listed, too

@@ -44,10 +44,10 @@ class AscendPlugin:
 
     @property
     def parts(self) -> list[Path]:
-        """All libraries that may want something of CANN; those for an NPU's own processors are left out."""
+        """Lists the libraries that may want something of CANN, but for those of an NPU's own processors."""
         machine = _machine(self.folder / PLUGIN)
-        found = [self.folder / PLUGIN, self.folder / _OPERATORS, *self._below("plugin/ascend/**/*.so*")]
-        return [path for path in found if path.name != _FOR_DATASETS and _machine(path) == machine]
+        libraries = [self.folder / PLUGIN, self.folder / _OPERATORS, *self._below("plugin/ascend/**/*.so*")]
+        return [path for path in libraries if path.name != _FOR_DATASETS and _machine(path) == machine]
 
     @property
     def others(self) -> list[Path]:
@@ -57,8 +57,8 @@ class AscendPlugin:
     @property
     def readers(self) -> list[Path]:
         """The parts that look functions up by name while they run."""
-        found = [self.folder / path for path in (PLUGIN, _OPERATORS, _RESOURCES)]
-        return [path for path in found if path.is_file()]
+        libraries = [self.folder / path for path in (PLUGIN, _OPERATORS, _RESOURCES)]
+        return [path for path in libraries if path.is_file()]
 
     def _below(self, pattern: str) -> Iterator[Path]:
         return (path for path in sorted(self.folder.glob(pattern)) if path.is_file())
@@ -71,12 +71,12 @@ def find_plugin() -> AscendPlugin:
         BackendError: it has none, or its version is another than those supported.
     """
     try:
-        spec, found = find_spec("mindspore"), version("mindspore")
+        spec, mindspore_version = find_spec("mindspore"), version("mindspore")
     except (ImportError, PackageNotFoundError, ValueError):
-        spec, found = None, ""
+        spec, mindspore_version = None, ""
     if spec is None or spec.origin is None:
         raise BackendError("MindSpore is not installed, which the simulation of Ascend is a part of")
-    return plugin_in(Path(spec.origin).parent, found)
+    return plugin_in(Path(spec.origin).parent, mindspore_version)
 
 
 def plugin_in(package: Path, mindspore_version: str) -> AscendPlugin:

@@ -106,10 +106,10 @@ def _environment(libraries: Sequence[Path], scratch: Path, *, verbose: bool) -> 
         for name, text in os.environ.items()
         if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
     }
-    given = filter(None, kept.get("LD_LIBRARY_PATH", "").split(os.pathsep))  # "" is the current folder
+    own_folders = filter(None, kept.get("LD_LIBRARY_PATH", "").split(os.pathsep))  # "" is the current folder
     return {
         **kept,
-        "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *given]),
+        "LD_LIBRARY_PATH": os.pathsep.join([*map(str, libraries), *own_folders]),
         "MS_SIMULATION_LEVEL": "1",  # compiles all, and runs nothing
         "MS_DEV_SAVE_GRAPHS": "1",  # as text: the kernels of each graph are read off the last one
         "MS_DEV_SAVE_GRAPHS_PATH": str(scratch),
@@ -129,8 +129,8 @@ def _reports(child: Child, limits: SimulationLimits, log: Path) -> Iterator[Any]
     while True:
         if not child.connection.poll(max(0.0, deadline - time.monotonic())):
             longer = f"; {limits.seconds_key} gives it longer" if limits.seconds_key else ""
-            said = _last_words(log)
-            raise BackendError(f"{_WHO} has not ended after {limits.seconds:g} s{longer}{said}")
+            last_line = _last_words(log)
+            raise BackendError(f"{_WHO} has not ended after {limits.seconds:g} s{longer}{last_line}")
         try:
             value = next(values)
         except StopIteration:
@@ -144,8 +144,8 @@ def _reports(child: Child, limits: SimulationLimits, log: Path) -> Iterator[Any]
 def _last_words(log: Path) -> str:
     """The end of the log: what a process says that cannot report any more."""
     lines = log.read_bytes()[-_CHUNK:].decode(errors="replace").split("\n")
-    said = [" ".join(line.split()) for line in lines if line.strip() and _ALWAYS_SAID not in line]
-    return f"; its last line: {said[-1][:_LONGEST_LINE]}" if said else ""
+    words = [" ".join(line.split()) for line in lines if line.strip() and _ALWAYS_SAID not in line]
+    return f"; its last line: {words[-1][:_LONGEST_LINE]}" if words else ""
 
 
 def _show(log: Path) -> None:

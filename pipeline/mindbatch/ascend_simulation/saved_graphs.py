@@ -35,15 +35,15 @@ def launched(folder: Path) -> dict[str, int]:
 
     folder: where MindSpore saves graphs.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in folder.rglob(_GRAPHS):
-        found.update(
+        counts.update(
             name for name in _NODE.findall(path.read_text(errors="replace")) if name not in _NO_KERNELS
         )
     for pattern in _LEFT_BESIDE:
         for path in folder.rglob(pattern):
             path.unlink()
-    return dict(sorted(found.items()))
+    return dict(sorted(counts.items()))
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def layer_name(scope: str, operator: str = "") -> str:
 
 
 def _failed_graphs(leftovers: Path) -> str:
-    found = [*leftovers.glob("**/analyze_fail.ir")]
-    text = "".join(path.read_text(errors="replace") for path in found)
-    for path in found:
+    dumps = [*leftovers.glob("**/analyze_fail.ir")]
+    text = "".join(path.read_text(errors="replace") for path in dumps)
+    for path in dumps:
         path.unlink()
     return text
 

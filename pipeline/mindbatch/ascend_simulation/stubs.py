@@ -46,16 +46,16 @@ def stub_libraries(plugin: AscendPlugin, cache: Path) -> Path:
         return home
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        beside = TemporaryFolder(".building-", home.parent)
+        building = TemporaryFolder(".building-", home.parent)
     except OSError as error:
         raise BackendError(f"{home.parent}: cannot be written ({reason_of(error)})") from error
     try:
-        _build(plugin, beside.path)
-        _publish(beside.path, home, Storage())
+        _build(plugin, building.path)
+        _publish(building.path, home, Storage())
     except OSError as error:
         raise BackendError(f"{home.parent}: cannot be written ({reason_of(error)})") from error
     finally:
-        beside.remove()
+        building.remove()
     return home
 
 
@@ -83,9 +83,9 @@ def _source(functions: Iterable[str]) -> str:
 
 def _publish(built: Path, home: Path, storage: Storage) -> None:
     """Makes the folder appear whole, also after a power cut."""
-    found = [path for path in built.rglob("*") if not path.is_symlink()]
-    folders = [path for path in found if path.is_dir()]
-    for path in found:
+    paths = [path for path in built.rglob("*") if not path.is_symlink()]
+    folders = [path for path in paths if path.is_dir()]
+    for path in paths:
         if path.is_dir():
             continue
         handle = storage.reopen(path)

@@ -53,18 +53,18 @@ def defined(libraries: Sequence[Path]) -> set[str]:
 
 def looked_up(libraries: Iterable[Path]) -> set[str]:
     """Names of functions that stand as texts in the libraries (for dlsym)."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in libraries:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            found.update(name.decode() for name in _LOOKED_UP.findall(content))
-    return found
+            names.update(name.decode() for name in _LOOKED_UP.findall(content))
+    return names
 
 
 def needed_tool(*names: str) -> str:
     """The path of the first of these programs that is there. BackendError when none is."""
     for name in names:
-        if found := shutil.which(name):
-            return found
+        if program := shutil.which(name):
+            return program
     raise BackendError(
         f"{' or '.join(names)}: no such program on the PATH; Ascend is simulated with stub libraries, which "
         "are made with gcc and binutils (apt install gcc)"
@@ -80,8 +80,8 @@ def run_tool(command: Sequence[str]) -> str:
     except OSError as error:
         raise BackendError(f"{command[0]}: cannot be run ({reason_of(error)})") from error
     if done.code:
-        said = next(iter(done.errors.strip().splitlines()), "nothing said")
-        raise BackendError(f"{command[0]}: failed with code {done.code}: {said}")
+        reason = next(iter(done.errors.strip().splitlines()), "nothing said")
+        raise BackendError(f"{command[0]}: failed with code {done.code}: {reason}")
     return done.output
 
 
@@ -92,8 +92,8 @@ def _listing(kind: str, libraries: Sequence[Path]) -> Iterator[list[str]]:
 
 def _system_libraries() -> list[ctypes.CDLL]:
     """Loads every process's libraries and C++ programs': old compilers left versions out of some names."""
-    found = [ctypes.CDLL(None)]
+    libraries = [ctypes.CDLL(None)]
     for name in _SYSTEM:
         with suppress(OSError):
-            found.append(ctypes.CDLL(name))
-    return found
+            libraries.append(ctypes.CDLL(name))
+    return libraries

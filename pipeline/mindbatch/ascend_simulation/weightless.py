@@ -78,8 +78,10 @@ def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int
 def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdapters:
     """Selects the modules that act on tensors of these names, and renames them."""
     kept = {
-        name: replace(each, modules={renamed[at]: how for at, how in each.modules.items() if at in renamed})
-        for name, each in fitted.adapters.items()
+        name: replace(
+            adapter, modules={renamed[at]: how for at, how in adapter.modules.items() if at in renamed}
+        )
+        for name, adapter in fitted.adapters.items()
     }
     return replace(fitted, adapters=kept)
 
@@ -101,4 +103,4 @@ def _mindformers(
 
 
 def _nbytes(cell: Any) -> int:
-    return sum(each.nbytes for _, each in cell.parameters_and_names())
+    return sum(parameter.nbytes for _, parameter in cell.parameters_and_names())

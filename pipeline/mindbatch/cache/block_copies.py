@@ -19,7 +19,6 @@ class BlockCopies:
         self._padding = padding
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """See `PagedCache.copy_blocks`."""
         for first in range(0, len(pairs), COPIES_PER_CALL):
             some = list(pairs[first : first + COPIES_PER_CALL])
             some += [(self._padding, self._padding)] * (COPIES_PER_CALL - len(some))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, Held, aligned_zeros
+from mindbatch.kernels.arrays import Array, KernelParameter, aligned_zeros
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 
@@ -17,7 +17,7 @@ class BlockCopier(Protocol):
     """Copies blocks of every tensor of a cache, where they are."""
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """See `PagedCache.copy_blocks`."""
+        """Copies blocks by (source, target), see `PagedCache.copy_blocks`."""
 
 
 class PagedCache:
@@ -26,8 +26,8 @@ class PagedCache:
     def __init__(
         self,
         geometry: CacheGeometry,
-        keys: Sequence[Held],
-        values: Sequence[Held],
+        keys: Sequence[KernelParameter],
+        values: Sequence[KernelParameter],
         itemsize: int,
         copier: BlockCopier,
     ) -> None:
@@ -38,14 +38,14 @@ class PagedCache:
         self._copier = copier
 
     @property
-    def layers(self) -> list[tuple[Held, Held]]:
+    def layers(self) -> list[tuple[KernelParameter, KernelParameter]]:
         """The key and value tensors of each layer."""
         return list(zip(self.keys, self.values, strict=True))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks, the padding block included."""
-        return sum(math.prod(each.shape) for each in self.keys + self.values) * self._itemsize
+        return sum(math.prod(array.shape) for array in self.keys + self.values) * self._itemsize
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies each (source, destination) block in every layer, in the order of the pairs.
@@ -62,7 +62,6 @@ class ArrayCopies:
         self._arrays = arrays
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """See `PagedCache.copy_blocks`."""
         table = np.array(pairs, np.intp).reshape(-1, 2)
         for array in self._arrays if len(pairs) else ():
             array[table[:, 1]] = array[table[:, 0]]
@@ -74,8 +73,8 @@ def allocate(shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels:
         [aligned_zeros(size, kernels.cache_dtype) for size in kernels.cache_shapes(shape, geometry)]
         for shape in shapes
     ]
-    keys = [kernels.held(f"cache.{layer}.keys", pair[0]) for layer, pair in enumerate(arrays)]
-    values = [kernels.held(f"cache.{layer}.values", pair[1]) for layer, pair in enumerate(arrays)]
+    keys = [kernels.as_parameter(f"cache.{layer}.keys", pair[0]) for layer, pair in enumerate(arrays)]
+    values = [kernels.as_parameter(f"cache.{layer}.values", pair[1]) for layer, pair in enumerate(arrays)]
     copier: BlockCopier = ArrayCopies([array for pair in arrays for array in pair])
     if kernels.device_target != "CPU":  # where graphs do not compute in NumPy's memory
         from mindbatch.cache.block_copies import BlockCopies, CopyBlocks

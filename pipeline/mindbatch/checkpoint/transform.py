@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.ckpt_format import FileLayout, ckpt_layout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.lora.merged_note import MERGED_KEY
 from mindbatch.checkpoint.placement.placement import Placement, whole_placements
@@ -80,9 +79,9 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
             strategy = None
         opened.check_sums()
         raise_if_any(opened.dtype_faults())
-        found = _placements(opened, strategy)
-        raise_if_any(digest_faults(as_placed(found, len(opened.ranks)), opened.ranks))
-        return Transform(opened, found, target, notes, target_strategy)
+        placed = _placements(opened, strategy)
+        raise_if_any(digest_faults(as_placed(placed, len(opened.ranks)), opened.ranks))
+        return Transform(opened, placed, target, notes, target_strategy)
     except BaseException:
         opened.close()
         raise

@@ -11,7 +11,7 @@ from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, first_rank, module_faults
-from mindbatch.checkpoint.lora.base_weight import base_weight
+from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray, base_weight
 from mindbatch.checkpoint.lora.checks import effect_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, read_lora_config
 from mindbatch.checkpoint.lora.fit import BaseTensors
@@ -24,7 +24,6 @@ from mindbatch.checkpoint.lora.names import (
     unused_faults,
 )
 from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
@@ -45,17 +44,17 @@ def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:
     path = transform.source.path
     lora_names = [name for name in transform.placements if is_lora_name(name)]
     names = [name for name in lora_names if not is_of_training(name)]
-    found = find_modules(names)
-    if not found.modules and not found.faults:
+    found_modules = find_modules(names)
+    if not found_modules.modules and not found_modules.faults:
         raise_if_any(["holds no lora_a and lora_b matrices"], str(path))
-    raise_if_any([*found.faults, *unused_faults(found.others)], str(path))
+    raise_if_any([*found_modules.faults, *unused_faults(found_modules.others)], str(path))
     if dropped := len(lora_names) - len(names):
         transform.notes.append(f"{dropped} tensors of the optimizer for the matrices are left out")
     dtypes = {name: transform.dtype(name) for name in transform.placements}
-    settings = _settings(transform, found, scaling)
+    settings = _settings(transform, found_modules, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
-    raise_if_any(module_faults(found, settings, full), str(path))
-    modules = adapted_modules(found, settings, _arrays(transform, names))
+    raise_if_any(module_faults(found_modules, settings, full), str(path))
+    modules = adapted_modules(found_modules, settings, _arrays(transform, names))
     raise_if_any([*effect_faults(modules.values())], str(path))
     adapter = LoraAdapter(path, settings, modules)
     shapes = {
@@ -84,18 +83,18 @@ def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
     return tuple(shards)
 
 
-def _settings(transform: Transform, found: FoundModules, scaling: float | None) -> LoraSettings:
+def _settings(transform: Transform, found_modules: FoundModules, scaling: float | None) -> LoraSettings:
     """Reads adapter_config.json beside the checkpoint, or uses the given scaling and the matrices' rank."""
     path = transform.source.path
     folder = path if path.is_dir() else path.parent
-    rank = first_rank(found, {name: placed.shape for name, placed in transform.placements.items()})
+    rank = first_rank(found_modules, {name: placed.shape for name, placed in transform.placements.items()})
     if not has_file(folder, ADAPTER_CONFIG):
         if scaling is None:
             raise ConfigError(
                 f"{folder}: no {ADAPTER_CONFIG}, which says lora_alpha; give --lora_scaling: lora_alpha / "
                 f"{rank}, for the matrices are of rank {rank}"
             )
-        return LoraSettings(rank, 0.0, given=scaling)
+        return LoraSettings(rank, 0.0, uniform_scaling=scaling)
     settings = read_lora_config(file_in(folder, ADAPTER_CONFIG))
     if scaling is not None and not np.isclose(scaling, settings.scaling, rtol=1e-6):
         raise ConfigError(

@@ -29,10 +29,13 @@ _DEFAULTS: dict[type[TaskConfig], bytes] = {}
 
 
 class Composed(Protocol):
-    """Task as it is known here: its name, which its shipped file has too, and the schema of its keys."""
+    """Task as it is known here: its shipped file, the schema of its keys, overrides that its name means."""
 
     @property
-    def name(self) -> str: ...
+    def primary(self) -> str: ...
+
+    @property
+    def implied(self) -> tuple[str, ...]: ...
 
     @property
     def schema(self) -> type[TaskConfig]: ...
@@ -59,15 +62,16 @@ def compose_task(
     reader = SettingReader(keys, options.groups, log, schema.listed_group)
     layers = [
         reader.read_file(config_file) if config_file else [],
-        read_command_line(overrides, schema, reader, log),
+        read_command_line([*task.implied, *overrides], schema, reader, log),
     ]
-    if schema.continues_run:
+    is_continued = schema.continues_run or _is_set(schema.continuing_key, layers)
+    if is_continued:
         layers.insert(0, read_saved([*chain(*layers)], reader, log))
     layers = [[item for item in layer if _exists(item, options, log)] for layer in layers]
 
     files = _OptionContents(task, HydraTree(options), reader, log)
-    base = files.of_all(config_name or task.name, _choices([*chain(*layers)]))
-    notes = _lay_predict_yaml(layers, base, files, schema, keys, log)
+    base = files.of_all(config_name or task.primary, _choices([*chain(*layers)]))
+    notes = _lay_predict_yaml(layers, base, files, schema, keys, log, is_continued)
     tree = _defaults(schema)
     assign(tree, base, keys, log)
     listing = _last_listing([*chain(*layers)], schema)
@@ -110,7 +114,7 @@ class _OptionContents:
         except ConfigError as error:
             for line in error.faults:
                 self.log.add(line, *(choice.group for choice in last.values()))
-            content, options = _composed(self.hydra, self.task.name, ())
+            content, options = _composed(self.hydra, self.task.primary, ())
         for line in take_errors():
             self.log.add(line, *(choice.group for choice in last.values()))
         decoding = options.get("decoding")
@@ -151,9 +155,14 @@ def _composed(
     return hydra.compose(name, overrides)
 
 
+def _is_set(key: str, layers: list[list[Setting]]) -> bool:
+    values = [item.value for item in chain(*layers) if isinstance(item, Assignment) and item.key == key]
+    return values[-1:] == [True]
+
+
 def _own_options(task: Composed) -> dict[str, str]:
     """The options that the task's own file names, by group."""
-    defaults = read_mapping(paths.configs_folder() / f"{task.name}.yaml").get("defaults", [])
+    defaults = read_mapping(paths.configs_folder() / f"{task.primary}.yaml").get("defaults", [])
     return {group: option for entry in defaults if isinstance(entry, dict) for group, option in entry.items()}
 
 
@@ -168,12 +177,13 @@ def _lay_predict_yaml(
     schema: type[TaskConfig],
     keys: SchemaKeys,
     log: FaultLog,
+    is_continued: bool,
 ) -> tuple[str, ...]:
     """Puts the settings of a predict YAML, if one is given, below all layers; returns lines for the user."""
     written = take_out([base], layers)
     if written is None:
         return ()
-    if schema.continues_run:
+    if is_continued:
         log.add(f"{PREDICT_YAML}: the run that is continued holds what came of its predict YAML; remove it")
         return ()
     from mindbatch.config.predict_yaml.layer import predict_layer  # the table: most runs have no such file

@@ -18,7 +18,7 @@ from mindbatch.config.paths import SHIPPED, STANDARD_INPUT
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, value_at
 from mindbatch.config.settings import Assignment, Listing
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.hidden_values import hide
+from mindbatch.io.screen_text import hide
 from mindbatch.io.storage import Storage, write_whole
 
 if TYPE_CHECKING:
@@ -373,7 +373,7 @@ def _defaults_for(
 def _advice_for(config: "ModelTaskConfig") -> tuple[str, ...]:
     """A line if the run is plainly greedy and the model recommends sampling."""
     folder = config.model.checkpoint_name_or_path
-    if folder is None or not config.advises_sampling:
+    if folder is None or not config.advises_sampling or config.is_continued:
         return ()
     from mindbatch.decoding.sampling_advice import sampling_advice
 

@@ -16,13 +16,13 @@ NOT_CONTINUED = {"output.on_mismatch"}
 is not meant for the run made there since."""
 
 
-def read_saved(given: list[Setting], reader: SettingReader, log: FaultLog) -> list[Setting]:
+def read_saved(settings_above: list[Setting], reader: SettingReader, log: FaultLog) -> list[Setting]:
     """The settings saved in the folder that `given` names, wherever that was moved to.
 
     Raises ConfigError when there are none: without them everything else would look like a fault, too.
     """
     num_faults = len(log.lines)
-    file = _saved_file(given, log)
+    file = _saved_file(settings_above, log)
     settings = reader.read_file(file) if file else []
     if len(log.lines) > num_faults:
         log.raise_if_any()
@@ -33,8 +33,8 @@ def read_saved(given: list[Setting], reader: SettingReader, log: FaultLog) -> li
     ]
 
 
-def _saved_file(given: list[Setting], log: FaultLog) -> Path | None:
-    folders = [item.value for item in given if isinstance(item, Assignment) and item.key == FOLDER]
+def _saved_file(settings: list[Setting], log: FaultLog) -> Path | None:
+    folders = [item.value for item in settings if isinstance(item, Assignment) and item.key == FOLDER]
     if not folders:
         log.add(f"{FOLDER}: must be given: the folder of the run", FOLDER)
         return None

@@ -138,7 +138,6 @@ class _Tracebacks(logging.Handler):
     """Prints what the package logs."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler.emit`."""
         shown_traceback([self.format(record)])
 
 

@@ -1,8 +1,9 @@
 """The collected faults of one configuration: all are found before any is reported."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
 from mindbatch.io import fault_lines
 from mindbatch.io.errors import ConfigError
@@ -64,3 +65,12 @@ class FaultLog:
         group, dot, _ = key.partition(".")
         is_of_doubtful = key in self._unread or (bool(dot) and group in self._doubtful)
         return key in self._doubtful or (is_of_doubtful and key not in self._given)
+
+
+KEY_LIST = "list of keys"
+
+
+def ignored_faults(name: str, keys: Any) -> Iterator[str]:
+    """Faults of what is to be the list of ignored keys of config.json."""
+    if not isinstance(keys, list | tuple) or not all(isinstance(key, str) and key for key in keys):
+        yield f"{name}={shown(keys)}: must be a list of keys of config.json"

@@ -66,8 +66,8 @@ GIVEN_AS = "MINDBATCH_GIVEN_AS"
 
 def given_as(key: str, default: str = "") -> str:
     """Names a key of this section as the user gave it, for messages."""
-    pairs = (each.partition("=") for each in os.environ.get(GIVEN_AS, "").split(","))
-    names = {name: given for name, _, given in pairs}
+    pairs = (pair.partition("=") for pair in os.environ.get(GIVEN_AS, "").split(","))
+    names = {name: written for name, _, written in pairs}
     return names.get(key, default or f"launch.{key}")
 
 

@@ -1,15 +1,17 @@
 """The section `lora`: the adapters that rows may be computed with."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindbatch.config.adapter_list import read_adapter_list
 from mindbatch.config.faults import shown
 from mindbatch.config.path_faults import adapter_fault, checkpoint_fault, settled
 from mindbatch.config.schema import option
 from mindbatch.io.fault_lines import did_you_mean, unknown_adapter
+from mindbatch.io.regular_file import read_regular
+from mindbatch.io.strict_json import JsonFault, StrictReader
 
 LARGEST_SCALING = 1e9
 LONGEST_NAME = 100
@@ -68,14 +70,14 @@ class LoraConfig:
     @property
     def folders(self) -> dict[str, AdapterFolder]:
         """The adapters that are folders, by name; the values are valid."""
-        found = {}
+        by_name = {}
         for name in self.names:
             value = self.adapters[name]
             if isinstance(value, Mapping):
-                found[name] = AdapterFolder(Path(value["path"]), value.get("scaling"))
+                by_name[name] = AdapterFolder(Path(value["path"]), value.get("scaling"))
             elif value is not None:
-                found[name] = AdapterFolder(Path(value))
-        return found
+                by_name[name] = AdapterFolder(Path(value))
+        return by_name
 
 
 def settle_lora_paths(lora: LoraConfig, faults: list[str]) -> None:
@@ -87,17 +89,17 @@ def settle_lora_paths(lora: LoraConfig, faults: list[str]) -> None:
         lora.adapters = _listed(str(lora.adapters), faults)
     if not isinstance(lora.adapters, Mapping):
         return
-    found: dict[Any, Any] = {}
+    resolved: dict[Any, Any] = {}
     for name, value in lora.adapters.items():
         key = f"lora.adapters.{name if _name_fault(name) is None else shown(name)}"
         if isinstance(value, str | Path):
-            found[name] = settled(key, str(value), adapter_fault, faults)
+            resolved[name] = settled(key, str(value), adapter_fault, faults)
         elif isinstance(value, Mapping) and isinstance(value.get("path"), str | Path):
             path = settled(f"{key}.path", str(value["path"]), adapter_fault, faults)
-            found[name] = {**value, "path": path}
+            resolved[name] = {**value, "path": path}
         else:
-            found[name] = value
-    lora.adapters = found
+            resolved[name] = value
+    lora.adapters = resolved
 
 
 def _listed(text: str, faults: list[str]) -> Any:
@@ -165,7 +167,7 @@ def _name_fault(name: Any) -> str | None:
 
 
 def _mapping_faults(key: str, value: Mapping[Any, Any]) -> Iterator[str]:
-    for unknown in (each for each in value if each not in ("path", "scaling")):
+    for unknown in (key for key in value if key not in ("path", "scaling")):
         near = did_you_mean(unknown, ("path", "scaling")) if isinstance(unknown, str) else ""
         yield f"{key}.{shown(unknown)}: unknown; there are path and scaling{near}"
     if not isinstance(value.get("path"), str | Path):
@@ -190,10 +192,45 @@ def _merge_faults(lora: LoraConfig) -> Iterator[str]:
     if not lora.names:
         yield f"lora.mode={MERGE}: has no effect without a folder in lora.adapters; remove it"
     elif len(lora.names) > 1 or not lora.folders:
-        found = f"{len(lora.names)} ({', '.join(lora.names[:_MOST_NAMED])})" if lora.folders else "none"
+        listed = f"{len(lora.names)} ({', '.join(lora.names[:_MOST_NAMED])})" if lora.folders else "none"
         yield (
-            f"lora.mode={MERGE}: makes one adapter part of the weights, and lora.adapters has {found}; give "
+            f"lora.mode={MERGE}: makes one adapter part of the weights, and lora.adapters has {listed}; give "
             "one folder and nothing else, or lora.mode=live"
         )
     if lora.max_loaded is not None:
         yield f"lora.max_loaded={lora.max_loaded}: has no effect with lora.mode={MERGE}; remove it"
+
+
+LIST_NAME = "lora_adapter.json"
+_MAX_BYTES = 1 << 20
+_READER = StrictReader(max_depth=1)
+
+
+def read_adapter_list(path: Path) -> dict[str, str]:
+    """The folders of adapters by name, of the file or of a folder that holds LIST_NAME.
+
+    Folders that are not absolute are counted from the working directory, as MindFormers has it; where that
+    has none of the name, from the list's own.
+
+    Raises:
+        ValueError: the file cannot be read, or does not hold names with folders.
+    """
+    file = path / LIST_NAME if path.is_dir() else path
+    if not file.exists():
+        raise ValueError(f"holds no {LIST_NAME}; must be {{NAME: FOLDER, ...}}, or MindFormers' list of them")
+    try:
+        content = _READER.parse(read_regular(file, _MAX_BYTES))
+    except OSError as error:
+        raise ValueError(f"{LIST_NAME} cannot be read ({error.strerror})") from error
+    except JsonFault as error:
+        raise ValueError(f"{file.name}: {error}") from error
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"{file.name} has {shown(content)}; must be an object of folders by name")
+    return {name: _found(folder, file.parent, name) for name, folder in content.items()}
+
+
+def _found(folder: Any, home: Path, name: str) -> str:
+    if not isinstance(folder, str) or not folder:
+        raise ValueError(f"{shown(name)} has {shown(folder)}; must be a name with the folder of an adapter")
+    nested = str(home / folder)  # os.path takes any text for a path, also one that is too long
+    return nested if os.path.isdir(nested) and not os.path.isdir(folder) else folder

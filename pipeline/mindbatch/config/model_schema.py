@@ -3,7 +3,7 @@
 from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from mindbatch.config.ignored_keys import KEY_LIST
+from mindbatch.config.faults import KEY_LIST
 from mindbatch.config.schema import option
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.models.config_reader import IgnoredKeys

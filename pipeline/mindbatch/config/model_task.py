@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from mindbatch.config.faults import shown
-from mindbatch.config.ignored_keys import ignored_faults
+from mindbatch.config.faults import ignored_faults, shown
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import (
     DecodingConfig,
     ModelConfig,
@@ -86,7 +85,9 @@ class ModelTaskConfig(TaskConfig):
 
     def draw_seed(self) -> None:
         """Draws the seed where one is to be drawn: the same for all variants."""
-        chosen = [each for each in (self.decoding, *self.variants.values()) if str(each.seed) == RANDOM]
+        chosen = [
+            decoding for decoding in (self.decoding, *self.variants.values()) if str(decoding.seed) == RANDOM
+        ]
         if chosen:
             self.set_drawn_seed(chosen, drawn_seed())
             if not self.records_seed:
@@ -95,8 +96,8 @@ class ModelTaskConfig(TaskConfig):
     def set_drawn_seed(self, sections: Iterable[DecodingConfig], seed: int) -> None:
         """Notes a seed that was drawn, in the sections that have asked for it."""
         self.drawn = {SEED: seed}
-        for each in sections:
-            vars(each).update(seed=seed)
+        for decoding in sections:
+            vars(decoding).update(seed=seed)
         if settings := self.resolved_settings.get("decoding"):
             settings["seed"] = self.decoding.seed
 
@@ -180,7 +181,9 @@ def kept_weights(model: ModelConfig, device_target: str) -> str:
 
 def _model_faults(model: ModelConfig, runtime: RuntimeConfig) -> Iterator[str]:
     """Checks that the device computes in the types; an unknown type or device is an error of its own key."""
-    known = {each.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for each in types}
+    known = {
+        number_type.name for types in (*DTYPES.values(), *QUANTIZATIONS.values()) for number_type in types
+    }
     if (
         not {model.dtype, model.quantization or model.dtype, model.cache_dtype} <= {"auto", *known}
         or runtime.device_target not in DTYPES
@@ -260,7 +263,7 @@ def _parallel_faults(parallel: ParallelConfig, model: ModelConfig) -> Iterator[s
     sizes = (parallel.model_parallel, parallel.pipeline_stage)
     if model.provider == "mindformers" or max(sizes) == 1 or min(sizes) < 1:
         return
-    from mindbatch.models.division import division_faults  # not needed for one process
+    from mindbatch.models.described_config import division_faults  # not needed for one process
 
     ignore = ignored_keys(model)
     if folder := model.checkpoint_name_or_path:
@@ -311,7 +314,7 @@ def _width_faults(params: DecodingParams, runtime: RuntimeConfig) -> Iterator[st
 def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
     """Faults of the decoding parameters; those of some variants of several are named with them."""
     variants = config.variants if config.listed_group else {"": config.decoding}
-    found: dict[str, list[str]] = {}
+    names_by_fault: dict[str, list[str]] = {}
     for name, decoding in variants.items():
         try:
             params = DecodingParams(**dataclasses.asdict(decoding))
@@ -320,8 +323,8 @@ def _decoding_faults(config: ModelTaskConfig) -> Iterator[str]:
         except ConfigError as error:
             faults = [*error.faults]
         for fault in faults:
-            found.setdefault(fault, []).append(name)
-    for fault, names in found.items():
+            names_by_fault.setdefault(fault, []).append(name)
+    for fault, names in names_by_fault.items():
         yield fault if len(names) == len(variants) else f"{', '.join(names)}: {fault}"
 
 

@@ -44,14 +44,14 @@ def own_key(name: str, keys: Collection[str]) -> str | None:
     return own if own is not None and own in keys else None
 
 
-def own_keywords(given: Mapping[str, Any], keywords: Mapping[str, str]) -> dict[str, Any]:
+def own_keywords(arguments: Mapping[str, Any], keywords: Mapping[str, str]) -> dict[str, Any]:
     """The arguments under their own names. keywords: by key, the name of the argument.
 
     Raises:
         TypeError: an argument is given under two names.
     """
     names = {other: keywords[key] for other, key in OWN_NAMES.items() if key in keywords}
-    found, twice = under_own_names(given, names)
+    own, twice = under_own_names(arguments, names)
     if twice:
         raise TypeError("; ".join(twice))
-    return found
+    return own

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
+from antlr4 import InputStream, Token  # type: ignore[import-untyped]
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.grammar.gen.OverrideLexer import OverrideLexer
 
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
-from mindbatch.config.repeated_names import repeated_name
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
 from mindbatch.io.override_text import literal
@@ -224,3 +225,37 @@ def _quoting_hint(token: str, as_text: bool = False) -> str:
     if key.lstrip("+") == "prompts":
         text = f"[{text}]"
     return f"quote a text that holds commas or special characters: {key}={shlex.quote(text)}"
+
+
+_OPENING = (OverrideLexer.BRACE_OPEN, OverrideLexer.BRACKET_OPEN)
+_CLOSING = (OverrideLexer.BRACE_CLOSE, OverrideLexer.BRACKET_CLOSE)
+
+
+def repeated_name(override: str) -> str | None:
+    """The first name that any mapping within an override, which can be parsed, has twice; None if none is."""
+    names: list[set[str]] = []  # of each mapping or list that is open
+    in_value: list[bool] = []  # of the same: a further colon belongs to the value, as in shipped:PATH
+    words: list[str] = []
+    for token in OverrideLexer(InputStream(override)).getAllTokens():
+        if token.type in _OPENING:
+            names.append(set())
+            in_value.append(False)
+            words.clear()
+        elif token.type in _CLOSING:
+            names.pop()
+            in_value.pop()
+            words.clear()
+        elif token.type == OverrideLexer.COMMA:
+            if in_value:
+                in_value[-1] = False
+            words.clear()
+        elif token.type == OverrideLexer.COLON and names and not in_value[-1]:
+            in_value[-1] = True
+            name = "".join(words).strip()
+            if name in names[-1]:
+                return name
+            names[-1].add(name)
+            words.clear()
+        elif token.channel == Token.DEFAULT_CHANNEL:
+            words.append(token.text)
+    return None

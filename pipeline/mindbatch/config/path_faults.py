@@ -64,11 +64,11 @@ def settled_tools(key: str, tools: Any, faults: list[str]) -> Any:
 
 
 def any_path(path: Path) -> None:
-    """For what is not used."""
+    """Accepts any path, for keys that have no effect."""
 
 
 def model_folder_fault(path: Path) -> str | None:
-    """For the folder of a model."""
+    """Checks the folder of a model."""
     if path.is_file() and (foreign := foreign_file(path)):
         return foreign
     fault = tokenizer_folder_fault(path)
@@ -78,17 +78,17 @@ def model_folder_fault(path: Path) -> str | None:
 
 
 def tokenizer_folder_fault(path: Path) -> str | None:
-    """For a folder that travels with a model."""
+    """Checks a folder that travels with a model."""
     return _folder_fault(path, "no such folder (models are not downloaded)")
 
 
 def folder_fault(path: Path) -> str | None:
-    """For a folder to read."""
+    """Checks a folder that is read."""
     return _folder_fault(path, "no such folder")
 
 
 def adapter_fault(path: Path) -> str | None:
-    """For an adapter: its folder, or the file with its tensors."""
+    """Checks an adapter: its folder, or the file with its tensors."""
     return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_fault(path)
 
 
@@ -142,7 +142,7 @@ def rows_fault(path: Path) -> str | None:
 
 
 def output_file_fault(path: Path) -> str | None:
-    """For a file to write."""
+    """Checks a file that is written."""
     if path.is_dir():
         return "is a folder; give the name of a file in it"
     try:

@@ -83,6 +83,9 @@ class TaskConfig:
     continues_run: ClassVar[bool] = False
     """True if the task starts from the configuration saved in output.dir."""
 
+    continuing_key: ClassVar[str] = ""
+    """The key that, when true, makes it start from there."""
+
     runs_model: ClassVar[bool] = False
     """True if the schema is a ModelTaskConfig, which other tasks do not import: it declares much."""
 
@@ -103,6 +106,11 @@ class TaskConfig:
     def is_launched(self) -> bool:
         """True if the keys ask for more than the task in this process: others, a launcher, or a dry run."""
         return False
+
+    @property
+    def is_continued(self) -> bool:
+        """True if the configuration began with one that was saved."""
+        return self.continues_run
 
     def settle_paths(self) -> list[str]:
         """Replaces `shipped:` and ~ in the paths by what they mean; returns their faults."""
@@ -193,9 +201,9 @@ class SchemaKeys:
         own = {key.rpartition(".")[2]: key for key in [*self.of_section(section), *sections]}
         everywhere = {key.rpartition(".")[2]: key for key in self.keys}
         for leaves in (own, everywhere):
-            found = nearest(leaf, leaves)
-            if found:
-                return leaves[found]
+            match = nearest(leaf, leaves)
+            if match:
+                return leaves[match]
         return None
 
     def of_section(self, section: str) -> list[str]:

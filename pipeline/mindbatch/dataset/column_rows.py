@@ -88,27 +88,27 @@ class ColumnRows:
         name = self._data.decoding_column
         if name is None or _lacks(record, name):
             return
-        given = from_text(column(record, name, "data.decoding_column"))
-        if given is None or given == "":
+        cell = from_text(column(record, name, "data.decoding_column"))
+        if cell is None or cell == "":
             return
-        if not isinstance(given, Mapping):
+        if not isinstance(cell, Mapping):
             allowed = "must be a mapping of decoding parameters, like {temperature: 0.7}, or null"
-            raise ColumnError(f"{name}={shown(given)}: {allowed}")
-        draft.row_faults += unknown_parameters(given, name)
+            raise ColumnError(f"{name}={shown(cell)}: {allowed}")
+        draft.row_faults += unknown_parameters(cell, name)
         # Null is what Parquet has where a row says nothing.
-        draft.decoding = {key: given[key] for key in PARAMETERS if given.get(key) is not None}
+        draft.decoding = {key: cell[key] for key in PARAMETERS if cell.get(key) is not None}
         draft.shown_as = {key: f"{name}.{key}" for key in draft.decoding}
 
     def _read_adapter(self, record: Record, draft: RowDraft) -> None:
         name = self._data.adapter_column
         if name is None or _lacks(record, name):
             return
-        given = column(record, name, "data.adapter_column")
-        if given is None or given == "":
+        cell = column(record, name, "data.adapter_column")
+        if cell is None or cell == "":
             return
-        if not isinstance(given, str) or given not in self._adapters:
-            raise ColumnError(f"{name}: {unknown_adapter(given, self._adapters)}")
-        draft.adapter = given
+        if not isinstance(cell, str) or cell not in self._adapters:
+            raise ColumnError(f"{name}: {unknown_adapter(cell, self._adapters)}")
+        draft.adapter = cell
 
     def _content(self, record: Record, key: str | None) -> dict[str, Any]:
         data = self._data
@@ -140,8 +140,10 @@ class ColumnRows:
         return self._prompt(columns[PROMPT], PROMPT, record)
 
     def _messages(self, value: object, name: str, record: Record) -> dict[str, Any]:
-        given = from_text(value)
-        return conversation_of([given] if isinstance(given, Mapping) else given, name, self._of_row(record))
+        content = from_text(value)
+        return conversation_of(
+            [content] if isinstance(content, Mapping) else content, name, self._of_row(record)
+        )
 
     def _prompt(self, value: object, name: str, record: Record) -> dict[str, Any]:
         if is_conversation(value):
@@ -173,7 +175,7 @@ def _own_value(name: str | None, record: Record) -> object:
 def text_or_ids(
     value: object, name: str, *, chat: bool = False, options: ChatOptions = NO_OPTIONS
 ) -> dict[str, Any]:
-    """As `content_of`; each fault line begins with the name of what holds the value."""
+    """Reads a prompt as `content_of`; each fault line begins with the name of what holds the value."""
     try:
         return content_of(value, chat=chat, options=options)
     except PromptError as error:
@@ -209,7 +211,7 @@ def from_text(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        found: object = orjson.loads(value)
+        parsed: object = orjson.loads(value)
     except ValueError:
         return value
-    return found
+    return parsed

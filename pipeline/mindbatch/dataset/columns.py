@@ -46,8 +46,10 @@ class OptionalColumns:
 
     def faults(self) -> list[str]:
         """A line for each column that no row had; none where no row could be read."""
-        found = tuple(self._found)
-        return [f"{option}: {_line(name, found, 'the rows have')}" for option, name in self._sought if found]
+        present = tuple(self._found)
+        return [
+            f"{option}: {_line(name, present, 'the rows have')}" for option, name in self._sought if present
+        ]
 
 
 def missing_column(name: str, record: Record) -> str:
@@ -63,8 +65,8 @@ def missing_column(name: str, record: Record) -> str:
 @lru_cache(maxsize=64)  # where one row lacks a column, all of them may
 def _line(name: str, columns: tuple[str, ...], whose: str = "the row has") -> str:
     more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
-    found = ", ".join(map(_named, columns[:_MOST_NAMED])) + more if columns else "none at all"
-    return f"no column {_named(name)}; {whose} {found}{did_you_mean(name, columns)}"
+    known = ", ".join(map(_named, columns[:_MOST_NAMED])) + more if columns else "none at all"
+    return f"no column {_named(name)}; {whose} {known}{did_you_mean(name, columns)}"
 
 
 def _named(name: str) -> str:

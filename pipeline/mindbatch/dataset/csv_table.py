@@ -51,8 +51,8 @@ def _fields_fault(fields: list[str], header: list[str]) -> str | None:
         return None
     if not fields:
         return EMPTY_LINE
-    found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-    return f"holds {found}; the first line names {len(header)} columns"
+    count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+    return f"holds {count}; the first line names {len(header)} columns"
 
 
 def _rows(file: DataFile, max_row_bytes: int) -> Iterator[_Row]:
@@ -78,10 +78,10 @@ def _rows(file: DataFile, max_row_bytes: int) -> Iterator[_Row]:
 
 
 def _reason(error: csv.Error) -> str:
-    said = str(error)
+    message = str(error)
     return next(
-        (reason for start, reason in _REASONS.items() if said.startswith(start)),
-        f"not valid CSV: {said}".replace("\t", "\\t"),
+        (reason for start, reason in _REASONS.items() if message.startswith(start)),
+        f"not valid CSV: {message}".replace("\t", "\\t"),
     )
 
 

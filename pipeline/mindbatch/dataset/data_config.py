@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindbatch.config.faults import shown
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.path_faults import input_file_fault, rows_fault, settled, settled_tools
 from mindbatch.config.paths import STANDARD_INPUT
 from mindbatch.config.schema import option
-from mindbatch.io.calendar_day import DAY_RULE, is_day
+from mindbatch.io.amounts import DAY_RULE, is_day
 
 SOURCES = ("prompt_column", "messages_column", "template", "template_file")
 COLUMNS = (
@@ -111,7 +111,7 @@ def settle_data(data: DataConfig, faults: list[str], no_data: str = NO_DATA) -> 
 
 
 def settle_beside_rows(data: DataConfig, faults: list[str]) -> None:
-    """As `settle_data`, of the files that say how a row becomes a prompt."""
+    """Settles paths as `settle_data`, of the files that say how a row becomes a prompt."""
     fault_of = input_file_fault("the template")
     data.template_file = settled("data.template_file", data.template_file, fault_of, faults)
     data.tools = settled_tools("data.tools", data.tools, faults)

@@ -89,10 +89,10 @@ def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]
             f"{_shown(place)}: is no file that can be read twice; give data.path=- and pipe it in"
         )
     if _GLOB & set(str(place)):
-        found = sorted({Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()})
-        kept = _of_no_run(found, place, outputs)
+        files = sorted({Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()})
+        kept = _of_no_run(files, place, outputs)
         if not kept:
-            left_out = f"; {len(found)} of runs, which are left out" if found else ""
+            left_out = f"; {len(files)} of runs, which are left out" if files else ""
             raise ConfigError(f"{_shown(place)}: no file matches{left_out}")
         return kept
     raise ConfigError(f"{_shown(place)}: no such file or folder{near_sibling(place)}")
@@ -123,33 +123,33 @@ def _holds_a_run(folder: Path) -> bool:
 
 
 def _in_folder(folder: Path, only: Format | None) -> list[Path]:
-    wanted = {suffix for suffix, held in SUFFIXES.items() if only in (None, held)}
-    found = sorted(
+    wanted = {suffix for suffix, file_format in SUFFIXES.items() if only in (None, file_format)}
+    files = sorted(
         path
         for path in folder.iterdir()
         if not path.name.startswith(".") and _suffixes(path)[0] in wanted and path.is_file()
     )
-    if not found:
+    if not files:
         names = ", ".join(sorted(wanted))
         raise ConfigError(f"{_shown(folder)}: the folder holds no file with a name in {names}")
-    return found
+    return files
 
 
-def _described(paths: list[Path], given: Format | None) -> list[DataFile]:
+def _described(paths: list[Path], forced: Format | None) -> list[DataFile]:
     base = Path(os.path.commonpath([path.parent for path in paths]))
     files, faults = [], []
     for path in paths:
         suffix, packed = _suffixes(path)
-        held = given or SUFFIXES.get(suffix)
-        if held is None:
+        file_format = forced or SUFFIXES.get(suffix)
+        if file_format is None:
             faults.append(
                 f"data.path: {path}: the name does not say what the file holds; known are {KNOWN}; or give "
                 "data.format"
             )
-        elif held == "parquet" and packed:
+        elif file_format == "parquet" and packed:
             faults.append(f"data.path: {path}: Parquet is compressed within; unpack the file first")
         else:
-            files.append(DataFile(path, _name(path, base), held, COMPRESSIONS.get(packed)))
+            files.append(DataFile(path, _name(path, base), file_format, COMPRESSIONS.get(packed)))
     if faults:
         raise ConfigError(faults)
     return files

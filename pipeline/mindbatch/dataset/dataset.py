@@ -11,9 +11,15 @@ from mindbatch.dataset.byte_streams import DamagedData, opened, plain
 from mindbatch.dataset.csv_table import table_fault, table_rows
 from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, named_file
 from mindbatch.dataset.json_array import array_fault, array_rows
-from mindbatch.dataset.line_rows import json_line_rows, text_rows
 from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
-from mindbatch.dataset.records import MOST_COLUMNS, Record, columns_fault, is_request
+from mindbatch.dataset.records import (
+    MOST_COLUMNS,
+    Record,
+    columns_fault,
+    is_request,
+    json_line_rows,
+    text_rows,
+)
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES
 

@@ -13,8 +13,7 @@ from mindbatch.dataset.byte_streams import BUFFER_BYTES, opened
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.records import Record
 from mindbatch.io.strict_json import JsonFault
-from mindbatch.prompts.json_rows import parse_row
-from mindbatch.prompts.prompt_lines import BYTE_ORDER_MARK, too_long_fault, utf8_fault
+from mindbatch.prompts.prompt_lines import BYTE_ORDER_MARK, parse_row, too_long_fault, utf8_fault
 
 NO_ARRAY = "holds no JSON array of objects; for an object a line, name it .jsonl or give data.format=jsonl"
 _MISSING = "an element is missing beside a comma"
@@ -129,9 +128,9 @@ class _Splitter:
         self._note_string(rest)
         return rest.end()
 
-    def _note_string(self, found: re.Match[bytes]) -> None:
-        self._in_string = found[1] is not None
-        self._is_escaped = bool(found[1])
+    def _note_string(self, match: re.Match[bytes]) -> None:
+        self._in_string = match[1] is not None
+        self._is_escaped = bool(match[1])
 
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)

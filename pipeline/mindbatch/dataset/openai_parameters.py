@@ -40,17 +40,17 @@ _SCHEMA_FIELDS = {"name", "description", "schema", "strict"}
 
 def read_parameters(body: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> None:
     """Puts every decoding parameter of `body` into `draft`; null means left out, as it does for OpenAI."""
-    given = {name: value for name, value in body.items() if value is not None}
-    for name in [name for name in _SAME_MEANING if name in given]:
-        value = 0 if (name, given[name]) == ("top_k", -1) else given[name]
+    fields = {name: value for name, value in body.items() if value is not None}
+    for name in [name for name in _SAME_MEANING if name in fields]:
+        value = 0 if (name, fields[name]) == ("top_k", -1) else fields[name]
         _take(draft, _SAME_MEANING[name], value, name)
-    _read_logprobs(given, is_chat, draft)
-    _read_ends(given, draft)
-    _read_constraints(given, draft)
-    if _flag(given, "use_beam_search", draft):
-        _read_beams(given, draft)
+    _read_logprobs(fields, is_chat, draft)
+    _read_ends(fields, draft)
+    _read_constraints(fields, draft)
+    if _flag(fields, "use_beam_search", draft):
+        _read_beams(fields, draft)
     else:
-        _read_candidates(given, draft)
+        _read_candidates(fields, draft)
 
 
 def _take(draft: RowDraft, parameter: str, value: Any, field: str) -> None:
@@ -60,18 +60,18 @@ def _take(draft: RowDraft, parameter: str, value: Any, field: str) -> None:
     draft.shown_as[parameter] = f"body.{field}"
 
 
-def _flag(given: Mapping[str, Any], name: str, draft: RowDraft) -> bool:
-    value = given.get(name, False)
+def _flag(fields: Mapping[str, Any], name: str, draft: RowDraft) -> bool:
+    value = fields.get(name, False)
     if not isinstance(value, bool):
         draft.row_faults.append(f"body.{name}={shown(value)}: must be true or false")
     return value is True
 
 
-def _read_candidates(given: Mapping[str, Any], draft: RowDraft) -> None:
+def _read_candidates(fields: Mapping[str, Any], draft: RowDraft) -> None:
     """Sampling, with best_of the best by log-probability per token, which 1 of 1 is not."""
-    if "best_of" in given:
-        is_off = given["best_of"] is not True and given["best_of"] == given.get("n", 1) == 1
-        _take(draft, "best_of", None if is_off else given["best_of"], "best_of")
+    if "best_of" in fields:
+        is_off = fields["best_of"] is not True and fields["best_of"] == fields.get("n", 1) == 1
+        _take(draft, "best_of", None if is_off else fields["best_of"], "best_of")
     if draft.decoding.get("temperature") == 0:
         for name in FILTERS:  # OpenAI takes the likeliest tokens then, whatever else is asked for
             draft.decoding.pop(name, None)
@@ -79,21 +79,21 @@ def _read_candidates(given: Mapping[str, Any], draft: RowDraft) -> None:
         draft.decoding["do_sample"] = True
 
 
-def _read_beams(given: Mapping[str, Any], draft: RowDraft) -> None:
+def _read_beams(fields: Mapping[str, Any], draft: RowDraft) -> None:
     """vLLM's beam search has n beams, or best_of, and draws nothing."""
-    field = "best_of" if "best_of" in given else "n"
-    if given.get(field, 1) == 1:
+    field = "best_of" if "best_of" in fields else "n"
+    if fields.get(field, 1) == 1:
         draft.row_faults.append(
             "body.use_beam_search=true: needs n or best_of above 1: how many beams there are"
         )
         return
-    _take(draft, "num_beams", given[field], field)
+    _take(draft, "num_beams", fields[field], field)
     draft.decoding |= {"do_sample": False, "best_of": None}
 
 
-def _read_logprobs(given: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> None:
+def _read_logprobs(fields: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> None:
     """A completion asks with one number; a chat with a flag, and a number beside it."""
-    wanted, top = given.get("logprobs"), given.get("top_logprobs")
+    wanted, top = fields.get("logprobs"), fields.get("top_logprobs")
     if not is_chat:
         if wanted is not None:
             _take(draft, "logprobs", wanted, "logprobs")
@@ -111,10 +111,10 @@ def _read_logprobs(given: Mapping[str, Any], is_chat: bool, draft: RowDraft) -> 
         draft.decoding["logprobs"] = None
 
 
-def _read_ends(given: Mapping[str, Any], draft: RowDraft) -> None:
+def _read_ends(fields: Mapping[str, Any], draft: RowDraft) -> None:
     """Tokens of stop_token_ids end the output beside the model's own, which are not known here."""
-    own = given.get("stop_token_ids", [])
-    if _flag(given, "ignore_eos", draft):
+    own = fields.get("stop_token_ids", [])
+    if _flag(fields, "ignore_eos", draft):
         _take(draft, "eos_token_id", own, "stop_token_ids" if own else "ignore_eos")
         if not own:  # nothing ends the output before min_tokens
             draft.decoding |= {"min_new_tokens": 0, "min_length": 0}
@@ -124,16 +124,16 @@ def _read_ends(given: Mapping[str, Any], draft: RowDraft) -> None:
         )
 
 
-def _read_constraints(given: Mapping[str, Any], draft: RowDraft) -> None:
+def _read_constraints(fields: Mapping[str, Any], draft: RowDraft) -> None:
     """Reads the constraint on the output: at most one of the fields, which replaces the run's."""
-    found = [name for name in ("response_format", "guided_json", "guided_regex") if name in given]
-    if len(found) > 1:
-        names = ", ".join(f"body.{name}" for name in found)
+    constraints = [name for name in ("response_format", "guided_json", "guided_regex") if name in fields]
+    if len(constraints) > 1:
+        names = ", ".join(f"body.{name}" for name in constraints)
         draft.row_faults.append(f"{names}: only one of these can be given")
-    elif found:
-        [name] = found
+    elif constraints:
+        [name] = constraints
         parameter = "regex" if name == "guided_regex" else "json_schema"
-        value = _schema_of(given[name], draft) if name == "response_format" else given[name]
+        value = _schema_of(fields[name], draft) if name == "response_format" else fields[name]
         draft.decoding |= {"regex": None, "json_schema": None, parameter: value}
         draft.shown_as[parameter] = f"body.{name}"
 
@@ -149,9 +149,13 @@ def _schema_of(form: Any, draft: RowDraft) -> Any:
         return None
     if kind != "json_schema":
         return _FORMATS[kind]
-    given = form.get("json_schema")
-    if not isinstance(given, Mapping) or "schema" not in given or given.keys() - _SCHEMA_FIELDS:
+    schema_form = form.get("json_schema")
+    if (
+        not isinstance(schema_form, Mapping)
+        or "schema" not in schema_form
+        or schema_form.keys() - _SCHEMA_FIELDS
+    ):
         allowed = "must be a mapping with schema, and name, description and strict if need be"
-        draft.row_faults.append(f"body.response_format.json_schema={shown(given)}: {allowed}")
+        draft.row_faults.append(f"body.response_format.json_schema={shown(schema_form)}: {allowed}")
         return None
-    return given["schema"]
+    return schema_form["schema"]

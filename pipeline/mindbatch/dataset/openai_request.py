@@ -69,7 +69,7 @@ class OpenAIRequests:
             draft.prompt_faults += error.faults
 
     def _read_adapter(self, model: Any, draft: RowDraft) -> None:
-        """As vLLM has it: a request whose model is the name of an adapter asks for that."""
+        """Takes a model that is the name of an adapter for a request of that, as vLLM does."""
         if not self._adapters or not isinstance(model, str) or not model:
             return
         if model not in self._adapters:

@@ -43,14 +43,14 @@ class OverrideRules:
         self._known_bytes = 0
 
     def check(
-        self, given: Mapping[str, Any], shown_as: Mapping[str, str]
+        self, decoding: Mapping[str, Any], shown_as: Mapping[str, str]
     ) -> tuple[dict[str, Any], list[str]]:
         """The overrides in the one form that equal ones have, and a line for each fault.
 
-        given: by parameter, all of them known. shown_as: how the row calls them; others are the run's.
+        decoding: by parameter, all of them known. shown_as: how the row calls them; others are the run's.
         """
         try:
-            known = orjson.dumps(sorted(given.items()))  # within a schema the order of keys counts
+            known = orjson.dumps(sorted(decoding.items()))  # within a schema the order of keys counts
         except TypeError as error:
             return {}, [f"the row's decoding parameters are no plain JSON ({error})"]
         if len(known) > LARGEST_BYTES:
@@ -60,21 +60,21 @@ class OverrideRules:
             if self._known_bytes > _MOST_KEPT_BYTES:
                 self._known.clear()
                 self._known_bytes = len(known)
-            self._known[known] = self._validated(given)
+            self._known[known] = self._validated(decoding)
         overrides, faults = self._known[known]
         return dict(overrides), [_as_given(fault, shown_as) for fault in faults]
 
-    def _validated(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        if given.get("seed") == RANDOM:
+    def _validated(self, decoding: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if decoding.get("seed") == RANDOM:
             return {}, ("decoding.seed=random: is for all rows of a run; a row gives a number",)
-        if given.get("temperature") == 0 and self._base.do_sample:
+        if decoding.get("temperature") == 0 and self._base.do_sample:
             # The row wants the likeliest tokens: what the run samples among is not its concern.
-            given = {**{name: DECODING[name].default for name in FILTERS}, **given}
+            decoding = {**{name: DECODING[name].default for name in FILTERS}, **decoding}
         try:
-            params = replace(self._base, **given)
+            params = replace(self._base, **decoding)
         except ConfigError as error:
             return {}, error.faults
-        return {name: _as_json(getattr(params, name)) for name in sorted(given)}, ()
+        return {name: _as_json(getattr(params, name)) for name in sorted(decoding)}, ()
 
 
 def _as_json(value: Any) -> Any:
@@ -83,4 +83,4 @@ def _as_json(value: Any) -> Any:
 
 
 def _as_given(fault: str, shown_as: Mapping[str, str]) -> str:
-    return _OWN_NAME.sub(lambda found: shown_as.get(found[1], found[0]), fault)
+    return _OWN_NAME.sub(lambda match: shown_as.get(match[1], match[0]), fault)

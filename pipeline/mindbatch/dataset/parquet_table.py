@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from mindbatch.dataset.arrow_sizes import cell_sizes, portions
-from mindbatch.dataset.arrow_values import BINARY, column_values, holds_binary, split
+from mindbatch.dataset.arrow_values import BINARY, cell_sizes, column_values, holds_binary, portions, split
 from mindbatch.dataset.byte_streams import DamagedData
 from mindbatch.dataset.data_files import DataFile
-from mindbatch.dataset.parquet_footer import RowGroup, read_footer
-from mindbatch.dataset.parquet_pages import page_bytes
+from mindbatch.dataset.parquet_footer import RowGroup, page_bytes, read_footer
 from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.io import amounts
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable
-from mindbatch.prompts.json_rows import MAX_DEPTH
-from mindbatch.prompts.prompt_lines import too_long_fault
+from mindbatch.prompts.prompt_lines import MAX_DEPTH, too_long_fault
 
 if TYPE_CHECKING:
     import pyarrow
@@ -119,7 +116,7 @@ def _batch_rows(group: RowGroup, in_pages: int, max_row_bytes: int) -> int:
 
 
 def _batch_values(batch: pyarrow.RecordBatch, max_row_bytes: int) -> Iterator[dict[str, Any] | None]:
-    """As `_group_rows`: no value is made that is too large, nor many at once."""
+    """Yields values as `_group_rows`: none is made that is too large, nor many at once."""
     names, columns = batch.schema.names, batch.columns
     sizes = [cell_sizes(column) for column in columns]
     # What is binary becomes no value, so that it makes no row too long.

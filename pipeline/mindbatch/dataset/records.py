@@ -1,11 +1,15 @@
 """Result of a reader: one row of a dataset as it was found, or why it could not be read."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mindbatch.dataset.byte_streams import opened
+from mindbatch.dataset.data_files import DataFile
 from mindbatch.io.fault_lines import shown
+from mindbatch.io.strict_json import JsonFault
+from mindbatch.prompts.prompt_lines import parse_row, text_lines
 
 MOST_COLUMNS = 10_000
 _MOST_NAMED = 5
@@ -69,3 +73,30 @@ class RowDraft:
     extra: dict[str, Any] = field(default_factory=dict)
     row_faults: list[str] = field(default_factory=list)
     prompt_faults: list[str] = field(default_factory=list)
+
+
+TEXT_COLUMN = "prompt"
+
+
+def json_line_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
+    """A row from each line, which must hold a JSON object."""
+    name = file.name
+    with opened(file) as stream:
+        for line in text_lines(stream, max_line_bytes):
+            if line.text is None:
+                yield Record(name, line.number, None, line.fault)
+                continue
+            try:
+                columns = parse_row(line.text)
+            except JsonFault as fault:
+                yield Record(name, line.number, None, str(fault))
+            else:
+                yield Record(name, line.number, columns)
+
+
+def text_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
+    """A row from each line, whose text is its one column: the prompt."""
+    with opened(file) as stream:
+        for line in text_lines(stream, max_line_bytes):
+            columns = None if line.text is None else {TEXT_COLUMN: line.text}
+            yield Record(file.name, line.number, columns, line.fault)

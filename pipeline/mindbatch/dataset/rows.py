@@ -242,7 +242,7 @@ def _idle_adapters(data: DataConfig, lora: LoraConfig | None) -> list[str]:
 
 
 def _joined(faults: Sequence[str]) -> str:
-    """All faults in one printable line of bounded length."""
+    """Joins faults to one printable line of bounded length."""
     lines = [_bounded(fault) for fault in faults[:_MOST_FAULTS]]
     more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
     return "; ".join(lines + more)

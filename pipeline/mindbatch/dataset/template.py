@@ -120,9 +120,9 @@ class DataTemplate:
 
     def _missing(self, reason: str, record: Record) -> ColumnError | None:
         """The fault in terms of columns, where an undefined name is one that the row might have had."""
-        given = record.columns or {}
-        absent = [name for name in self._names if name not in given and f"'{name}' is undefined" in reason]
-        if ALL_COLUMNS in self._names and ALL_COLUMNS not in given:
-            absent += [name for name in _NO_ATTRIBUTE.findall(reason) if name not in given]
+        columns = record.columns or {}
+        absent = [name for name in self._names if name not in columns and f"'{name}' is undefined" in reason]
+        if ALL_COLUMNS in self._names and ALL_COLUMNS not in columns:
+            absent += [name for name in _NO_ATTRIBUTE.findall(reason) if name not in columns]
         lines = [f"{self.source.subject}: {missing_column(name, record)}" for name in absent]
         return ColumnError(lines) if lines else None

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from mindbatch.decoding.beam_search import processed_scores
 from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
 from mindbatch.decoding.candidates import Candidates, draw_without_replacement
+from mindbatch.decoding.draws import uniform
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import renormalised
 from mindbatch.decoding.row import RawScores
 from mindbatch.decoding.softmax import Summary
@@ -29,13 +29,12 @@ class BeamSampling(OneSetOfBeams):
     """
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
+        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         drawn = zip(requests, _uniforms(requests), strict=True)
@@ -65,6 +64,7 @@ def _drawn(
 ) -> list[Candidate]:
     """A candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
     best = max(totals)
+    # Less the best total: a term that all share changes no draw, and float32 is finer near 0.
     sums = [part.scores + np.float32(total - best) for part, total in zip(kept, totals, strict=True)]
     ends = np.cumsum([part.size for part in sums])
     drawn = []

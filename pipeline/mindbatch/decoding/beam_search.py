@@ -80,6 +80,7 @@ class BestTokens:
                 else:
                     scores[index] -= [penalties.get(token, 0.0) for token in tokens[index].tolist()]
         sums = scores + np.asarray(totals)[:, np.newaxis]
+        # Stable: among equals the earlier row, then the better rank, as the sort of all continuations has it.
         order = np.argsort(-sums, axis=None, kind="stable")[:count]
         indices, ranks = np.divmod(order, sums.shape[1])
         return [
@@ -117,13 +118,12 @@ class BeamSearch(OneSetOfBeams):
     """
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "beam_search" if params.num_beams > 1 and params.greedy else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
+        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_count(request) for request in requests))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mindbatch.decoding.choice import Choice, FinishReason
+from mindbatch.decoding.choice import FinishReason, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError
 from mindbatch.decoding.row import RawScores
@@ -41,7 +41,7 @@ class RequestStep:
 
     @property
     def params(self) -> DecodingParams:
-        """Those of the request."""
+        """Parameters of the request."""
         return self.group.rows[0].params
 
     @property
@@ -82,13 +82,15 @@ class RequestStep:
         if failures:
             return Decision([], error=failures[0])
         if live:
-            branches = [Branch(each.parent, index, (self._choice(each),)) for index, each in live]
+            branches = [
+                Branch(candidate.parent, index, (self._choice(candidate),)) for index, candidate in live
+            ]
             return Decision(branches, kept=hypotheses)
         if not hypotheses and self.dead_ends:
             return Decision([], error=self.dead_ends[0])
         return Decision([], results=hypotheses)
 
-    def _choice(self, candidate: Candidate) -> Choice:
+    def _choice(self, candidate: Candidate) -> TokenChoice:
         return self.raw.choice(self.first + candidate.parent, candidate.token_id)
 
 
@@ -100,7 +102,7 @@ def request_steps(groups: Iterable[GroupView], raw: RawScores) -> Iterator[Reque
         first += len(group.rows)
 
 
-class Finished:
+class FinishedHypotheses:
     """The best hypotheses of a search that have ended, best first, the earlier among equals.
 
     There are at most `limit` of them: once there are so many, a new one must beat the worst.
@@ -128,12 +130,13 @@ class Finished:
         if params.early_stopping is True:
             return True
         certain_end = params.early_stopping == "never" and params.length_penalty > 0
+        # Totals are below 0 and only fall; divided by the most, as the longest output is, they rank highest.
         length = request.longest if certain_end else request.length
         reachable: float = best_total / length**params.length_penalty
         return self.ranked[-1][0] >= reachable
 
 
-def best_hypotheses(searches: Iterable[Finished], count: int) -> list[Hypothesis]:
+def best_hypotheses(searches: Iterable[FinishedHypotheses], count: int) -> list[Hypothesis]:
     """The `count` best of all that the searches of a request have finished, best first.
 
     Hypotheses only ever lose ranks, so that one left out here is not returned in the end.
@@ -147,13 +150,13 @@ def best_hypotheses(searches: Iterable[Finished], count: int) -> list[Hypothesis
 class Beams:
     """The state of a search with one set of beams; `totals` are those of its live rows, in order."""
 
-    finished: Finished
+    finished: FinishedHypotheses
     totals: list[float]
 
     @classmethod
     def begin(cls, params: DecodingParams) -> "Beams":
         """Begins the search of a new request: its one row is the prompt."""
-        return cls(Finished(params.num_beams), [0.0])
+        return cls(FinishedHypotheses(params.num_beams), [0.0])
 
     def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> Decision:
         """Ends and continues beams, given candidates in order of choice.
@@ -198,9 +201,7 @@ class OneSetOfBeams:
     needs_hidden = False
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.num_beams
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
         return Beams.begin(params)

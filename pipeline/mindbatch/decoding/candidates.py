@@ -59,7 +59,7 @@ class Candidates:
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """Probabilities [n]."""
+        """Normalises the candidates' scores to probabilities [n]."""
         shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
         return shares
 
@@ -71,7 +71,7 @@ class Candidates:
         return self._normaliser
 
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
-        """Those where `mask` [n] is true; what was filtered out before stays so."""
+        """Keeps those where `mask` [n] is true; what was filtered out before stays so."""
         kept = np.count_nonzero(mask)
         if kept == mask.size:
             return self
@@ -84,12 +84,13 @@ class Candidates:
             left = Candidates(self._scores, self._token_ids)
             left._mask = mask
             weights = None if weights is None else weights * mask
+        # Without the largest score the weights would be relative to one that is gone; they are taken anew
+        # then.
         if weights is not None and weights.max() == 1.0:
             left._weights = weights
         return left
 
     def tokens(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens at `places`."""
         return places if self._token_ids is None else self._token_ids[places]
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -113,7 +114,7 @@ def draw(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[
 
 
 def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """As `draw`, from `weights` [n]: probabilities up to a common factor, one of them above 0."""
+    """Draws as `draw`, from `weights` [n]: probabilities up to a common factor, one of them above 0."""
     sums = np.cumsum(_block_masses(weights))
     # u < 1 keeps a target below the last sum, so that a block is always found, and one with weight in it.
     targets = uniforms * sums[-1]
@@ -145,6 +146,7 @@ def draw_without_replacement(scores: NDArray[np.float32], uniforms: NDArray[np.f
         place = _place_in(weights, block * _BLOCK, target - (sums[block - 1] if block else 0.0))
         places.append(place)
         weights[place] = 0.0
+        # Summed anew and not reduced: a difference would leave a rounding error where nothing is left.
         masses[block] = weights[block * _BLOCK : (block + 1) * _BLOCK].sum(dtype=np.float64)
     return np.array(places, dtype=np.int64)
 

@@ -13,7 +13,7 @@ FinishReason = Literal["stop", "length"]
 
 
 @dataclass(slots=True, frozen=True)
-class Choice:
+class TokenChoice:
     """A token that follows a row.
 
     `logprob` is its log-probability (nats) under the model's raw logits. `top_logprobs` maps tokens to

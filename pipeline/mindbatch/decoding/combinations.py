@@ -70,7 +70,9 @@ def shortest_fault(params: Any, most_tokens: int) -> str | None:
 def _strategies_asked(params: Any, parameters: Parameters) -> dict[str, Asks]:
     """By parameter, the strategies asked for; those with the fewest outputs, the strictest, come first."""
     asked = {
-        name: each.asks for name, each in parameters.items() if each.asks and _is_given(params, name, each)
+        name: parameter.asks
+        for name, parameter in parameters.items()
+        if parameter.asks and _is_given(params, name, parameter)
     }
     return dict(sorted(asked.items(), key=lambda item: _FEWEST_FIRST.index(item[1].outputs)))
 

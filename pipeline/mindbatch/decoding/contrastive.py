@@ -22,7 +22,7 @@ from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis,
 
 
 @dataclass(slots=True)
-class Trial:
+class ContrastiveState:
     """The state of one request: what has been taken so far, and what is being tried.
 
     directions: [capacity, hidden size], of which the first `length` rows are the unit hidden states of the
@@ -40,6 +40,7 @@ class Trial:
         """Adds hidden states [n, hidden size] to the context."""
         needed = self.length + len(hidden)
         if needed > len(self.directions):
+            # Doubled, so that a token seldom costs a copy of the whole context.
             grown = np.empty((max(needed, 2 * len(self.directions)), hidden.shape[1]), np.float32)
             if self.length:
                 grown[: self.length] = self.directions[: self.length]
@@ -66,21 +67,18 @@ class ContrastiveSearch:
     needs_hidden = True
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "contrastive" if params.penalty_alpha > 0 else None
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.top_k
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
-        return Trial()
+        return ContrastiveState()
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
+        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         decisions = []
         first = 0
@@ -92,7 +90,7 @@ class ContrastiveSearch:
 
 def _advance(group: GroupView, raw: RawScores, first: int) -> Decision:
     """One request, whose logits begin at row `first`."""
-    trial: Trial = group.state
+    trial: ContrastiveState = group.state
     taken = 0
     if trial.length == 0:
         assert group.prompt_hidden is not None
@@ -107,7 +105,7 @@ def _advance(group: GroupView, raw: RawScores, first: int) -> Decision:
     return Decision(_candidates(group, trial, raw, first, taken))
 
 
-def _best(group: GroupView, trial: Trial) -> int:
+def _best(group: GroupView, trial: ContrastiveState) -> int:
     """The candidate with the best balance of probability and unlikeness; the likelier among equals."""
     assert group.hidden is not None
     alpha = np.float32(group.rows[0].params.penalty_alpha)
@@ -115,12 +113,15 @@ def _best(group: GroupView, trial: Trial) -> int:
     return int(scores.argmax())
 
 
-def _candidates(group: GroupView, trial: Trial, raw: RawScores, first: int, taken: int) -> list[Branch]:
+def _candidates(
+    group: GroupView, trial: ContrastiveState, raw: RawScores, first: int, taken: int
+) -> list[Branch]:
     """Puts the likeliest tokens after the row `taken` on trial."""
     row, place = group.rows[taken], first + taken
     scores = adjust(raw.logits[place], row)
     tokens = largest(scores, row.params.top_k)
     tokens = tokens[np.isfinite(scores[tokens])]
+    # Over the vocabulary, not over the candidates: the paper weighs the model's own probability.
     trial.probabilities = softmax(scores)[tokens]
     trial.endings = [group.ending(taken, int(token)) for token in tokens]
     return [

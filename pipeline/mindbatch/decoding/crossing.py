@@ -38,8 +38,8 @@ class Limit:
 
     def is_crossed(self, weight: float) -> bool:
         """True if a sum of `weight` crosses it."""
-        found = np.float32(weight / self.total)
-        return bool(found >= self.share if self.reached else found > self.share)
+        share = np.float32(weight / self.total)
+        return bool(share >= self.share if self.reached else share > self.share)
 
     def num_short(self, sums: NDArray[np.float64]) -> int:
         """Counts those of `sums`, in ascending order, that do not cross it."""
@@ -52,9 +52,9 @@ def crossing(keys: NDArray[np.float32], weights: NDArray[np.float32], limit: Lim
 
     The last key if there is none.
     """
-    found = _guessed(keys, weights, limit) if keys.size > _SORTED_AT_MOST else None
-    found = found or crossing_after(0.0, keys, weights, limit)
-    return found or Crossing(keys.max(), np.count_nonzero(keys == keys.max()) - 1)
+    crossed = _guessed(keys, weights, limit) if keys.size > _SORTED_AT_MOST else None
+    crossed = crossed or crossing_after(0.0, keys, weights, limit)
+    return crossed or Crossing(keys.max(), np.count_nonzero(keys == keys.max()) - 1)
 
 
 def crossing_after(

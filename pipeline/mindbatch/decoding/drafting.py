@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import Draft
+from mindbatch.decoding.draws import uniform
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.softmax import softmax

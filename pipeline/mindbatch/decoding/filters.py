@@ -6,6 +6,7 @@ the scores that the filters before it left. Rows are taken one by one: a row sta
 one filter to the next.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates
-from mindbatch.decoding.crossing import Limit, crossing
-from mindbatch.decoding.nucleus import nucleus
+from mindbatch.decoding.crossing import Crossing, Limit, crossing
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.selection import kth_largest, largest
 from mindbatch.decoding.softmax import entropy, weights_of
+
+_LIKELY = 1 / 4096
+"""Tokens above this share of the tail's probability count as likely; the others are often within the tail."""
+_PEAKED = 0.004
+"""From this probability of the likeliest token on, the likely tokens may well hold the nucleus."""
+_DOUBT = 2e-7
+"""Several times the rounding error of a pairwise float32 sum of all weights, as a share of it."""
+
+
+def nucleus(candidates: Candidates, top_p: float, least: int = 1) -> NDArray[np.bool_]:
+    """Mask of the candidates [n] that top-p keeps, 0 < top_p < 1: all but a tail of probability 1 - top_p.
+
+    As in transformers 4.57: in ascending order a token is removed while the sum of the probabilities up to it
+    is at most 1 - top_p; the last `least` tokens always stay. Among equal scores the earlier place is removed
+    first, where PyTorch's unstable sort leaves the choice open.
+    Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
+    """
+    scores, share = candidates.scores, np.float32(1.0 - top_p)
+    mask = _among_the_likely(scores, candidates.normaliser, float(share))
+    if mask is None:
+        weights = candidates.weights
+        edge = crossing(scores, weights, Limit(share, float(weights.sum())))
+        mask = scores >= edge.key
+        _drop_equals(mask, scores, edge)
+    if least > 1:
+        mask[scores.size - 1 - largest(scores[::-1], least)] = True
+    return mask
+
+
+def _among_the_likely(
+    scores: NDArray[np.float32], normaliser: float, share: float
+) -> NDArray[np.bool_] | None:
+    """The nucleus of a distribution so peaked that a few likely tokens hold it, found from these alone.
+
+    None if they do not hold it, and if a sum comes so close to the limit that rounding may decide.
+    """
+    highest = scores.max()
+    if float(highest) - normaliser < math.log(_PEAKED):
+        return None
+    mask = scores > np.float32(normaliser + math.log(share * _LIKELY))
+    places = np.flatnonzero(mask)
+    likely = scores[places]
+    ascending = np.sort(likely)
+    shares = np.exp(ascending - highest) * math.exp(float(highest) - normaliser)
+    # The tokens up to one of them make up what those above it leave.
+    up_to = 1.0 - (np.cumsum(shares[::-1], dtype=np.float64)[::-1] - shares)
+    removed, surely = np.searchsorted(up_to, [share - _DOUBT, share + _DOUBT])
+    # Within the rounding error, or at an end of the likely ones, only the sum of all weights can decide.
+    if removed != surely or removed in (0, likely.size):
+        return None
+    edge = ascending[removed]
+    mask[places[likely < edge]] = False
+    before = int(removed - np.searchsorted(ascending, edge))
+    _drop_equals(mask, scores, Crossing(edge, before))
+    return mask
+
+
+def _drop_equals(mask: NDArray[np.bool_], scores: NDArray[np.float32], edge: Crossing) -> None:
+    """Takes those of the edge's equals that come before it out of `mask`."""
+    if edge.num_equal_before:
+        mask[np.flatnonzero(scores == edge.key)[: edge.num_equal_before]] = False
+
 
 Filter = Callable[[Candidates, Any, int], NDArray[np.bool_]]
 """Which candidates [n] are left, given the parameter's value and how many of the likeliest must be."""
@@ -26,7 +88,7 @@ _TOP_H_LOOKS_AT = 100
 
 
 def active_filters(params: DecodingParams) -> frozenset[str]:
-    """Those of IN_ORDER that `params` do not leave off."""
+    """Selects the filters of IN_ORDER that `params` do not leave off."""
     return frozenset(name for name, neutral, _ in _FILTERS if getattr(params, name) != neutral)
 
 
@@ -59,7 +121,7 @@ def top_k_mask(candidates: Candidates, k: int, least: int = 1) -> NDArray[np.boo
 
 
 def top_n_sigma_mask(candidates: Candidates, n: float, least: int = 1) -> NDArray[np.bool_]:
-    """Those [n] whose score is within `n` standard deviations of the largest, and the `least` likeliest.
+    """Masks scores [n] within `n` standard deviations of the largest, and the `least` likeliest.
 
     As in llama.cpp, the deviation is that of all scores but forbidden ones, which are minus infinity. A
     temperature changes nothing, for it scales both.
@@ -96,7 +158,7 @@ def top_h_mask(candidates: Candidates, top_h: float, least: int = 1) -> NDArray[
 
 
 def min_p_mask(candidates: Candidates, min_p: float, least: int = 1) -> NDArray[np.bool_]:
-    """Those [n] with at least `min_p` times the largest probability, and the `least` likeliest.
+    """Masks those [n] with at least `min_p` times the largest probability, and the `least` likeliest.
 
     Source: Nguyen et al., "Turning up the heat: min-p sampling", 2024.
     """
@@ -126,7 +188,7 @@ def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> ND
 
 
 def epsilon_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[np.bool_]:
-    """Those [n] with a probability of at least `epsilon`, and the `least` likeliest with all their equals.
+    """Masks probabilities [n] of at least `epsilon`, and the `least` likeliest with all their equals.
 
     Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022.
     """
@@ -134,7 +196,7 @@ def epsilon_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDAr
 
 
 def eta_mask(candidates: Candidates, epsilon: float, least: int = 1) -> NDArray[np.bool_]:
-    """As `epsilon_mask`, but the bound is at most sqrt(epsilon) * exp(-entropy), for flat distributions.
+    """Masks as `epsilon_mask`, with a bound of at most sqrt(epsilon) * exp(-entropy), for flat ones.
 
     Source: Hewitt, Manning, Liang, "Truncation sampling as language model desmoothing", 2022, section 5.
     """

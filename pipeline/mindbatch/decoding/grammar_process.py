@@ -21,7 +21,7 @@ _MOST_ANSWER_BYTES = 1 << 20
 _KEPT_TRIALS = 1024
 
 
-class Trial(NamedTuple):
+class GrammarCheck(NamedTuple):
     """Result of compiling a grammar: the reason no row can follow it, or None, and the bytes it takes."""
 
     fault: str | None
@@ -35,16 +35,16 @@ class GrammarProcess:
         self._limits = limits
         self._process = AnsweringProcess(grammar_worker.main, limits)
 
-    def tried(self, grammar: str) -> Trial:
+    def tried(self, grammar: str) -> GrammarCheck:
         """Compiles the grammar in the child."""
         if find_spec("llguidance") is None:
-            return Trial("constrained output needs the package llguidance, which is not installed")
+            return GrammarCheck("constrained output needs the package llguidance, which is not installed")
         try:
-            return Trial(*self._process.ask(json.dumps(grammar).encode(), _MOST_ANSWER_BYTES))
+            return GrammarCheck(*self._process.ask(json.dumps(grammar).encode(), _MOST_ANSWER_BYTES))
         except ProcessorTimeUsedUp:
-            return Trial(f"compiling it takes more than {self._limits.seconds:g} s of processor time")
+            return GrammarCheck(f"compiling it takes more than {self._limits.seconds:g} s of processor time")
         except ChildDied as error:
-            return Trial(f"compiling it failed: {error}")
+            return GrammarCheck(f"compiling it failed: {error}")
 
     def close(self) -> None:
         """Ends the child; the next grammar starts a new one."""
@@ -52,7 +52,7 @@ class GrammarProcess:
 
 
 _process = GrammarProcess()
-_trials: dict[bytes, Trial] = {}
+_trials: dict[bytes, GrammarCheck] = {}
 """By the digest of a grammar's text, which may be long."""
 
 
@@ -65,7 +65,7 @@ def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
     return None if grammar is None else tried(grammar).fault
 
 
-def tried(grammar: Grammar) -> Trial:
+def tried(grammar: Grammar) -> GrammarCheck:
     """Compiles the grammar on trial, once; an error names what the user wrote."""
     digest = blake2b(grammar.text.encode(), digest_size=16).digest()
     if digest not in _trials:

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beam_search import BestTokens
-from mindbatch.decoding.beams import Candidate, Finished, RequestStep, best_hypotheses, request_steps
+from mindbatch.decoding.beams import (
+    Candidate,
+    FinishedHypotheses,
+    RequestStep,
+    best_hypotheses,
+    request_steps,
+)
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import RawScores
@@ -30,7 +36,7 @@ class _Team:
     """
 
     size: int
-    finished: Finished
+    finished: FinishedHypotheses
     totals: list[float]
 
     def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -70,22 +76,19 @@ class GroupBeamSearch:
     needs_hidden = False
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "group_beam_search" if params.num_beam_groups > 1 else None
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.num_beams
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
         size = params.num_beams // params.num_beam_groups
-        return [_Team(size, Finished(size), [0.0]) for _ in range(params.num_beam_groups)]
+        return [_Team(size, FinishedHypotheses(size), [0.0]) for _ in range(params.num_beam_groups)]
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError for logits that are no numbers."""
+        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         requests = list(request_steps(groups, raw))
         best = BestTokens(requests, raw, max(_width(request) for request in requests))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.io.strict_json import MAX_DIGITS, StrictReader, Words
+from mindbatch.io.strict_json import MAX_DIGITS, JsonWording, StrictReader
 
 MOST_CHARACTERS = 1 << 16
 """Most characters of a schema's text."""
@@ -13,7 +13,7 @@ MOST_NESTING = 100
 """Levels of objects and arrays in a schema."""
 _TOO_DEEP = f"is nested too deeply; at most {MOST_NESTING} levels are allowed"
 _READER = StrictReader(
-    Words(
+    JsonWording(
         syntax="is not JSON ({error})",
         repeated_key="is not JSON (the key {found} appears twice in one object)",
         no_number="is not JSON ({found} is no number)",

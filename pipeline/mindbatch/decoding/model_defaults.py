@@ -36,7 +36,9 @@ def recommended(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value is not None}
 
 
-def model_defaults(folder: Path, given: Mapping[str, Any], params: type) -> tuple[dict[str, Any], list[str]]:
+def model_defaults(
+    folder: Path, overrides: Mapping[str, Any], params: type
+) -> tuple[dict[str, Any], list[str]]:
     """Reads the model's values of parameters that are not `given`, and a line for each one left out.
 
     Left out are keys that are no parameter, and values that are not allowed or have no effect beside the
@@ -56,11 +58,11 @@ def model_defaults(folder: Path, given: Mapping[str, Any], params: type) -> tupl
     taken = {
         name: value
         for name, value in content.items()
-        if name in recommendable and name not in given and "${" not in json.dumps(value)
+        if name in recommendable and name not in overrides and "${" not in json.dumps(value)
     }
     while True:
         try:
-            params(**{**given, **taken})
+            params(**{**overrides, **taken})
             return taken, notes
         except ConfigError as error:
             named = [(name, fault) for fault in error.faults for name in _NAMED.findall(fault)]

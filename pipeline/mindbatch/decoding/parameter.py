@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Literal, TypeVar
 
 from mindbatch.decoding.grammar import MOST_SHOWN
-from mindbatch.decoding.value_kinds import Kind
+from mindbatch.decoding.value_kinds import ValueKind
 from mindbatch.io import fault_lines
 from mindbatch.io.errors import ConfigError
 
@@ -64,7 +64,7 @@ class Parameter:
     """
 
     default: Any
-    kind: Kind
+    kind: ValueKind
     meaning: str
     needs: tuple[Need, ...] = ()
     idle: Any = None
@@ -79,13 +79,13 @@ class Parameter:
     topic: str = ""
 
 
-def parameter(default: Any, kind: Kind, meaning: str, **more: Any) -> Any:
+def parameter(default: Any, kind: ValueKind, meaning: str, **more: Any) -> Any:
     """A field of `DecodingParams`, of which `Parameter(default, kind, meaning, **more)` is said.
 
     Any, as `dataclasses.field` has it: the annotation of the class attribute is the type.
     """
-    said = Parameter(default, kind, meaning, **more)
-    return dataclasses.field(default=default, metadata={"parameter": said})
+    declared = Parameter(default, kind, meaning, **more)
+    return dataclasses.field(default=default, metadata={"parameter": declared})
 
 
 def parameters_of(declared: type) -> dict[str, Parameter]:
@@ -104,8 +104,8 @@ def with_other_names(declared: type[T]) -> type[T]:
     names, init = other_names(parameters_of(declared)), declared.__init__
 
     @wraps(init)
-    def with_names(self: T, **given: Any) -> None:
-        own, twice = fault_lines.under_own_names(given, names)
+    def with_names(self: T, **arguments: Any) -> None:
+        own, twice = fault_lines.under_own_names(arguments, names)
         if twice:
             raise ConfigError(f"decoding.{line}" for line in twice)
         init(self, **own)

@@ -36,7 +36,7 @@ LARGEST_SEED = (1 << 64) - 1
 """The seed is the generator's 64-bit key."""
 
 
-def _filter(default: float, values: kind.Kind, meaning: str, **more: Any) -> Any:
+def _filter(default: float, values: kind.ValueKind, meaning: str, **more: Any) -> Any:
     """A parameter that narrows what sampling chooses among."""
     return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, **more)
 
@@ -340,10 +340,10 @@ class DecodingParams:
     def __post_init__(self) -> None:
         faults: dict[str, str] = {}
         for name, declared in PARAMETERS.items():
-            given = getattr(self, name)
-            value = declared.kind.normal(given)
+            argument = getattr(self, name)
+            value = declared.kind.normal(argument)
             if fault := declared.kind.fault(value):
-                faults[name] = f"{shown(name, given)}: {fault}"
+                faults[name] = f"{shown(name, argument)}: {fault}"
                 # The default stands in, so that faults among the others are named too.
                 value = declared.default
             object.__setattr__(self, name, value)
@@ -355,12 +355,12 @@ class DecodingParams:
             raise ConfigError([*faults.values(), *news])
 
     @classmethod
-    def from_model(cls, folder: str | Path, **given: Any) -> "DecodingParams":
+    def from_model(cls, folder: str | Path, **overrides: Any) -> "DecodingParams":
         """Reads what the folder's generation_config.json recommends; given parameters override it.
 
         Raises ConfigError where there is no such file or the given parameters are at fault.
         """
-        return cls(**{**model_defaults(Path(folder), given, cls)[0], **given})
+        return cls(**{**model_defaults(Path(folder), overrides, cls)[0], **overrides})
 
     @property
     def greedy(self) -> bool:

@@ -98,8 +98,8 @@ def _node(op: Any, value: Any, flags: int, at_start: bool, at_end: bool) -> str:
         raise ValueError(
             "has an anchor inside (^, $, \\b...); the whole output is matched, so none is needed"
         )
-    found = _UNSUPPORTED.get(str(op), str(op))
-    raise ValueError(f"has {found}, which constrained output does not support")
+    construct = _UNSUPPORTED.get(str(op), str(op))
+    raise ValueError(f"has {construct}, which constrained output does not support")
 
 
 def _repeat(value: Any, flags: int, at_start: bool, at_end: bool) -> str:

@@ -8,9 +8,9 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.sample_and_rank import SampleAndRank
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.speculative import SpeculativeStrategy
-from mindbatch.decoding.strategy import Strategy
+from mindbatch.decoding.strategy import DecodingStrategy
 
-STRATEGIES: tuple[Strategy, ...] = (
+STRATEGIES: tuple[DecodingStrategy, ...] = (
     ContrastiveSearch(),
     GroupBeamSearch(),
     BeamSearch(),
@@ -22,11 +22,10 @@ STRATEGIES: tuple[Strategy, ...] = (
 """One object of each: it serves all requests that use it, so that they advance in one call."""
 
 
-def strategy_for(params: DecodingParams) -> Strategy:
+def strategy_for(params: DecodingParams) -> DecodingStrategy:
     """The first strategy that `params` ask for; the last one serves whatever is left."""
     return next(strategy for strategy in STRATEGIES if strategy.name(params))
 
 
 def strategy_name(params: DecodingParams) -> str:
-    """The name of the strategy that `params` ask for."""
     return next(name for strategy in STRATEGIES if (name := strategy.name(params)))

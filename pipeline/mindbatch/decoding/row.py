@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import Choice, Constraint, Draft
+from mindbatch.decoding.choice import Constraint, Draft, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.selection import largest
 from mindbatch.decoding.softmax import Summary, likeliest_and_normalisers
@@ -63,7 +63,7 @@ class Row:
         prompt_length = len(self.prompt_token_ids)
         return prompt_length + self.step < self.params.min_total_tokens(prompt_length)
 
-    def append(self, choice: Choice) -> None:
+    def append(self, choice: TokenChoice) -> None:
         """The row goes on with a token."""
         self.output_token_ids.append(choice.token_id)
         self.cumulative_logprob += choice.logprob
@@ -131,14 +131,14 @@ class RawScores:
 
     @classmethod
     def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:
-        """As the initialiser, with what `likeliest_and_normalisers` finds."""
+        """Makes raw scores with what `likeliest_and_normalisers` finds."""
         return cls(rows, logits, *likeliest_and_normalisers(logits, summary))
 
-    def choice(self, place: int, token_id: int) -> Choice:
+    def choice(self, place: int, token_id: int) -> TokenChoice:
         """The token after the row at `place`, with the log-probabilities that the row asks for."""
         normaliser, count = float(self.normalisers[place]), self._rows[place].params.logprobs
         top = None if count is None else top_logprobs(self.logits[place], normaliser, token_id, count)
-        return Choice(token_id, float(self.logits[place, token_id]) - normaliser, top)
+        return TokenChoice(token_id, float(self.logits[place, token_id]) - normaliser, top)
 
 
 def _refuse_not_finite(rows: Sequence[Row], normalisers: NDArray[np.float64]) -> None:
@@ -181,7 +181,7 @@ class NoTokenLeftError(PromptError):
     """A row's processors forbid every token. A search may drop the row and go on with others."""
 
 
-class Step:
+class DecodingStep:
     """The scores [V] of one row, copied when they are first changed.
 
     scores: not to be written to; see `writable`.
@@ -260,7 +260,7 @@ class Step:
         return self.scores
 
 
-Processor = Callable[[Step], None]
+Processor = Callable[[DecodingStep], None]
 """Changes a step's scores. It serves a row and its forks, so it keeps nothing that depends on the output."""
 
 

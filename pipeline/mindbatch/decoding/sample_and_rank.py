@@ -27,21 +27,19 @@ class SampleAndRank:
     needs_hidden = False
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return None if params.best_of is None else "sample_and_rank"
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.best_of or 1
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`: the samples that have ended, by sample index."""
+        """Starts without ended samples; the state has them by sample index."""
         return dict[int, Hypothesis]()
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
+        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         sampled = sample(groups, logits, summary, self.width)
         both = zip(groups, sampled, strict=True)
         return [guarded(group, partial(_decide, group, decision)) for group, decision in both]
@@ -65,6 +63,7 @@ def _decide(group: GroupView, sampled: Decision) -> Decision:
         ended[branch.sample_index] = Hypothesis.after(row, choice, reason, score)
     if live:
         return Decision(live, kept=list(ended.values()))
+    # By sample index among equals: samples may end in any order, and the result must not depend on it.
     ranked = sorted(ended.items(), key=lambda item: (-_score(item[1]), item[0]))
     return Decision([], results=[hypothesis for _, hypothesis in ranked[: params.num_return_sequences]])
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draws import Draw, draw_tokens
+from mindbatch.decoding.draws import Draw, draw_tokens, uniform
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.softmax import Summary
@@ -33,21 +32,18 @@ class SamplingStrategy:
     needs_hidden = False
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "greedy" if params.greedy else "sampling"
 
     def width(self, params: DecodingParams) -> int:
-        """See `Strategy.width`."""
         return params.num_return_sequences
 
     def begin(self, params: DecodingParams) -> Any:
-        """See `Strategy.begin`."""
         return None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
+        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         return sample(groups, logits, summary, self.width)
 
 
@@ -81,10 +77,10 @@ def _decide(
 ) -> Decision:
     """One request, whose logits begin at row `first`, with the samples and tokens of each of its rows."""
     branches: list[Branch] = []
-    for parent, (indices, found) in enumerate(zip(samples, tokens, strict=True)):
-        if isinstance(found, Exception):
-            raise found
-        chosen = zip(indices, found, strict=True)
+    for parent, (indices, drawn) in enumerate(zip(samples, tokens, strict=True)):
+        if isinstance(drawn, Exception):
+            raise drawn
+        chosen = zip(indices, drawn, strict=True)
         branches += [Branch(parent, index, (raw.choice(first + parent, token),)) for index, token in chosen]
     return Decision(branches)
 
@@ -110,8 +106,8 @@ def _tokens(
         draws = [one if isinstance(one, Draw) else None for one in asked]
         drawn = draw_tokens(logits[some], draws, None if summary is None else summary[some])
         parts.append((drawn.likeliest, drawn.normalisers))
-        for one, found, best in zip(asked, drawn.tokens, drawn.likeliest.tolist(), strict=True):
-            tokens.append([best] if one is None else found if isinstance(one, Draw) else one)
+        for one, row_tokens, best in zip(asked, drawn.tokens, drawn.likeliest.tolist(), strict=True):
+            tokens.append([best] if one is None else row_tokens if isinstance(one, Draw) else one)
     likeliest, normalisers = zip(*parts, strict=True)
     return np.concatenate(likeliest), np.concatenate(normalisers), tokens
 

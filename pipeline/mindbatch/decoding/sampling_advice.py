@@ -10,10 +10,10 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.errors import ConfigError
 
 
-def sampling_advice(folder: Path, given: Mapping[str, Any]) -> str | None:
+def sampling_advice(folder: Path, explicit: Mapping[str, Any]) -> str | None:
     """A line if the model's file recommends sampling and the given parameters are plain greedy decoding."""
     try:
-        params, (values, _) = DecodingParams(**given), model_defaults(folder, {}, DecodingParams)
+        params, (values, _) = DecodingParams(**explicit), model_defaults(folder, {}, DecodingParams)
     except ConfigError:  # others say what is wrong with either
         return None
     if DecodingParams(**values).greedy:

@@ -54,6 +54,7 @@ def largest_of_rows(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     if not groups or not 0 < k <= _TOGETHER_AT_MOST:
         return _row_by_row(scores, k)
     whole = _whole(size, groups)
+    # As in `kth_largest`: no score below the k-th of a row's maxima can be among its k largest.
     maxima = scores[:, :whole].reshape(count, whole // groups, groups).max(axis=1)
     bounds = np.partition(maxima, groups - k, axis=1)[:, groups - k, np.newaxis]
     worth_a_look = maxima >= bounds

@@ -66,7 +66,7 @@ def likeliest_and_normalisers(
 
 
 def likeliest_by_numpy(logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """As `likeliest_and_normalisers`, without the kernels.
+    """Computes `likeliest_and_normalisers` without the kernels.
 
     Both at once, a few rows at a time, fetch the logits [S, V] from memory once instead of twice.
     """

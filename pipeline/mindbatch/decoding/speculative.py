@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
-from mindbatch.decoding.choice import Choice
-from mindbatch.decoding.draws import Draw, draw_tokens
+from mindbatch.decoding.choice import TokenChoice
+from mindbatch.decoding.draws import Draw, draw_tokens, uniform
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.philox import uniform
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.sampling import SamplingStrategy, sample
@@ -32,13 +31,12 @@ class SpeculativeStrategy(SamplingStrategy):
     """
 
     def name(self, params: DecodingParams) -> str | None:
-        """See `Strategy.name`."""
         return "speculative" if params.num_draft_tokens else None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """See `Strategy.advance`. Raises NotFiniteError when a row's logits are no numbers."""
+        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
             return sample(groups, logits, summary, self.width)
@@ -100,17 +98,20 @@ def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.flo
     return np.split(numbers, np.cumsum(sizes)[:-1], axis=1)
 
 
-def _verify_row(row: Row, raw: RawScores, start: int, numbers: NDArray[np.float64]) -> tuple[Choice, ...]:
+def _verify_row(
+    row: Row, raw: RawScores, start: int, numbers: NDArray[np.float64]
+) -> tuple[TokenChoice, ...]:
     """The tokens that follow the row, whose logits begin at `start`: at most one more than were drafted.
 
     The first that differs from the draft, or an end token, is the last.
     """
     drafted = () if row.draft is None else row.draft.token_ids
-    choices: list[Choice] = []
+    choices: list[TokenChoice] = []
     so_far = row
     for place in range(len(drafted) + 1):
         token = _token(row, so_far, raw, start, place, numbers)
         choices.append(raw.choice(start + place, token))
+        # What follows was computed behind the drafted token: after another one it is of another text.
         if place == len(drafted) or token != drafted[place] or token in row.eos_token_ids:
             break
         so_far = row.fork() if so_far is row else so_far
@@ -155,6 +156,7 @@ def _accepted_or_drawn(
     wanted = candidates.probabilities
     ids = candidates.tokens(np.arange(wanted.size))
     place = np.flatnonzero(ids == token)
+    # test < p / q, without a division by a q that may be 0.
     if place.size > 0 and test * guessed[token] < wanted[place[0]]:
         return token
     lacking = np.maximum(wanted - guessed[ids], np.float32(0.0))

@@ -25,16 +25,16 @@ class StopMatcher:
         if self.stopped:
             return ""
         self._held += text
-        found = self._first_stop()
-        certain = min(found, self._open_tail())
-        self.stopped = certain == found < len(self._held)
+        stop_start = self._first_stop()
+        certain = min(stop_start, self._open_tail())
+        self.stopped = certain == stop_start < len(self._held)
         return self._release(certain)
 
     def flush(self) -> str:
         """Text that was held back, at the end of the text; `stopped` is set if it holds a stop string."""
-        found = self._first_stop()
-        self.stopped = self.stopped or found < len(self._held)
-        return self._release(found)
+        stop_start = self._first_stop()
+        self.stopped = self.stopped or stop_start < len(self._held)
+        return self._release(stop_start)
 
     def _release(self, end: int) -> str:
         certain = self._held[:end]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import Choice, FinishReason
+from mindbatch.decoding.choice import FinishReason, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.softmax import Summary
@@ -25,7 +25,7 @@ class Branch:
 
     parent: int
     sample_index: int
-    choices: tuple[Choice, ...]
+    choices: tuple[TokenChoice, ...]
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,12 +43,12 @@ class Hypothesis:
 
     @classmethod
     def of(cls, row: Row, reason: FinishReason, score: float | None = None) -> Hypothesis:
-        """The row as it is."""
+        """Makes a hypothesis of the row as it is."""
         logprobs = None if row.logprobs is None else tuple(row.logprobs)
         return cls(tuple(row.output_token_ids), reason, row.cumulative_logprob, logprobs, score)
 
     @classmethod
-    def after(cls, row: Row, choice: Choice, reason: FinishReason, score: float) -> Hypothesis:
+    def after(cls, row: Row, choice: TokenChoice, reason: FinishReason, score: float) -> Hypothesis:
         """The row followed by a last token."""
         logprobs = None
         if choice.top_logprobs is not None:
@@ -91,7 +91,7 @@ class GroupView:
     prompt_hidden: NDArray[np.float32] | None = None
 
 
-class Strategy(Protocol):
+class DecodingStrategy(Protocol):
     """Advances every request that uses it by one step; keeps nothing of a request but in its state.
 
     searches: False if each row is a sample of its own, which the engine streams and ends by itself; True if

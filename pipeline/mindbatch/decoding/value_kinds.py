@@ -24,7 +24,7 @@ _LONGEST_ID = 20
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """Some values.
 
     takes: which, as words that follow "must be".
@@ -45,20 +45,20 @@ def of(
     accepts: Callable[[Any], bool],
     normal: Callable[[Any], Any] | None = None,
     token_ids: Callable[[Any], Iterable[int]] = lambda value: (),
-) -> Kind:
+) -> ValueKind:
     """The values that, in their normal form, `accepts` is true of."""
-    return Kind(
+    return ValueKind(
         takes, normal or _plain, lambda value: None if accepts(value) else f"must be {takes}", token_ids
     )
 
 
-def flag() -> Kind:
+def flag() -> ValueKind:
     """True or false."""
     return of("true or false", lambda value: isinstance(value, bool))
 
 
-def whole(low: int, high: float = math.inf, *, optional: bool = False) -> Kind:
-    """Whole numbers."""
+def whole(low: int, high: float = math.inf, *, optional: bool = False) -> ValueKind:
+    """Accepts whole numbers."""
     span = f"at least {low}" if high == math.inf else f"from {low} to {int(high)}"
     return of(
         f"a whole number, {span}{_or_null(optional)}",
@@ -66,7 +66,7 @@ def whole(low: int, high: float = math.inf, *, optional: bool = False) -> Kind:
     )
 
 
-def seed(largest: int) -> Kind:
+def seed(largest: int) -> ValueKind:
     """Whole numbers; RANDOM becomes one that is drawn here."""
     takes = f"{whole(0, largest).takes}, or {RANDOM}"
     return of(takes, lambda value: _is_whole(value) and 0 <= value <= largest, _seed)
@@ -77,45 +77,46 @@ def drawn_seed() -> int:
     return 1 + secrets.randbelow((1 << 32) - 1)
 
 
-def number(takes: str, accepts: Callable[[float], bool]) -> Kind:
+def number(takes: str, accepts: Callable[[float], bool]) -> ValueKind:
     """Numbers, kept as floats."""
     return of(takes, lambda value: isinstance(value, float) and accepts(value), _real)
 
 
-def span(low: float, high: float) -> Kind:
-    """Numbers from `low` to `high`."""
+def span(low: float, high: float) -> ValueKind:
+    """Accepts numbers from `low` to `high`."""
     return number(f"from {_figure(low)} to {_figure(high)}", lambda value: low <= value <= high)
 
 
-def share() -> Kind:
+def share() -> ValueKind:
     """Parts of a whole, which may be all of it."""
     return number("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
-def cutoff() -> Kind:
+def cutoff() -> ValueKind:
     """Probabilities below which something is dropped."""
     return number("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
-def token_id() -> Kind:
-    """A token id or None."""
+def token_id() -> ValueKind:
+    """Accepts a token id or None."""
     single = whole(0, optional=True)
-    return Kind(single.takes, single.normal, single.fault, lambda value: () if value is None else (value,))
+    return ValueKind(
+        single.takes, single.normal, single.fault, lambda value: () if value is None else (value,)
+    )
 
 
-def token_ids(*, optional: bool = False, least: int = 0) -> Kind:
+def token_ids(*, optional: bool = False, least: int = 0) -> ValueKind:
     """Token ids, `least` or more; one stands for a list of it. Without `optional`, None is the empty list."""
-    each = "at least one" if least else "each at least 0"
+    bound = "at least one" if least else "each at least 0"
     return of(
-        f"a token id or a list of token ids, {each}{_or_null(optional)}",
+        f"a token id or a list of token ids, {bound}{_or_null(optional)}",
         lambda value: (optional and value is None) or (_are_ids(value) and len(value) >= least),
         _ids if optional else _empty_or(_ids),
         lambda value: value or (),
     )
 
 
-def token_sequences() -> Kind:
-    """Sequences of token ids."""
+def token_sequences() -> ValueKind:
     return of(
         "a list of lists of token ids, none of them empty",
         lambda value: isinstance(value, tuple) and all(map(_is_sequence, value)),
@@ -124,7 +125,7 @@ def token_sequences() -> Kind:
     )
 
 
-def biased_sequences() -> Kind:
+def biased_sequences() -> ValueKind:
     """Pairs of a sequence of token ids and a bias."""
     return of(
         f"a list of pairs [token ids, bias], no token ids twice, the bias from {_figure(-LARGEST_FACTOR)} to "
@@ -135,7 +136,7 @@ def biased_sequences() -> Kind:
     )
 
 
-def biased_tokens(most: int) -> Kind:
+def biased_tokens(most: int) -> ValueKind:
     """Pairs of a token id and a bias, in the order of their tokens."""
     return of(
         f"a mapping from token ids, none of them twice, to a bias from {-most} to {most}",
@@ -145,7 +146,7 @@ def biased_tokens(most: int) -> Kind:
     )
 
 
-def start_and_factor() -> Kind:
+def start_and_factor() -> ValueKind:
     """A number of tokens and a factor, or None."""
     return of(
         f"[start, factor], a whole number and one from {_figure(SMALLEST_FACTOR)} to "
@@ -155,12 +156,12 @@ def start_and_factor() -> Kind:
     )
 
 
-def function(arguments: str) -> Kind:
-    """A function or None."""
+def function(arguments: str) -> ValueKind:
+    """Accepts a function or None."""
     return of(f"a function of {arguments}, or null", lambda value: value is None or callable(value))
 
 
-def texts() -> Kind:
+def texts() -> ValueKind:
     """Texts; one stands for a list of it."""
     takes = "a text or a list of texts, none of them empty"
 
@@ -171,11 +172,11 @@ def texts() -> Kind:
             return f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
         return None
 
-    return Kind(takes, lambda value: (value,) if isinstance(value, str) else _sequence(value), fault)
+    return ValueKind(takes, lambda value: (value,) if isinstance(value, str) else _sequence(value), fault)
 
 
-def regular_expression() -> Kind:
-    """A regular expression or None."""
+def regular_expression() -> ValueKind:
+    """Accepts a regular expression or None."""
     takes = "a regular expression, or null"
 
     def fault(value: Any) -> str | None:
@@ -183,10 +184,10 @@ def regular_expression() -> Kind:
             return None
         return text_fault("regex", value) if isinstance(value, str) and value else f"must be {takes}"
 
-    return Kind(takes, _plain, fault)
+    return ValueKind(takes, _plain, fault)
 
 
-def json_schema() -> Kind:
+def json_schema() -> ValueKind:
     """A JSON schema, kept as its compact text, or None."""
 
     def normal(value: Any) -> Any:
@@ -201,7 +202,7 @@ def json_schema() -> Kind:
         except ValueError as error:
             return str(error)
 
-    return Kind("a JSON schema or its text, or null", normal, fault)
+    return ValueKind("a JSON schema or its text, or null", normal, fault)
 
 
 def _or_null(optional: bool) -> str:
@@ -285,7 +286,7 @@ def _sequence(value: Any) -> Any:
 
 
 def _empty_or(normal: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """As in transformers, where some lists are null if they are not given."""
+    """Takes None for the empty value, as transformers does for some lists."""
     return lambda value: () if value is None else normal(value)
 
 
@@ -301,10 +302,10 @@ def _id_sequences(value: Any) -> Any:
 
 def _pairs(value: Any) -> Any:
     """A mapping or a list of pairs, as a tuple of pairs whose second part is a float."""
-    given = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
-    if not isinstance(given, list | tuple):
+    entries = list(value.items()) if isinstance(value, Mapping) else _sequence(value)
+    if not isinstance(entries, list | tuple):
         return value
-    pairs = [_sequence(item) for item in given]
+    pairs = [_sequence(item) for item in entries]
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         return value
     return tuple((_sequence(first), _real(second)) for first, second in pairs)

@@ -32,7 +32,7 @@ class AdapterSlots:
     def __init__(self, num_slots: int, patience: int = PATIENCE) -> None:
         self._empty = [*range(num_slots, 0, -1)]
         self._slots: OrderedDict[str, int] = OrderedDict()  # least recently used first
-        self._distrusted: set[str] = set()
+        self._invalid: set[str] = set()
         self._holders: Counter[str] = Counter()
         self._refused: dict[str, int] = {}  # the longest refused first: requests that have passed it
         self._patience = patience
@@ -57,19 +57,20 @@ class AdapterSlots:
         if name is None:
             return TakenSlot(0, False)
         self._refused.pop(name, None)
+        # One more request has passed each of those that wait for a slot.
         for other in self._refused:
             self._refused[other] += 1
-        must_load = name not in self._slots or name in self._distrusted
+        must_load = name not in self._slots or name in self._invalid
         if name not in self._slots:
             self._slots[name] = self._empty.pop() if self._empty else self._evict()
-        self._distrusted.discard(name)
+        self._invalid.discard(name)
         self._slots.move_to_end(name)
         self._holders[name] += 1
         return TakenSlot(self._slots[name], must_load)
 
-    def distrust(self, name: str) -> None:
+    def invalidate(self, name: str) -> None:
         """The step that was to load the adapter failed: who takes its slot next loads it again."""
-        self._distrusted.add(name)
+        self._invalid.add(name)
 
     def release(self, name: str | None) -> None:
         """A request that holds the adapter has ended or was pre-empted."""

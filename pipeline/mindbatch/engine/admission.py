@@ -48,7 +48,7 @@ class Admission:
         ):
             return None
         room = budget.left_for_prompts
-        if group.sequences[0].num_indivisible_tokens > room:
+        if group.sequences[0].num_unsplittable_prefill_tokens > room:
             return None
         prefixes = self._prefixes.find(group)
         if self._blocks_to_catch_up(group, prefixes) > self._blocks.num_free:
@@ -101,13 +101,13 @@ class Admission:
                 f"{settings.block_size} tokens and the cache holds {settings.num_blocks}; raise "
                 "runtime.cache_memory or ask for fewer tokens or samples"
             )
-        mutual = group.sequences[0].num_mutual_tokens
-        if mutual > settings.max_batched_tokens:
+        together = group.sequences[0].num_bidirectional_tokens
+        if together > settings.max_batched_tokens:
             what = "input" if group.sequences[0].num_encoder_tokens else "prompt"
             raise CacheBudgetError(
-                f"{group.request.key}: the {what} has {mutual} tokens that see each other, so they are "
+                f"{group.request.key}: the {what} has {together} tokens that see each other, so they are "
                 f"computed in one step, of at most runtime.max_batched_tokens={settings.max_batched_tokens}; "
-                f"set runtime.max_batched_tokens={mutual} or more, or shorten the {what}"
+                f"set runtime.max_batched_tokens={together} or more, or shorten the {what}"
             )
         at_once = sequences * (1 + group.request.params.num_draft_tokens)
         if at_once > settings.max_batched_tokens:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import FinishReason
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, Strategy, guarded
+from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.scheduler import Scheduler
@@ -37,8 +37,8 @@ def advance(
     """
     events: list[StreamEvent] = []
     for groups in _by_strategy(step):
-        for each, decision in zip(groups, _decide(groups, output), strict=True):
-            group = each.group
+        for group_step, decision in zip(groups, _decide(groups, output), strict=True):
+            group = group_step.group
             group.prompt_hidden.clear()
             before = group.sequences
             try:
@@ -67,8 +67,10 @@ def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
     If it fails for all together it is asked for each alone, so that only the one to blame fails.
     """
     strategy = groups[0].group.strategy
-    logits, summary = output.logits_and_summary([token for each in groups for token in each.tokens])
-    views = [_view(each, output) for each in groups]
+    logits, summary = output.logits_and_summary(
+        [token for group_step in groups for token in group_step.tokens]
+    )
+    views = [_view(group_step, output) for group_step in groups]
     try:
         return strategy.advance(views, logits, summary)
     except MindBatchError as error:
@@ -76,18 +78,18 @@ def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
             raise
     except Exception:
         pass
-    parts = np.split(logits, np.cumsum([len(each.tokens) for each in groups])[:-1])
+    parts = np.split(logits, np.cumsum([len(group_step.tokens) for group_step in groups])[:-1])
     pairs = zip(views, parts, strict=True)
     return [guarded(view, partial(_decide_alone, strategy, view, part)) for view, part in pairs]
 
 
-def _decide_alone(strategy: Strategy, view: GroupView, logits: NDArray[np.float32]) -> Decision:
+def _decide_alone(strategy: DecodingStrategy, view: GroupView, logits: NDArray[np.float32]) -> Decision:
     [decision] = strategy.advance([view], logits)
     return decision
 
 
-def _view(each: _GroupStep, output: StepOutput) -> GroupView:
-    group = each.group
+def _view(group_step: _GroupStep, output: StepOutput) -> GroupView:
+    group = group_step.group
     sequences = group.sequences
 
     def ending(row: int, token_id: int) -> FinishReason | None:
@@ -95,9 +97,9 @@ def _view(each: _GroupStep, output: StepOutput) -> GroupView:
 
     hidden = prompt_hidden = None
     if group.strategy.needs_hidden:
-        hidden = output.hidden(each.tokens)
+        hidden = output.hidden(group_step.tokens)
         prompt_hidden = np.concatenate(group.prompt_hidden) if group.prompt_hidden else None
-    return GroupView([each.row for each in sequences], ending, group.state, hidden, prompt_hidden)
+    return GroupView([sequence.row for sequence in sequences], ending, group.state, hidden, prompt_hidden)
 
 
 def _grow(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> list[StreamEvent]:
@@ -131,7 +133,9 @@ def _forked(group: SequenceGroup, decision: Decision, scheduler: Scheduler) -> l
     parents, branches = group.sequences, decision.branches
     if len(parents) == len(branches) == 1:
         return parents
+    # The first branch continues the parent itself; only the others cost a copy.
     first_branch = {branch.parent: index for index, branch in reversed(list(enumerate(branches)))}
+    # While forking, so that a failure in between leaves all blocks with the group, which frees them.
     group.sequences = [*parents]
     grown = []
     for index, branch in enumerate(branches):

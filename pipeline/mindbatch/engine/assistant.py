@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence as Items
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Choice, Draft
+from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.drafting import Guess, guess
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
@@ -74,9 +74,9 @@ class DraftSequence:
         agreed = self._agreed
         while agreed < min(len(earlier), len(now)) and earlier[agreed] == now[agreed]:
             agreed += 1
-        held = len(row.prompt_token_ids) + agreed
+        num_shared_tokens = len(row.prompt_token_ids) + agreed
         sequence.row = row.fork()
-        sequence.num_computed_tokens = min(sequence.num_computed_tokens, held, len(sequence) - 1)
+        sequence.num_computed_tokens = min(sequence.num_computed_tokens, num_shared_tokens, len(sequence) - 1)
         self._agreed = row.step
         self._wanted = wanted
         self._guesses = []
@@ -87,7 +87,7 @@ class DraftSequence:
             self._wanted = len(self._guesses)
             return
         try:
-            self.sequence.row.append(Choice(guessed.token_id, 0.0))
+            self.sequence.row.append(TokenChoice(guessed.token_id, 0.0))
             self._guesses.append(guessed)
         except Exception:  # as in `guess`: the row itself may never come to this token
             self._wanted = len(self._guesses)
@@ -204,7 +204,7 @@ class Assistant:
             drafts = [draft for draft in drafts if not draft.is_done]
 
     def _step(self, drafts: Items[DraftSequence]) -> Step:
-        """As many tokens of the draft sequences as a step holds, first come first served."""
+        """Schedules as many tokens of the draft sequences as a step holds, first come first served."""
         step = Step()
         for draft in drafts:
             sequence = draft.sequence

@@ -77,13 +77,13 @@ class BlockManager:
 
     def find(self, digests: Iterable[bytes]) -> list[int]:
         """The registered blocks of the first digests, up to the first that is unknown."""
-        found = []
+        blocks = []
         for digest in digests:
             block = self._registered.get(digest)
             if block is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def share(self, blocks: Iterable[int]) -> list[int]:
         """A table of blocks that other tables hold or that were found; the free ones are taken."""
@@ -96,6 +96,7 @@ class BlockManager:
 
     def free(self, table: list[int]) -> None:
         """Gives all blocks of a table back and empties it; its tail is handed out before its head."""
+        # A head is likelier to be found again, as the prefix of another request.
         for block in reversed(table):
             self._release(block)
         table.clear()
@@ -114,6 +115,7 @@ class BlockManager:
         self._holders[block] -= 1
         if self._holders[block] == 0:
             self._free[block] = None
+            # Nobody can find it, so it is used up before those that may save a prompt's computation.
             if self._digests[block] is None:
                 self._free.move_to_end(block, last=False)
 

@@ -11,7 +11,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint, Draft
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.drafting import propose as look_up
-from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
 from mindbatch.decoding.stop import StopMatcher
@@ -32,7 +32,7 @@ MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
 MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
 
 
-class Assistant(Protocol):
+class Drafter(Protocol):
     """A smaller model that guesses tokens."""
 
     def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
@@ -64,19 +64,19 @@ class StepEngine(Protocol):
 
     @property
     def statistics(self) -> EngineStatistics:
-        """See `Engine.statistics`."""
+        """Counts since the engine was made."""
         ...
 
     def add(self, request: Request) -> None:
-        """See `Engine.add`."""
+        """Queues a request; a step after this one begins it."""
         ...
 
     def step(self) -> StepResult:
-        """See `Engine.step`. It may have brought nothing."""
+        """Runs a step, which may bring nothing."""
         ...
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        """See `Engine.abort`."""
+        """Drops the requests of these keys, or all."""
         ...
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Engine:
         make_detokenizer: MakeDetokenizer | None = None,
         eos_token_ids: tuple[int, ...] = (),
         make_constraint: MakeConstraint | None = None,
-        assistant: Assistant | None = None,
+        assistant: Drafter | None = None,
         adapters: KnownAdapters | None = None,
         slots: AdapterSlots | None = None,
     ) -> None:
@@ -173,7 +173,7 @@ class Engine:
         try:
             output = self._runner.run(step)
         except BaseException:
-            self.scheduler.distrust_loads(step)
+            self.scheduler.invalidate_adapter_slots(step)
             raise
         return self.finish(step, output)
 
@@ -211,7 +211,7 @@ class Engine:
         self._forget(self.scheduler.abort(keys))
 
     def close(self) -> None:
-        """See `StepEngine.close`: there is nothing to end."""
+        """Does nothing: it has no processes of its own."""
 
     def _draft(self) -> None:
         """Gives a draft to each sequence that asks for one and has none.

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from mindbatch.engine.batch import flatten, wanted_tokens
+from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs, StepValues, flatten, wanted_tokens
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
-from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.step import ANY_STEP, IntArray, Logits, Span, StepShape
@@ -58,8 +57,10 @@ class ModelRunner:
         if isinstance(model.kernels, ProgramKernels) and isinstance(model.steps, StepRecordings):
             self._network = RecordedSteps(programs_of(model.steps, model.kernels))
         else:
-            from mindbatch.engine.encoder_graphs import EncoderDecoderGraphs  # MindSpore
-            from mindbatch.engine.step_graphs import StepGraphs
+            from mindbatch.engine.step_graphs import (
+                EncoderDecoderGraphs,  # MindSpore
+                StepGraphs,
+            )
 
             graphs = StepGraphs if settings.decoder_start_id is None else EncoderDecoderGraphs
             self._network = graphs(model, settings, on_compile)
@@ -74,11 +75,10 @@ class ModelRunner:
         return self.complete(self.prepare(step))
 
     def announce(self, step: Step, first_block: int = 0) -> StepInputs:
-        """See `StageRunner.announce`; in a model of one rank there is nobody to tell."""
+        """Prepares the step; in a model of one rank there is nobody to tell."""
         return self.prepare(step, first_block)
 
     def complete(self, inputs: StepInputs) -> RunnerOutput:
-        """See `StageRunner.complete`."""
         return RunnerOutput(self.compute(inputs), self.project, inputs.adapters)
 
     def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
@@ -149,17 +149,15 @@ if TYPE_CHECKING:  # MindSpore, which records them
 
 
 class RecordedSteps:
-    """See `StepNetwork`."""
+    """A `StepNetwork` that runs recordings with kernels that need no graph."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """See `StepNetwork.shape_of`."""
         return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
 
     def run(self, inputs: StepInputs) -> StepValues:
-        """See `StepNetwork.run`."""
         if not self._programs.has_head:
             return StepValues(self._programs.hidden(inputs.arrays))
         if inputs.with_logits:
@@ -167,5 +165,4 @@ class RecordedSteps:
         return StepValues(self._programs.hidden(inputs.arrays, inputs.wanted), None, inputs.wanted)
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """See `StepNetwork.project`."""
         return self._programs.logits(hidden, adapters)

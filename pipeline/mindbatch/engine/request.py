@@ -64,7 +64,7 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """All continuations of one prompt, or the reason why there are none.
+    """Result of a request: all continuations of its prompt, or the reason why there are none.
 
     An error may come before the first token or after some; `outputs` is empty then.
 

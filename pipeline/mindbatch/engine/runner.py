@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mindbatch.engine.batch import StepInputs
 from mindbatch.engine.step import Step
-from mindbatch.engine.step_arrays import StepInputs
 from mindbatch.kernels.step import Logits
 
 
@@ -21,7 +21,7 @@ class StepOutput(Protocol):
         ...
 
     def logits_and_summary(self, tokens: Sequence[int]) -> Logits:
-        """The same logits, and what the head knows of them."""
+        """Returns logits, and what the head knows of them."""
         return Logits(self.logits(tokens))
 
     def hidden(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:

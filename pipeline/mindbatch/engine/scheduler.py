@@ -65,9 +65,11 @@ class Scheduler:
         """
         step = Step()
         budget, preemptions = TokenBudget(self.settings, step), self.num_preemptions
+        # Lists of their own: pre-emption takes groups out of `running` meanwhile.
         decoding, others = list[SequenceGroup](), list[SequenceGroup]()
         for group in self.running:
             (decoding if group.is_decoding else others).append(group)
+        # Those that generate come first, for one token each; prompts fill up what is left of the step.
         for group in decoding:
             if self._still_runs(group, preemptions):
                 self._schedule_running(group, step, budget.left)
@@ -75,6 +77,7 @@ class Scheduler:
         for group in others:
             if self._still_runs(group, preemptions):
                 self._schedule_running(group, step, budget.left_for_prompts)
+        # After a pre-emption nobody begins: the blocks that it freed are for the requests that run.
         if self.num_preemptions == preemptions:
             self._admit(step, budget)
         waits_for_slot = not self.waiting or self.waiting[0].adapter is not None
@@ -89,10 +92,10 @@ class Scheduler:
         for digest, block in step.filled.items():
             self.blocks.register(block, digest)
 
-    def distrust_loads(self, step: Step) -> None:
+    def invalidate_adapter_slots(self, step: Step) -> None:
         """The step failed: the adapters that it was to load may not be in their slots."""
         for _, name in step.adapter_loads:
-            self.adapters.distrust(name)
+            self.adapters.invalidate(name)
 
     def fork(self, parent: Sequence) -> Sequence:
         """A second continuation of a sequence; shares its cache blocks if they are kept between steps."""
@@ -140,6 +143,7 @@ class Scheduler:
         while not self._fits(wanted):
             victim = self._last_unscheduled(step)
             self._preempt(victim)
+            # It came last itself, and waits now in front of all others.
             if victim is group:
                 return
         self._take(wanted, step)
@@ -203,5 +207,6 @@ class Scheduler:
         for sequence in group.sequences:
             sequence.num_computed_tokens = 0
         self.running.remove(group)
+        # In front of those that wait, whom it came before; the latest is pre-empted first, so order stays.
         self.waiting.appendleft(group)
         self.num_preemptions += 1

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.stop import StopMatcher
-from mindbatch.decoding.strategy import Strategy
+from mindbatch.decoding.strategy import DecodingStrategy
 from mindbatch.engine.adapter_slots import LiveAdapter
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import CompletionOutput, Request
@@ -88,12 +88,12 @@ class Sequence:
         return len(self.row.encoder_token_ids)
 
     @property
-    def num_indivisible_tokens(self) -> int:
+    def num_unsplittable_prefill_tokens(self) -> int:
         """Tokens that the sequence's next step must have: the rest of those that see each other."""
-        return max(0, self.num_mutual_tokens - self.num_computed_tokens)
+        return max(0, self.num_bidirectional_tokens - self.num_computed_tokens)
 
     @property
-    def num_mutual_tokens(self) -> int:
+    def num_bidirectional_tokens(self) -> int:
         """Tokens at the beginning that see each other: of an encoder's input, or of a prompt's context."""
         return self.num_encoder_tokens if self.context is None else self.context.length
 
@@ -191,7 +191,7 @@ class SequenceGroup:
     """
 
     request: Request
-    strategy: Strategy
+    strategy: DecodingStrategy
     sequences: list[Sequence]
     max_tokens: int
     state: Any = None

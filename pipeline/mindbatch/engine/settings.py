@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.models.architecture import TwoPositions
+from mindbatch.models.architecture import BlockPositions2D
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EngineSettings:
     max_positions: int | None = None
     max_prompt_tokens: int | None = None
     decoder_start_id: int | None = None
-    two_positions: TwoPositions | None = None
+    two_positions: BlockPositions2D | None = None
 
     @property
     def blocks_per_sequence(self) -> int:

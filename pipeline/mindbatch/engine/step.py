@@ -56,7 +56,7 @@ class TokenBudget:
         self._prompts = settings.max_prompt_tokens
 
     def begin_prompts(self) -> None:
-        """All tokens of sequences that generate are in the step."""
+        """Ends the part of sequences that generate: all their tokens are in the step."""
         if self._prompts is not None:
             self._most_with_prompts = min(self._most, self._step.num_tokens + self._prompts)
 
@@ -78,16 +78,17 @@ def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
     sequences = group.sequences
     is_alone = len(sequences) == 1
     together = is_alone or group.is_decoding
-    if not is_alone and together and sum(1 + each.num_draft_tokens for each in sequences) > budget:
+    if not is_alone and together and sum(1 + sequence.num_draft_tokens for sequence in sequences) > budget:
         return []  # one alone is left out below
     wanted = []
     for sequence in sequences:
         earlier = sequence.num_earlier_tokens
         last = 1 + sequence.num_draft_tokens if together else 0
+        # The last token and its draft go together, or in a later step.
         if earlier + last > budget:
             last = 0
         count = min(earlier, budget) + last
-        if count == 0 or count < sequence.num_indivisible_tokens:
+        if count == 0 or count < sequence.num_unsplittable_prefill_tokens:
             continue
         budget -= count
         start = sequence.num_computed_tokens

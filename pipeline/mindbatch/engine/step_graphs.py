@@ -10,14 +10,22 @@ import numpy as np
 import numpy.typing as npt
 from mindspore import Tensor, nn
 
-from mindbatch.engine.batch import buckets_up_to, pad_to_bucket
+from mindbatch.engine.batch import FloatArray, StepInputs, StepValues, buckets_up_to, pad_to_bucket
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
+from mindbatch.kernels.ascend.limits import most_gathered_tokens
 from mindbatch.kernels.ascend.recorded_cell import DECODER, HEAD, OF_PART, recorded_cell
-from mindbatch.kernels.graphs import Network
+from mindbatch.kernels.graphs import AdaptedEncoderDecoderGraph, EncoderDecoderGraph, Network
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.program.step import StepRecordings
-from mindbatch.kernels.step import IntArray, Logits, Span, StepShape
+from mindbatch.kernels.step import (
+    ANY_STEP,
+    IntArray,
+    Logits,
+    PartArrays,
+    Span,
+    StepShape,
+    encoder_and_decoder,
+)
 from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.model import Model
 
@@ -31,7 +39,7 @@ class CompiledStep:
 
 
 class StepGraphs:
-    """See `StepNetwork`: a model's layers, compiled for each kind of step that the kernels tell apart.
+    """A `StepNetwork` of a model's layers, compiled for each kind of step that the kernels tell apart.
 
     A graph is compiled for each bucket of tokens when it is first needed: one with the head for steps whose
     logits are all wanted, one without for the others, and one of the head alone for each bucket of rows.
@@ -51,11 +59,9 @@ class StepGraphs:
         self._made = {kernels.graph: self._compiled(network, kernels)}
 
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        """See `StepNetwork.shape_of`."""
         return self._kernels.step_shape(spans, self._pad, capacity, self._model.attention)
 
     def run(self, inputs: StepInputs) -> StepValues:
-        """See `StepNetwork.run`."""
         graphs, tensors = self._of(inputs.graph), map(Tensor, inputs.arrays)
         if inputs.with_logits and self._head is not None:
             hidden, logits = graphs.network(*tensors)
@@ -63,14 +69,13 @@ class StepGraphs:
         return StepValues(graphs.decoder(*tensors).asnumpy())
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """See `StepNetwork.project`."""
         assert self._head is not None
         largest, shards = self._buckets[-1], []
         for first in range(0, len(hidden), largest):
             count = min(largest, len(hidden) - first)
             size = pad_to_bucket(count, self._buckets)
-            given = [array[first : first + count] for array in (hidden, adapters) if array is not None]
-            logits = self._head(*(Tensor(_padded(array, size)) for array in given))
+            arrays = [array[first : first + count] for array in (hidden, adapters) if array is not None]
+            logits = self._head(*(Tensor(_padded(array, size)) for array in arrays))
             shards.append(logits.asnumpy()[:count])
         return Logits(shards[0] if len(shards) == 1 else np.concatenate(shards))
 
@@ -92,7 +97,9 @@ class StepGraphs:
         head = None if steps.head is None else recorded_cell(steps.head, kernels, HEAD)
         if steps.encoder is None:
             return Network(recorded_cell(steps.step, kernels, DECODER), head)
-        encoder, decoder = (recorded_cell(each, kernels, OF_PART) for each in (steps.encoder, steps.step))
+        encoder, decoder = (
+            recorded_cell(recording, kernels, OF_PART) for recording in (steps.encoder, steps.step)
+        )
         return Network(decoder, head, encoder)
 
     def _compiled(self, network: Network, kernels: MindSporeKernels) -> CompiledStep:
@@ -112,3 +119,87 @@ def _padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     padded = np.zeros((size, *array.shape[1:]), array.dtype)
     padded[: len(array)] = array
     return padded
+
+
+class EncoderDecoderGraphs(StepGraphs):
+    """Graphs of a model with an encoder; a step has all tokens of an input or none."""
+
+    def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
+        """Counts tokens and rows; nothing is padded before the step is parted."""
+        return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
+
+    def run(self, inputs: StepInputs) -> StepValues:
+        """Runs encoder and decoder. Logits are left to `project`."""
+        encoder, decoder, decoded = encoder_and_decoder(inputs.arrays)
+        if len(encoder.ids):
+            self._encoder(*map(Tensor, self._of_encoder(encoder).arrays()))
+        hidden = self._decoded(decoder)
+        if inputs.wanted is None:
+            return StepValues(hidden)
+        return StepValues(hidden[np.searchsorted(decoded, inputs.wanted)], tokens=inputs.wanted)
+
+    def _compiled(self, network: Network, kernels: MindSporeKernels) -> CompiledStep:
+        graph = AdaptedEncoderDecoderGraph if self._adapted else EncoderDecoderGraph
+        self._encoder, decoder = (
+            CompiledCell(graph(cell), self._on_compile) for cell in (network.encoder, network.decoder)
+        )
+        return CompiledStep(decoder, decoder)
+
+    def _decoded(self, tokens: PartArrays) -> FloatArray:
+        """Some tokens after the others: the keys and values that are gathered for each fill the memory."""
+        capacity = tokens.block_tables.shape[1] * self._model.cache.geometry.block_size
+        numbers = 2 * self._model.attention.kv_heads * self._model.attention.head_dim
+        most = max(1, min(self._buckets[-1], most_gathered_tokens(capacity, numbers)))
+        graph, parts = self._of(self._kernels.graph).decoder, []
+        for first in range(0, len(tokens.ids), most):
+            some = slice(first, first + most)
+            arrays = self._of_decoder(tokens, some).arrays()
+            count = len(tokens.ids[some])
+            parts.append(graph(*map(Tensor, arrays)).asnumpy()[:count])
+        return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
+
+    def _of_encoder(self, tokens: PartArrays) -> PartArrays:
+        """Padded to a bucket. Its attention needs no cache, so that it gets no blocks to read."""
+        size = self._pad(len(tokens.ids))
+        return PartArrays(
+            _filled(tokens.ids, size, 0),
+            self._slots(tokens.slots, size),
+            _filled(tokens.rows, size, -1),
+            np.zeros((1, 1), np.int32),
+            _filled(tokens.lengths, size, 1),
+            _filled(tokens.firsts, size, 0),
+            _filled(tokens.positions, size, 0),
+            None if tokens.adapters is None else _filled(tokens.adapters, size, 0),
+        )
+
+    def _of_decoder(self, tokens: PartArrays, some: slice) -> PartArrays:
+        """Padded to a bucket, each token with a row of blocks of its own."""
+        tables = tokens.block_tables[tokens.rows[some]]
+        size = pad_to_bucket(len(tables), self._buckets)
+        blocks = np.full((size, tables.shape[1]), self._model.cache.geometry.num_blocks, np.int32)
+        blocks[: len(tables)] = tables
+        return PartArrays(
+            _filled(tokens.ids[some], size, 0),
+            self._slots(tokens.slots[some], size),
+            np.arange(size, dtype=np.int32),
+            blocks,
+            _filled(tokens.lengths[some], size, 1),
+            _filled(tokens.firsts[some], size, 0),
+            _filled(tokens.positions[some], size, 0),
+            None if tokens.adapters is None else _filled(tokens.adapters[some], size, 0),
+        )
+
+    def _slots(self, slots: IntArray, size: int) -> IntArray:
+        """Padding is written to the block that is kept for it."""
+        geometry = self._model.cache.geometry
+        padded = (
+            geometry.num_blocks * geometry.block_size + np.arange(size, dtype=np.int32) % geometry.block_size
+        )
+        padded[: len(slots)] = slots
+        return padded.astype(np.int32)
+
+
+def _filled(values: IntArray, size: int, number: int) -> IntArray:
+    filled = np.full(size, number, np.int32)
+    filled[: len(values)] = values
+    return filled

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from mindbatch.engine.batch import StepInputs
 from mindbatch.engine.engine import Engine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.engine.step import Step
-from mindbatch.engine.step_arrays import StepInputs
 
 
 class CachePart:
@@ -24,15 +24,12 @@ class CachePart:
         self._first_block = first_block
 
     def announce(self, step: Step) -> StepInputs:
-        """See `StageRunner.announce`."""
         return self._runner.announce(step, self._first_block)
 
     def complete(self, inputs: StepInputs) -> StepOutput:
-        """See `StageRunner.complete`."""
         return self._runner.complete(inputs)
 
     def run(self, step: Step) -> StepOutput:
-        """See `Runner.run`."""
         return self.complete(self.announce(step))
 
 
@@ -69,7 +66,7 @@ class VirtualEngines:
         """Lets every engine begin a step and ends the one that was begun first."""
         if self._results:
             return self._results.pop(0)
-        for engine in [each for each in self._idle if each.has_work]:
+        for engine in [idle_engine for idle_engine in self._idle if idle_engine.has_work]:
             step = engine.begin()
             if not step.scheduled:  # the others hold all slots for adapters
                 continue
@@ -78,7 +75,7 @@ class VirtualEngines:
         return self._finish_first()
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        """See `Engine.abort`. Steps that the stages have begun are ended before."""
+        """Aborts requests, after the steps that the stages have begun."""
         while self._begun:
             self._results.append(self._finish_first())
         for engine in self._idle:
@@ -86,7 +83,7 @@ class VirtualEngines:
         self._results = [_without(result, keys) for result in self._results if keys is not None]
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there are no processes to end."""
 
     @property
     def _engines(self) -> list[Engine]:

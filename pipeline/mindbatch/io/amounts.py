@@ -1,5 +1,10 @@
 """Amounts as people read them: numbers with their nouns, memory, lengths of time."""
 
+from __future__ import annotations
+
+import re
+from datetime import date, datetime
+
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 row, 2,000 rows."""
@@ -32,3 +37,33 @@ def duration(seconds: float) -> str:
     if minutes < 2:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{minutes:.0f} min" if hours < 2 else f"{int(hours)} h {int(minutes % 60)} min"
+
+
+def per_second(count: float, seconds: float) -> float:
+    """The mean rate; 0 where no time has passed."""
+    return count / seconds if seconds > 0 else 0.0
+
+
+DAY_RULE = "must be a day as YYYY-MM-DD, like 2026-07-31"
+_FORM = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+def today() -> str:
+    """The local day, as YYYY-MM-DD."""
+    return date.today().isoformat()
+
+
+def day_of(moment: str) -> str:
+    """The local day of a moment in ISO 8601; today where it is none."""
+    try:
+        return datetime.fromisoformat(moment).astimezone().date().isoformat()
+    except ValueError:
+        return today()
+
+
+def is_day(text: str) -> bool:
+    """True if the text is a day as YYYY-MM-DD."""
+    try:
+        return bool(_FORM.fullmatch(text) and date.fromisoformat(text))
+    except ValueError:
+        return False

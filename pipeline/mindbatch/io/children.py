@@ -51,8 +51,8 @@ def command(function: Callable[..., object], *arguments: str, connection: int | 
 def _import_path() -> list[str]:
     """This process's, without the current folder; what lies in the package's own folder comes last."""
     here, ours = os.getcwd(), str(_PACKAGE.parent)
-    given = [folder for folder in sys.path if folder and os.path.realpath(folder) not in {here, ours}]
-    return [*map(os.path.abspath, given), ours]
+    folders = [folder for folder in sys.path if folder and os.path.realpath(folder) not in {here, ours}]
+    return [*map(os.path.abspath, folders), ours]
 
 
 def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

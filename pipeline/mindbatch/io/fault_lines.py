@@ -29,7 +29,7 @@ def as_written(value: object, text_notation: Callable[[str], str] = repr) -> str
         if isinstance(item, str):
             return text_notation(item)
         if isinstance(item, dict):
-            return f"{{{', '.join(f'{inner(key)}: {inner(each)}' for key, each in item.items())}}}"
+            return f"{{{', '.join(f'{inner(key)}: {inner(entry)}' for key, entry in item.items())}}}"
         return f"[{', '.join(map(inner, item))}]" if isinstance(item, list | tuple) else str(item)
 
     return written(value)
@@ -60,8 +60,8 @@ def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     if len(word) > _MAX_COMPARED_LENGTH or len(by_lower_case) > _MAX_NAMES:
         return None
     likely = _likely(word.lower(), by_lower_case)
-    found = get_close_matches(word.lower(), likely, n=1, cutoff=cutoff)
-    return by_lower_case[found[0]] if found else None
+    matches = get_close_matches(word.lower(), likely, n=1, cutoff=cutoff)
+    return by_lower_case[matches[0]] if matches else None
 
 
 def did_you_mean(
@@ -72,17 +72,17 @@ def did_you_mean(
     return "" if name is None else f"; did you mean {notation(name)}?"
 
 
-def under_own_names(given: Mapping[str, Any], names: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def under_own_names(values: Mapping[str, Any], names: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Renames values to their own names; a line for each given under two. names: own names by others."""
-    found: dict[str, str] = {}
+    given_names: dict[str, str] = {}
     twice = []
-    for name in given:
+    for name in values:
         own = names.get(name, name)
-        before = found.setdefault(own, name)
+        before = given_names.setdefault(own, name)
         if before != name:
             other, kept = (before, name) if name == own else (name, before)
             twice.append(f"{other}: {kept} is given too, and means the same; remove one")
-    return {names.get(name, name): value for name, value in given.items()}, twice
+    return {names.get(name, name): value for name, value in values.items()}, twice
 
 
 def unknown_adapter(name: object, names: Iterable[str]) -> str:
@@ -106,5 +106,5 @@ def _likely(word: str, names: Iterable[str]) -> list[str]:
 
 
 def _pairs(text: str) -> set[str]:
-    """Its neighbouring characters."""
+    """Pairs of neighbouring characters of a word."""
     return {text[place : place + 2] for place in range(len(text) - 1)}

@@ -71,7 +71,7 @@ def foreign_file(path: Path) -> str | None:
 
 
 def foreign_folder(folder: Path) -> str | None:
-    """The same of a folder without a model that can be read, by the names in it."""
+    """Recognises a folder without a model that can be read, by the names in it."""
     try:
         names = sorted(entry.name for entry in islice(folder.iterdir(), _NAMES_LOOKED_AT))
     except OSError:

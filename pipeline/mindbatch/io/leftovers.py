@@ -80,8 +80,8 @@ def _remove_if_abandoned(path: str) -> None:
     way = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_NONBLOCK
     file = os.open(path, way | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(file)
-        if found.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(found.st_mode)):
+        status = os.fstat(file)
+        if status.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(status.st_mode)):
             return
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if is_folder:

@@ -10,14 +10,14 @@ _QUOTE_OR_END = re.compile(r'(\\*)("|\Z)')
 
 def literal(text: str) -> str:
     """`text` as OmegaConf takes it to the letter: ${ begins a reference but after a backslash."""
-    return _REFERENCE.sub(lambda found: found[1] * 2 + "\\${", text)
+    return _REFERENCE.sub(lambda match: match[1] * 2 + "\\${", text)
 
 
 def text_override(key: str, text: str) -> str:
     """`key="text"` in Hydra's grammar, in which a backslash is special before a quote only."""
 
-    def escaped(found: re.Match[str]) -> str:
-        return found[1] * 2 + ('\\"' if found[2] else "")
+    def escaped(match: re.Match[str]) -> str:
+        return match[1] * 2 + ('\\"' if match[2] else "")
 
     return f'{key}="{_QUOTE_OR_END.sub(escaped, literal(text))}"'
 

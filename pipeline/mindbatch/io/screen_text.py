@@ -9,7 +9,51 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
-from mindbatch.io.hidden_values import without_hidden
+SHORTEST = 4
+"""Characters; shorter values occur in words of messages."""
+
+_SURE = 8  # characters of a value that are taken for it where a message was cut
+_CUT = re.compile(r"\.\.\.| \.\.\. \(|\Z")
+_hidden: dict[str, str] = {}
+
+
+def hide(value: str, written: str) -> None:
+    """From now on `written` is shown in place of `value`, in whatever form a message quotes it."""
+    one_line = " ".join(value.split())
+    quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value), ascii(value))
+    forms = {value, one_line, *value.splitlines(), *(text[1:-1] for text in quoted)}
+    _hidden.update((form, written) for form in forms if len(form) >= SHORTEST)
+
+
+def without_hidden(text: str) -> str:
+    """`text` with what was written in place of each hidden value, also where its end was cut off."""
+    for value in sorted(_hidden, key=len, reverse=True):
+        text = text.replace(value, _hidden[value])
+        text = _without_cut(text, value) if len(value) > _SURE else text
+    return text
+
+
+def concealed(content: Any) -> Any:
+    """Plain JSON types, or a tuple of such, with `without_hidden` for each text."""
+    if isinstance(content, str):
+        return without_hidden(content)
+    if isinstance(content, dict):
+        return {concealed(name): concealed(value) for name, value in content.items()}
+    return type(content)(map(concealed, content)) if isinstance(content, list | tuple) else content
+
+
+def _without_cut(text: str, value: str) -> str:
+    place = text.find(value[:_SURE])
+    while place >= 0:
+        end = place + _SURE
+        while end < len(text) and end - place < len(value) and text[end] == value[end - place]:
+            end += 1
+        if _CUT.match(text, end):
+            text = text[:place] + _hidden[value] + text[end:]
+            end = place + len(_hidden[value])
+        place = text.find(value[:_SURE], end)
+    return text
+
 
 LONGEST_LINE = 2000
 """Characters of a line that is not the user's own data."""
@@ -67,7 +111,7 @@ class TerminalText(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         """Prints it; returns the number of characters taken."""
-        self._file.write(_ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        self._file.write(_ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
         return len(text)
 
     def flush(self) -> None:

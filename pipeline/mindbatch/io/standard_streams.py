@@ -29,7 +29,7 @@ def watch_streams() -> None:
             _open_null(number)
             stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
-    sys.stdout = _watched(sys.stdout, _Output(_OUTPUT, "w", closefd=False))
+    sys.stdout = _watched(sys.stdout, _StandardOutput(_OUTPUT, "w", closefd=False))
     sys.stderr = _watched(sys.stderr, _Messages(_ERROR, "w", closefd=False))
 
 
@@ -124,7 +124,7 @@ def _watched(stream: TextIO, raw: io.FileIO) -> TextIO:
     )
 
 
-class _Output(io.FileIO):
+class _StandardOutput(io.FileIO):
     """Standard output. What it does not take raises OutputError, which no code takes for an error of a file
     that it writes."""
 

@@ -117,7 +117,6 @@ class Storage:
         os.replace(source, target)
 
     def remove(self, path: Path) -> None:
-        """Removes a file."""
         os.unlink(path)
 
     def exchange(self, first: Path, second: Path) -> None:
@@ -271,8 +270,8 @@ def write_whole(path: Path, data: bytes, storage: Storage | None = None) -> None
 
 def leftover_of(name: str) -> str | None:
     """The file that a killed process was writing when it left a hidden one called `name`; None for others."""
-    found = _BESIDE.fullmatch(name)
-    return found[1] if found else None
+    match = _BESIDE.fullmatch(name)
+    return match[1] if match else None
 
 
 def remove_leftovers(folder: Path, storage: Storage, is_ours: Callable[[str], bool]) -> None:

@@ -22,7 +22,7 @@ class JsonFault(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class JsonWording:
     """Wording of a reader's refusals; {found} is the key or number, {digits} its length."""
 
     syntax: str = "not valid JSON ({error})"
@@ -44,7 +44,7 @@ class StrictReader:
 
     def __init__(
         self,
-        words: Words | None = None,
+        words: JsonWording | None = None,
         *,
         max_digits: int = MAX_DIGITS,
         integers: range | None = None,
@@ -52,7 +52,7 @@ class StrictReader:
         objects: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
         shown: Callable[[object], str] = shown,
     ) -> None:
-        self._words = words or Words()
+        self._words = words or JsonWording()
         self._max_digits, self._integers, self._max_depth = max_digits, integers, max_depth
         self._shown = shown
         self._decoder = json.JSONDecoder(
@@ -81,11 +81,11 @@ class StrictReader:
         return value
 
     def _unique_keys(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        content = dict(pairs)
+        if len(content) < len(pairs):
             counts = Counter(key for key, _ in pairs)
-            self._refuse(self._words.repeated_key, next(key for key in found if counts[key] > 1))
-        return found
+            self._refuse(self._words.repeated_key, next(key for key in content if counts[key] > 1))
+        return content
 
     def _integer(self, text: str) -> int:
         if len(text) <= _SURE_DIGITS:
@@ -106,8 +106,8 @@ class StrictReader:
     def _refuse_constant(self, name: str) -> NoReturn:
         raise JsonFault(self._words.no_number.format(found=name))
 
-    def _refuse(self, words: str, found: str) -> NoReturn:
-        raise JsonFault(words.format(found=self._shown(found), digits=len(found)))
+    def _refuse(self, words: str, value: str) -> NoReturn:
+        raise JsonFault(words.format(found=self._shown(value), digits=len(value)))
 
     def _check_depth(self, value: Any, max_depth: int) -> None:
         level: list[Any] = [value]

@@ -41,19 +41,19 @@ class ToolParser(argparse.ArgumentParser):
 
     def parse_with_faults(self) -> tuple[argparse.Namespace, list[str]]:
         """The process's arguments, flags and words in any order, and what is wrong with them so far."""
-        found, unread = self.parse_known_intermixed_args()
-        return found, [*self._faults, *self._unread(unread)]
+        arguments, unread = self.parse_known_intermixed_args()
+        return arguments, [*self._faults, *self._unread(unread)]
 
     def error(self, message: str) -> NoReturn:
         """Tells a fault that ends argparse's own reading, after those that were found before."""
         self._faults.append(message.removeprefix("argument "))
         self._end()
 
-    def _checked(self, found: Any, unread: Sequence[str]) -> Any:
+    def _checked(self, arguments: Any, unread: Sequence[str]) -> Any:
         self._faults += self._unread(unread)
         if self._faults:
             self._end()
-        return found
+        return arguments
 
     def _noting(self, name: str, convert: Callable[[str], Any], default: Any) -> Callable[[str], Any]:
         def converted(text: str) -> Any:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.kernels.arrays import Held
+from mindbatch.kernels.arrays import Array, KernelParameter, aligned_zeros
 
 
 class AdaptedParameter(NamedTuple):
     """Inputs of an adapted cell after the slots, and the shape it is made for."""
 
-    stored: tuple[Held, ...]
+    stored: tuple[KernelParameter, ...]
     shape: AdaptedShape
 
 
@@ -73,3 +73,74 @@ Ranks = Mapping[str, Sequence[int]]
 """Ranks of one adapter, by parameter: the rank of each part, 0 for none, or WHOLE_WEIGHT."""
 AdapterParts = Mapping[str, Sequence[LowRankPart | WholePart]]
 """Parts of one adapter: what it does, by parameter."""
+
+
+class SlotArrays(AdapterStore):
+    """For each parameter A, B, scale, offset; and whole weights with a mark, where any adapter has one.
+
+    A: [slots + 1, rank, inputs], of an embedding [slots + 1, tokens, rank]. B: [slots + 1, outputs, rank].
+    The parts of a parameter have their ranks one after another, so that B is zero beside its blocks.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, AdaptedShape],
+        adapters: Sequence[Ranks],
+        slots: int,
+        dtype: np.dtype[Any],
+        as_parameter: Callable[[str, Array], Any],
+        send: Callable[[Any, Array], None] | None = None,
+    ) -> None:
+        """as_parameter: `Kernels.as_parameter`. send: to a parameter that has memory of its own."""
+        self._shapes, self._send = shapes, send
+        self._arrays: dict[str, tuple[Array, ...]] = {}
+        self.parameters = {}
+        for name, shape in shapes.items():
+            rank = max(1, *(sum(map(abs, ranks.get(name, ()))) for ranks in adapters))
+            arrays = tuple(aligned_zeros((slots + 1, *size), dtype) for size in _sizes(shape, rank))
+            # A scale of 1: slots without an adapter leave the product as it is.
+            arrays[2][:] = 1
+            self._arrays[name] = arrays
+            stored = tuple(
+                as_parameter(f"adapters.{name}.{number}", array) for number, array in enumerate(arrays)
+            )
+            self.parameters[name] = AdaptedParameter(stored, shape)
+
+    def write(self, slot: int, parts: AdapterParts) -> None:
+        for name, arrays in self._arrays.items():
+            for number, array in enumerate(arrays):
+                # Clears the adapter that had the slot before: its scale to 1, all else to 0.
+                array[slot] = number == 2
+            first = 0
+            for part in parts.get(name, ()):
+                if isinstance(part, WholePart):
+                    arrays[4][slot, : len(part.weight)], arrays[5][slot] = part.weight, 1
+                else:
+                    _put(self._shapes[name], slot, part, first, arrays)
+                    first += len(part.a)
+            if self._send is not None:
+                for parameter, array in zip(self.parameters[name].stored, arrays, strict=True):
+                    self._send(parameter, array)
+
+
+def _sizes(shape: AdaptedShape, rank: int) -> list[tuple[int, ...]]:
+    """Shapes of the arrays of a slot."""
+    outputs = sum(shape.widths)
+    a = (shape.inputs, rank) if shape.is_embedding else (rank, shape.inputs)
+    sizes = [a, (outputs, rank), (outputs,), (outputs,)]
+    if shape.has_whole:
+        sizes += [(shape.inputs, outputs) if shape.is_embedding else (outputs, shape.inputs), (1,)]
+    return sizes
+
+
+def _put(shape: AdaptedShape, slot: int, part: LowRankPart, first: int, arrays: Sequence[Array]) -> None:
+    start = sum(shape.widths[: part.part])
+    rows, ranks = slice(start, start + len(part.b)), slice(first, first + len(part.a))
+    if shape.is_embedding:
+        arrays[0][slot, : part.a.shape[1], ranks] = part.a.T
+    else:
+        arrays[0][slot, ranks] = part.a
+    arrays[1][slot, rows, ranks] = part.b
+    for array, values in zip(arrays[2:4], (part.scale, part.offset), strict=True):
+        if values is not None:
+            array[slot, rows] = values

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
-Held = Any
+KernelParameter = Any
 """A weight or a cache as kernels keep it: an array, or a parameter or tensor of MindSpore over one."""
 
 CACHE_LINE = 64

@@ -92,7 +92,7 @@ def kernels_in_use(name: str, device_target: str) -> str:
 
 
 def compiled(kernels: Kernels) -> MindSporeKernels:
-    """The same kernels as cells that MindSpore compiles: it is loaded for that, where it was not before.
+    """Turns kernels into cells that MindSpore compiles; loads MindSpore where it was not loaded before.
 
     An import of it that is broken off ends the process with "Fatal Python error": see `interruptible`.
     """

@@ -56,13 +56,13 @@ class GraphKernels(MindSporeKernels):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        return NativeAdapters(shapes, adapters, slots, self.held)
+        return NativeAdapters(shapes, adapters, slots, self.as_parameter)
 
     def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:
         self.native.meet(topology, rank, secret)
 
     def cell(self, operation: str, **settings: Any) -> nn.Cell:
-        """See `MindSporeKernels.cell`. Ranks that meet in no memory of a host meet through MindSpore."""
+        """Makes the cell of an operation. Ranks that share no memory of a host meet through MindSpore."""
         shard = settings.get("shard")
         if isinstance(shard, TensorSlice) and not self.native.meetings.has_slices(shard):
             return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
@@ -71,8 +71,8 @@ class GraphKernels(MindSporeKernels):
 
         def shape(*shapes: Any) -> Any:
             widths = declared.widths(shapes[:-1] if has_settings else shapes, settings)
-            found = tuple([shapes[0][0], width] for width in widths)
-            return found if len(found) > 1 else found[0]
+            outputs = tuple([shapes[0][0], width] for width in widths)
+            return outputs if len(outputs) > 1 else outputs[0]
 
         def dtype(*types: Any) -> Any:
             return mindspore.float32
@@ -96,7 +96,7 @@ class PlainGraphCell(nn.Cell):
 
 
 class GraphCell(PlainGraphCell):
-    """The same; settings: its last input."""
+    """Cell of a library function whose last input is its settings."""
 
     def __init__(self, operator: ops.Custom, settings: Tensor) -> None:
         super().__init__(operator)

@@ -32,7 +32,7 @@ class TokenGraph(nn.Cell):
 
 
 class AdaptedTokenGraph(nn.Cell):
-    """The same for tokens of several adapters; layers get their slots."""
+    """Graph of tokens of several adapters; layers get their slots."""
 
     def __init__(self, cell: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
@@ -73,7 +73,7 @@ class EncoderDecoderGraph(nn.Cell):
 
 
 class AdaptedEncoderDecoderGraph(nn.Cell):
-    """The same for tokens of several adapters."""
+    """Graph of an encoder or its decoder for tokens of several adapters."""
 
     def __init__(self, cell: nn.Cell) -> None:
         super().__init__(auto_prefix=False)

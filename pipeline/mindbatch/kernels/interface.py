@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
-from mindbatch.kernels.arrays import Array, FloatArray, Held
+from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
@@ -55,27 +55,27 @@ class Kernels(ABC):
         """Number type of packed weights."""
         return self.float_type
 
-    def held(self, name: str, array: Array) -> Held:
+    def as_parameter(self, name: str, array: Array) -> KernelParameter:
         """A weight or a cache, as these kernels take it: over the array's own memory.
 
         name: in a model's description.
         """
         return array
 
-    def raised(self, vector: Held, offset: float) -> Held:
-        """vector + offset in float32, where the vector is `held`."""
+    def add_offset(self, vector: KernelParameter, offset: float) -> KernelParameter:
+        """vector + offset in float32, where the vector is a kernel parameter."""
         assert isinstance(vector, np.ndarray)
         return vector.astype(np.float32) + np.float32(offset)
 
-    def floats(self, weight: Held) -> FloatArray:
+    def floats(self, weight: KernelParameter) -> FloatArray:
         """The numbers of a weight that is not packed."""
         return np.asarray(weight, np.float32)
 
-    def fixed(self, numbers: FloatArray) -> Held:
+    def fixed(self, numbers: FloatArray) -> KernelParameter:
         """Numbers that were made of weights, as kernels take them."""
         return numbers
 
-    def zeros(self, width: int) -> Held:
+    def zeros(self, width: int) -> KernelParameter:
         """A vector [width] of zeros, of `float_type`."""
         return np.zeros(width, self.dtype)
 
@@ -107,7 +107,7 @@ class Kernels(ABC):
         """
 
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
-        """The same of int8 [n, inputs] with a scale [n] for each output, as they are; of `keeps_integers`."""
+        """Packs int8 [n, inputs] with a scale [n] for each output, as they are; of `keeps_integers`."""
         raise NotImplementedError
 
     @property

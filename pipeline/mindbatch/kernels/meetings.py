@@ -13,11 +13,11 @@ from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 if TYPE_CHECKING:
-    from mindbatch.kernels.mpi_meetings import MpiMeetings
+    from mindbatch.kernels.mpi_meetings import MpiProcessGroups
 
 
-class Meetings:
-    """Those that this process has entered, by their number in it.
+class ProcessGroups:
+    """Groups of ranks that this process has joined, by their number in it.
 
     hand_overs: with the fellow of a neighbouring stage, by the stage that hands over.
     functions: those that take part in them in place of the library's, by the names of these.
@@ -30,7 +30,7 @@ class Meetings:
         self.functions: Mapping[str, Any] = {}
 
     def enter(self, topology: Topology, rank: int, secret: bytes | None) -> None:
-        """See `Kernels.meet`."""
+        """Joins the rank's slice and its neighbours in the pipeline; secret: see `Kernels.meet`."""
         if secret is not None:
             join: Callable[[str, Sequence[int]], int] = partial(self._join, secret, rank)
         else:
@@ -49,7 +49,7 @@ class Meetings:
         return self._slices is not None and self._slices[0] == shard
 
     def of_slices(self, shard: TensorSlice) -> int:
-        """That of all ranks of a slice."""
+        """Returns the number of the meeting of a slice's ranks."""
         assert self._slices is not None, "ranks that do not meet here meet through MindSpore"
         assert self._slices[0] == shard
         return self._slices[1]
@@ -69,10 +69,10 @@ class Meetings:
             os.close(file)
 
 
-def _mpi_meetings(rank: int) -> MpiMeetings:
+def _mpi_meetings(rank: int) -> MpiProcessGroups:
     try:
-        from mindbatch.kernels.mpi_meetings import MpiMeetings
+        from mindbatch.kernels.mpi_meetings import MpiProcessGroups
     except (ImportError, RuntimeError) as error:  # no mpi4py, or not the MPI that it was built for
         reason = str(error).splitlines()[0]
         raise MindBatchError(f"ranks on several hosts meet through mpi4py, and here: {reason}") from error
-    return MpiMeetings(rank)
+    return MpiProcessGroups(rank)

@@ -75,7 +75,9 @@ def weight_type(dtype: str, quantization: str | None, device_target: str) -> Num
     if fault := dtype_fault(dtype, device_target) or quantization_fault(quantization, dtype, device_target):
         raise ConfigError(fault)
     known = (*DTYPES[device_target], *QUANTIZATIONS[device_target])
-    return next((each for each in known if each.name == (quantization or dtype)), known[0])
+    return next(
+        (number_type for number_type in known if number_type.name == (quantization or dtype)), known[0]
+    )
 
 
 def kernel_dtype(dtype: str, device_target: str) -> FloatType:
@@ -89,7 +91,7 @@ def kernel_dtype(dtype: str, device_target: str) -> FloatType:
     if device_target == "CPU":
         return FLOAT32
     allowed = DTYPES[device_target]
-    return next((each for each in allowed if each.name == dtype), allowed[0])
+    return next((float_type for float_type in allowed if float_type.name == dtype), allowed[0])
 
 
 def cache_type(cache_dtype: str, dtype: str, quantization: str | None, device_target: str) -> FloatType:

@@ -23,23 +23,22 @@ class MindSporeKernels(Kernels):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """See `Kernels.dtype`; bfloat16 is MindSpore's addition to NumPy."""
+        """NumPy's form of `float_type`; bfloat16 is MindSpore's addition to NumPy."""
         return np.dtype(bfloat16 if self.float_type.name == "bfloat16" else self.float_type.name)
 
     def set_up(self) -> None:
-        """See `Kernels.set_up`."""
         initialise(self.device_target)
 
-    def held(self, name: str, array: Array) -> Parameter:
+    def as_parameter(self, name: str, array: Array) -> Parameter:
         return shared_parameter(name, array)
 
-    def raised(self, vector: Parameter | Array, offset: float) -> Tensor:
+    def add_offset(self, vector: Parameter | Array, offset: float) -> Tensor:
         return self.fixed(self.floats(vector) + np.float32(offset))
 
     def floats(self, weight: Parameter | Array) -> FloatArray:
         assert isinstance(weight, Tensor)
-        found: FloatArray = weight.asnumpy().astype(np.float32)
-        return found
+        values: FloatArray = weight.asnumpy().astype(np.float32)
+        return values
 
     def fixed(self, numbers: FloatArray) -> Tensor:
         return constant(numbers, np.float32)

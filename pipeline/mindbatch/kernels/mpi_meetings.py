@@ -31,8 +31,8 @@ _DONE, _FAILED = 0, 1
 _SECONDS_TO_LEAVE = 2
 
 
-class MpiMeetings:
-    """Those that this process has joined, by number; functions: by name, what takes part in them."""
+class MpiProcessGroups:
+    """Groups of ranks joined through MPI, by number; functions: by name, what takes part in them."""
 
     def __init__(self, rank: int) -> None:
         """rank: of this process in its replica. The world has the ranks of all replicas in their order.

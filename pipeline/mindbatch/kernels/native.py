@@ -10,14 +10,14 @@ import numpy as np
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.meetings import Meetings
+from mindbatch.kernels.meetings import ProcessGroups
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_adapters import NativeAdapters
 from mindbatch.kernels.native_functions import NativeFunctions
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_weights import PANEL, Int8Weights, native_weights
 from mindbatch.kernels.program.buffers import OutputMemory
-from mindbatch.kernels.program.program import Program
+from mindbatch.kernels.program.program import NativeProgram
 from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
@@ -34,49 +34,43 @@ class NativeKernels(ProgramKernels):
         """weights, cache: what matrices, and keys and values, are kept in; all else is float32."""
         self.library = library
         self._cache_type = cache
-        self.meetings = Meetings(library)
+        self.meetings = ProcessGroups(library)
         self._weights = native_weights(weights, library)
         of_cache = "" if cache == FLOAT32 else f"_{cache.name}"
         is_rounded = weights in (BFLOAT16, INT8)
         self.functions = NativeFunctions(self.meetings, self._weights.suffix, of_cache, is_rounded=is_rounded)
 
     def meet(self, topology: Topology, rank: int, secret: bytes | None) -> None:
-        """See `Kernels.meet`: in memory that they share, or through MPI."""
+        """Joins the other ranks in memory that they share, or through MPI."""
         self.meetings.enter(topology, rank, secret)
 
     def can_run(self, shard: TensorSlice, stage: Stage) -> bool:
-        """See `Kernels.can_run`."""
         return self.meetings.suffice(shard, stage)
 
-    def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> Program:
-        """See `Kernels.program`."""
-        return Program(recording, self.library, outputs, self.meetings.functions)
+    def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> NativeProgram:
+        return NativeProgram(recording, self.library, outputs, self.meetings.functions)
 
     def lowered(self, recording: Recording) -> Recording:
-        """See `Kernels.lowered`."""
         return self.functions.lowered(recording)
 
     @property
     def cache_type(self) -> FloatType:
-        """See `Kernels.cache_type`."""
         return self._cache_type
 
     @property
     def cache_dtype(self) -> np.dtype[Any]:
-        """See `Kernels.cache_dtype`: NumPy has no bfloat16."""
+        """NumPy's form of `cache_type`: uint16 for bfloat16, which NumPy does not have."""
         return np.dtype(np.float32 if self._cache_type == FLOAT32 else np.uint16)
 
     @property
     def weight_type(self) -> NumberType:
-        """See `Kernels.weight_type`."""
         return self._weights.type
 
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        """See `Kernels.packed_zeros`."""
         return self._weights.zeros(outputs, inputs)
 
     def stacked_outputs(self, outputs: int) -> int:
-        """See `Kernels.stacked_outputs`: each matrix begins with a panel."""
+        """Rounds up to whole panels, because each matrix begins with one."""
         return -(-outputs // PANEL) * PANEL
 
     @property
@@ -97,7 +91,7 @@ class NativeKernels(ProgramKernels):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        return NativeAdapters(shapes, adapters, slots, self.held)
+        return NativeAdapters(shapes, adapters, slots, self.as_parameter)
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

@@ -42,32 +42,31 @@ class NativeAdapters(AdapterStore):
         shapes: Mapping[str, AdaptedShape],
         adapters: Sequence[Ranks],
         slots: int,
-        held: Callable[[str, Array], Any],
+        as_parameter: Callable[[str, Array], Any],
     ) -> None:
-        """held: `Kernels.held`."""
+        """as_parameter: `Kernels.as_parameter`."""
         self._shapes = shapes
         self._slot_panels = max(self._size(ranks) for ranks in adapters)
         self._arena = aligned_zeros((1 + slots * self._slot_panels, PANEL), np.dtype(np.float32))
         self._at = 0
-        arena = held("adapters.arena", self._arena)
+        arena = as_parameter("adapters.arena", self._arena)
         self._tables: dict[str, npt.NDArray[np.int32]] = {}
         self.parameters = {}
         for name, shape in shapes.items():
             table = aligned_zeros((slots + 1, len(shape.widths), FIELDS), np.dtype(np.int32))
             self._tables[name] = table
-            stored = (arena, held(f"adapters.{name}.table", table))
+            stored = (arena, as_parameter(f"adapters.{name}.table", table))
             self.parameters[name] = AdaptedParameter(stored, shape)
 
     def _size(self, ranks: Ranks) -> int:
         """Panels of the arena that an adapter fills at most."""
         return sum(
             _part_size(self._shapes[name], width, rank)
-            for name, each in ranks.items()
-            for rank, width in zip(each, self._shapes[name].widths, strict=True)
+            for name, part_ranks in ranks.items()
+            for rank, width in zip(part_ranks, self._shapes[name].widths, strict=True)
         )
 
     def write(self, slot: int, parts: AdapterParts) -> None:
-        """See `AdapterStore.write`."""
         self._at = 1 + (slot - 1) * self._slot_panels
         for name, table in self._tables.items():
             table[slot] = 0
@@ -80,7 +79,7 @@ class NativeAdapters(AdapterStore):
             return (0, 0, 0, 0, 0, self._pack(part.weight, WEIGHT_PANEL))
         a = self._flat(part.a.T) if shape.is_embedding else self._pack(part.a)
         b = self._pack(part.b)
-        scale, offset = (0 if each is None else self._flat(each) for each in (part.scale, part.offset))
+        scale, offset = (0 if vector is None else self._flat(vector) for vector in (part.scale, part.offset))
         return (len(part.a), a, b, scale, offset, 0)
 
     def _take(self, count: int) -> tuple[int, FloatArray]:

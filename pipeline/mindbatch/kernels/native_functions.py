@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.kernels.adapters import AdaptedShape
-from mindbatch.kernels.meetings import Meetings
-from mindbatch.kernels.recording import Call, Recording
+from mindbatch.kernels.meetings import ProcessGroups
+from mindbatch.kernels.recording import RecordedCall, Recording
 from mindbatch.kernels.shapes import AttentionShape, ExpertsShape, HeadProductsShape
 from mindbatch.parallel.topology import TensorSlice
 
@@ -42,22 +42,22 @@ def _with_floats(name: str, *settings: float) -> NativeFunction:
 class NativeFunctions:
     """A method for each operation, of its name and with its settings."""
 
-    def __init__(self, meetings: Meetings, weights: str, cache: str, *, is_rounded: bool) -> None:
+    def __init__(self, meetings: ProcessGroups, weights: str, cache: str, *, is_rounded: bool) -> None:
         """weights, cache: how names of functions over them end. is_rounded: products of attention may be."""
         self._meetings = meetings
         self._weights, self._cache, self._is_rounded = weights, cache, is_rounded
 
     def lowered(self, recording: Recording) -> Recording:
-        """The same as calls of the library's functions, each with its settings as its last input."""
+        """Turns calls into calls of the library's functions, each with its settings as its last input."""
         calls = [self._lowered(call) for call in recording.calls]
         return Recording(recording.inputs, calls, recording.outputs)
 
-    def _lowered(self, call: Call) -> Call:
+    def _lowered(self, call: RecordedCall) -> RecordedCall:
         function = getattr(self, call.operation)(**call.settings)
-        inputs = [_NO_VECTOR if each is None else each for each in call.inputs]
+        inputs = [_NO_VECTOR if argument is None else argument for argument in call.inputs]
         if function.settings is not None:
             inputs.append(function.settings)
-        return Call(function.name, tuple(inputs if call.outputs else inputs[1:]), call.outputs)
+        return RecordedCall(function.name, tuple(inputs if call.outputs else inputs[1:]), call.outputs)
 
     def linear(self, outputs: int) -> NativeFunction:
         return NativeFunction(f"mb_linear{self._weights}")
@@ -72,13 +72,19 @@ class NativeFunctions:
         return _with_integers(f"mb_adapted_embed{self._weights}", *shape.widths, shape.inputs)
 
     def experts(self, shape: ExpertsShape) -> NativeFunction:
-        its = shape.routing
-        settings = [shape.inner, ACTIVATIONS[shape.activation], its.chosen, its.is_sigmoid, its.is_normalised]
+        routing = shape.routing
+        settings = [
+            shape.inner,
+            ACTIVATIONS[shape.activation],
+            routing.chosen,
+            routing.is_sigmoid,
+            routing.is_normalised,
+        ]
         settings += [
-            its.groups,
-            its.chosen_groups,
-            its.group_best,
-            float_bits(its.scale),
+            routing.groups,
+            routing.chosen_groups,
+            routing.group_best,
+            float_bits(routing.scale),
             float_bits(shape.limit),
         ]
         name = "mb_experts_with_biases" if shape.has_biases else "mb_experts"

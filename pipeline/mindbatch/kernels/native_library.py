@@ -53,8 +53,8 @@ class NativeLibrary:
 
     def address_of(self, function: str, others: Mapping[str, Any] | None = None) -> int:
         """Address of a function of the library, for calls from within it; of `others` one of that name."""
-        found = (others or {}).get(function) or getattr(self.handle, function)
-        address = ctypes.cast(found, ctypes.c_void_p).value
+        pointer = (others or {}).get(function) or getattr(self.handle, function)
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
         assert address is not None
         return address
 
@@ -90,8 +90,8 @@ class NativeLibrary:
         summary: [n, 2, panels], what is known of the scores (csrc/summary.h), if it is.
         places, normalisers: [n], int64 and float64.
         """
-        given, found = _addresses(scores, summary), _addresses(places, normalisers)
-        self.handle.mb_likeliest(*given, *scores.shape, *found)
+        score_addresses, result_addresses = _addresses(scores, summary), _addresses(places, normalisers)
+        self.handle.mb_likeliest(*score_addresses, *scores.shape, *result_addresses)
 
     def choose(
         self,
@@ -105,27 +105,27 @@ class NativeLibrary:
         normalisers: Array,
         tokens: Array,
     ) -> None:
-        """As `likeliest`, and writes tokens drawn from each row at its uniform numbers: see csrc/draws.h.
+        """Writes as `likeliest`, and tokens drawn from each row at its uniform numbers: see csrc/draws.h.
 
         changed: [n], addresses of [V] float32 numbers to draw from, 0 for the row's logits. rules: [n], each
         a DrawRule of csrc/variant_table.h. uniforms: [m], float64; those of row i are number firsts[i] to
         firsts[i + 1]. tokens: [m], int64; -1 where a score is NaN or infinity, or all are minus infinity.
         """
-        given = _addresses(logits, summary, changed, rules, uniforms, firsts)
-        self.handle.mb_choose(*given, *logits.shape, *_addresses(places, normalisers, tokens))
+        inputs = _addresses(logits, summary, changed, rules, uniforms, firsts)
+        self.handle.mb_choose(*inputs, *logits.shape, *_addresses(places, normalisers, tokens))
 
     def philox(self, counters: Array, keys: Array, words: Array) -> None:
         """Writes `decoding.philox.philox4x32` of counters [4, S] and keys [2, S] to words [4, S]; uint64."""
-        given = _addresses(counters, keys)
-        self.handle.mb_philox(*given, counters.shape[1], words.ctypes.data)
+        inputs = _addresses(counters, keys)
+        self.handle.mb_philox(*inputs, counters.shape[1], words.ctypes.data)
 
     @property
     def variants(self) -> list[str]:
-        """Those of VARIANTS that this machine and this build have."""
+        """Lists the VARIANTS that this machine and this build have."""
         now = self.variant
-        found = [name for name in VARIANTS if self.handle.mb_set_variant(name.encode())]
+        present = [name for name in VARIANTS if self.handle.mb_set_variant(name.encode())]
         self.handle.mb_set_variant(now.encode())
-        return found
+        return present
 
     def set_variant(self, name: str) -> None:
         """Uses another instruction set than the best one, in the whole process.

@@ -36,7 +36,7 @@ class NativeWeights:
         return self._arena.zeros((panels, size), np.dtype(np.int8))
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
-        """See `Kernels.pack`; laid out, and rounded where the type is not float32, by the library."""
+        """Packs rows in the library, which rounds them where the type is not float32."""
         assert packed.flags.c_contiguous
         return self._library.pack(_KINDS[self.type], _STORED[rows.dtype], rows, packed, first_output)
 
@@ -45,8 +45,8 @@ class Int8Weights(NativeWeights):
     """[panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32)."""
 
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
-        """See `Kernels.pack_integers`."""
         words = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).view(np.int32)
+        # Kernels add 128 to inputs, for bytes without a sign; this much is then taken off each output.
         offsets = 128 * numbers.sum(axis=1, dtype=np.int32)
         done = 0
         while done < len(numbers):

@@ -35,7 +35,7 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """An operation, what it reads, and what it writes.
 
     inputs: symbols; parameters and caches as the kernels keep them; None for a vector that there is not.
@@ -53,11 +53,11 @@ class Call:
 class Recording:
     """Calls in their order.
 
-    inputs: what each step brings. outputs: what is asked of it. layer: see `Call`, of those that come.
+    inputs: what each step brings. outputs: what is asked of it. layer: of calls to come, see `RecordedCall`.
     """
 
     inputs: list[Symbol] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     outputs: list[Symbol] = field(default_factory=list)
     layer: str = ""
 
@@ -77,7 +77,7 @@ class Recording:
     ) -> tuple[Symbol, ...]:
         """Adds a call; what it writes, of these shapes."""
         outputs = tuple(Symbol(self, shape, dtype) for shape in shapes)
-        self.calls.append(Call(operation, tuple(inputs), outputs, settings, self.layer))
+        self.calls.append(RecordedCall(operation, tuple(inputs), outputs, settings, self.layer))
         return outputs
 
 
@@ -94,24 +94,23 @@ class Operation:
         widths: Callable[..., Any],
         dtype: np.dtype[Any],
     ) -> None:
-        """See `operation`."""
         self.name, self.function, self.dtype = function.__name__, function, dtype
         self._widths = widths
         self.__doc__ = function.__doc__
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
-        recording = next((each.recording for each in inputs if isinstance(each, Symbol)), None)
+        recording = next((argument.recording for argument in inputs if isinstance(argument, Symbol)), None)
         if recording is None:
             return self.function(*inputs, **settings)
-        widths = self.widths([getattr(each, "shape", ()) for each in inputs], settings)
+        widths = self.widths([getattr(argument, "shape", ()) for argument in inputs], settings)
         shapes = [(ROWS,) if width is None else (ROWS, width) for width in widths]
-        found = recording.call(self.name, inputs, settings, shapes, self.dtype)
-        return found if len(found) > 1 else next(iter(found), None)
+        outputs = recording.call(self.name, inputs, settings, shapes, self.dtype)
+        return outputs if len(outputs) > 1 else next(iter(outputs), None)
 
     def widths(self, shapes: Sequence[Any], settings: Mapping[str, Any]) -> tuple[int | None, ...]:
         """Columns of each output, for inputs of such shapes; None of one without."""
-        found = self._widths(*shapes, **settings)
-        return found if isinstance(found, tuple) else (found,)
+        widths = self._widths(*shapes, **settings)
+        return widths if isinstance(widths, tuple) else (widths,)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -128,9 +127,9 @@ def operation(
     """
 
     def declare(function: Callable[..., Any]) -> Operation:
-        found = Operation(function, widths or _as_first, np.dtype(dtype))
-        OPERATIONS[found.name] = found
-        return found
+        operation = Operation(function, widths or _as_first, np.dtype(dtype))
+        OPERATIONS[operation.name] = operation
+        return operation
 
     return declare
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from mindbatch.kernels import operations  # noqa: F401 - declares them
-from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.buffers import OutputMemory
 from mindbatch.kernels.recording import OPERATIONS, Recording, Symbol
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.kernels.slot_arrays import SlotArrays
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 
@@ -33,7 +32,7 @@ class ReferenceKernels(ProgramKernels):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        return SlotArrays(shapes, adapters, slots, self.dtype, self.held)
+        return SlotArrays(shapes, adapters, slots, self.dtype, self.as_parameter)
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry
@@ -60,10 +59,11 @@ class ReferenceProgram:
         self._recording = recording
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """See `interface.Runnable`."""
         values: dict[Symbol, Any] = dict(zip(self._recording.inputs, inputs, strict=True))
         for call in self._recording.calls:
-            given = [values[each] if isinstance(each, Symbol) else each for each in call.inputs]
-            found = OPERATIONS[call.operation].function(*given, **call.settings)
-            values.update(zip(call.outputs, found if len(call.outputs) > 1 else [found], strict=False))
-        return [np.ascontiguousarray(values[each]) for each in self._recording.outputs]
+            arguments = [
+                values[argument] if isinstance(argument, Symbol) else argument for argument in call.inputs
+            ]
+            results = OPERATIONS[call.operation].function(*arguments, **call.settings)
+            values.update(zip(call.outputs, results if len(call.outputs) > 1 else [results], strict=False))
+        return [np.ascontiguousarray(values[symbol]) for symbol in self._recording.outputs]

@@ -106,7 +106,7 @@ class Alibi:
     is_rounded: bool = False
 
     def of_heads(self, first: int, last: int) -> Alibi:
-        """The same of the heads from first to last - 1."""
+        """Restricts the shape to the heads from first to last - 1."""
         return replace(self, slopes=self.slopes[first:last])
 
 

@@ -59,7 +59,7 @@ class Logits(NamedTuple):
     summary: FloatArray | None = None
 
     def of(self, rows: IntArray | slice) -> Logits:
-        """Those of some of the rows."""
+        """Selects some of the rows."""
         return Logits(self.scores[rows], None if self.summary is None else self.summary[rows])
 
 
@@ -81,7 +81,7 @@ class PartArrays(NamedTuple):
     adapters: IntArray | None = None
 
     def arrays(self) -> list[IntArray]:
-        """Those that there are, in their order."""
+        """Lists the arrays that there are, in their order."""
         return [array for array in self if array is not None]
 
 

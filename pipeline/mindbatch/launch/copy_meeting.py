@@ -82,8 +82,8 @@ class CopyMeeting:
                 "processes are still coming; start this one when they have, or with another port or table"
             )
         host, port = front.address
-        said = {"address": [host, port], "key": front.key.hex(), "process": _identity_of(os.getpid())}
-        write_whole(self.file, json.dumps(said).encode())
+        content = {"address": [host, port], "key": front.key.hex(), "process": _identity_of(os.getpid())}
+        write_whole(self.file, json.dumps(content).encode())
         try:
             yield
         finally:
@@ -117,10 +117,10 @@ class CopyMeeting:
     def _found(self) -> Front | None:
         """Reads the file of copy 0; None if it is missing or malformed, or copy 0 has ended."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            said = json.loads(read_regular(self.file, _MOST_BYTES))
-            process, (host, port) = said["process"], said["address"]
+            content = json.loads(read_regular(self.file, _MOST_BYTES))
+            process, (host, port) = content["process"], content["address"]
             if process == _identity_of(process[0]):
-                return Front((str(host), int(port)), bytes.fromhex(said["key"]))
+                return Front((str(host), int(port)), bytes.fromhex(content["key"]))
         return None
 
 

@@ -29,15 +29,15 @@ class HeldPorts:
         """Raises MindBatchError where `host` is none of this machine's addresses."""
         with ExitStack() as opened:
             sockets = [opened.enter_context(socket.socket(family_of(host))) for _ in range(number)]
-            for each in sockets:
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            for opened_socket in sockets:
+                opened_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
-                    each.bind((host, 0))
+                    opened_socket.bind((host, 0))
                 except OSError as error:
                     raise MindBatchError(
                         f"{host}: no address of this machine ({error.strerror or error})"
                     ) from error
-            self.numbers: list[int] = [each.getsockname()[1] for each in sockets]
+            self.numbers: list[int] = [opened_socket.getsockname()[1] for opened_socket in sockets]
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -73,10 +73,10 @@ def _listener(port: int) -> str:
 
 
 def _listening(table: Path, port: int) -> list[str]:
-    found = []
+    inodes = []
     with suppress(OSError):
         for line in table.read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                found.append(fields[9])
-    return found
+                inodes.append(fields[9])
+    return inodes

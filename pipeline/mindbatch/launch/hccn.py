@@ -35,76 +35,76 @@ def ask_hccn_tool(devices: Sequence[int], program: str = HCCN_TOOL, seconds: flo
 
     program: a name that is looked for on the PATH, or a path.
     """
-    found = Addresses(program)
+    addresses = Addresses(program)
     path = shutil.which(program)
     if path is None:
         where = "cannot be run" if "/" in program else "not found on the PATH"
-        found.faults.append(f"{program}: {where}")
-        return found
+        addresses.faults.append(f"{program}: {where}")
+        return addresses
     for device in devices:
         command = [path, "-i", str(device), "-ip", "-g"]
         asked = f"{program} -i {device} -ip -g"
         try:
             answer = _address_in(run(command, seconds, MOST_OUTPUT))
         except TimeoutError:
-            found.faults.append(f"{asked}: no answer in {seconds:g} s")
+            addresses.faults.append(f"{asked}: no answer in {seconds:g} s")
             break
         except OSError as error:
-            found.faults.append(f"{asked}: cannot be run ({reason_of(error)})")
+            addresses.faults.append(f"{asked}: cannot be run ({reason_of(error)})")
             break
         except ValueError as error:
-            found.faults.append(f"{asked}: {error}")
+            addresses.faults.append(f"{asked}: {error}")
             continue
-        found.of[device] = answer
-    return found
+        addresses.of[device] = answer
+    return addresses
 
 
 def _address_in(finished: Finished) -> str:
     """The value of the line `ipaddr:...`. Raises ValueError when there is none that can be used."""
     text = f"{finished.output}\n{finished.errors}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = f": {shown(lines[0])}" if lines else ""
+    quoted = f": {shown(lines[0])}" if lines else ""
     if finished.code:
-        raise ValueError(f"failed with exit code {finished.code}{said}")
+        raise ValueError(f"failed with exit code {finished.code}{quoted}")
     for line in lines:
         key, colon, value = line.partition(":")  # an IPv6 address has colons of its own
         if colon and key.strip().lower() == "ipaddr":
             if fault := address_fault(value.strip()):
                 raise ValueError(f"{shown(value.strip())}: {fault}")
             return value.strip()
-    raise ValueError(f"no line ipaddr:ADDRESS in its answer{said}")
+    raise ValueError(f"no line ipaddr:ADDRESS in its answer{quoted}")
 
 
 def read_hccn_conf(devices: Sequence[int], path: Path = Path(HCCN_CONF)) -> Addresses:
     """Reads the lines `address_N=ADDRESS`; of the other lines nothing is needed."""
-    found = Addresses(str(path))
+    addresses = Addresses(str(path))
     try:
         data = first_bytes(path, LARGEST_CONF + 1)
     except (OSError, ValueError) as error:  # ValueError: what is no path
         reason = reason_of(error) if isinstance(error, OSError) else error
-        found.faults.append(f"{path}: cannot be read ({reason})")
-        return found
+        addresses.faults.append(f"{path}: cannot be read ({reason})")
+        return addresses
     if len(data) > LARGEST_CONF:
-        found.faults.append(f"{path}: more than {LARGEST_CONF >> 20} MiB")
-        return found
-    _take_lines(data.decode(errors="replace"), {*devices}, found)
-    missing = [str(device) for device in devices if device not in found.of]
-    if missing and not found.faults:
-        found.faults.append(f"{path}: no line address_N=ADDRESS for N = {', '.join(missing)}")
-    return found
+        addresses.faults.append(f"{path}: more than {LARGEST_CONF >> 20} MiB")
+        return addresses
+    _take_lines(data.decode(errors="replace"), {*devices}, addresses)
+    missing = [str(device) for device in devices if device not in addresses.of]
+    if missing and not addresses.faults:
+        addresses.faults.append(f"{path}: no line address_N=ADDRESS for N = {', '.join(missing)}")
+    return addresses
 
 
-def _take_lines(text: str, devices: set[int], found: Addresses) -> None:
+def _take_lines(text: str, devices: set[int], addresses: Addresses) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         match = _CONF_LINE.fullmatch(line.strip())
         if match is None or int(match[1]) not in devices:
             continue
         device, address = int(match[1]), match[2].strip()
-        where = f"{found.source} line {number}: address_{device}={as_given(address)}"
+        where = f"{addresses.source} line {number}: address_{device}={as_given(address)}"
         if fault := address_fault(address):
-            found.faults.append(f"{where}: {fault}")
-        elif found.of.setdefault(device, address) != address:
-            found.faults.append(f"{where}: was {found.of[device]} above")
+            addresses.faults.append(f"{where}: {fault}")
+        elif addresses.of.setdefault(device, address) != address:
+            addresses.faults.append(f"{where}: was {addresses.of[device]} above")
 
 
 def find_addresses(

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.hidden_values import hide
+from mindbatch.io.screen_text import hide
 from mindbatch.launch.rank_environment import KEY_BYTES
 
 VARIABLE = "MINDBATCH_JOB_KEY"

@@ -5,12 +5,56 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mindbatch.launch.free_ports import HeldPorts
 from mindbatch.launch.process_plan import JobPlan, ProcessSpec
-from mindbatch.launch.ranks import EndedRank
 from mindbatch.launch.supervisor import EndedProcess
+
+
+class EndedRank(NamedTuple):
+    """A rank process that has ended.
+
+    how, is_lost: see `EndedProcess`. last_lines: of its log.
+    """
+
+    rank: int
+    how: str
+    last_lines: tuple[str, ...] = ()
+    is_lost: bool = False
+
+    @property
+    def told(self) -> str:
+        """Description of its end, to stand after its name."""
+        is_status = self.how.startswith(("signal ", "exit code "))
+        return f"ended with {self.how}" if is_status else self.how
+
+
+class Ranks(Protocol):
+    """Started rank processes."""
+
+    def ended(self) -> list[EndedRank]:
+        """Lists the ranks that have ended since the last call."""
+        ...
+
+    def process_id(self, rank: int) -> int | None:
+        """Looks up a rank's process id; None if it has ended, or is not known to be on this machine."""
+        ...
+
+    def last_lines(self, rank: int) -> tuple[str, ...]:
+        """Returns the last lines that a rank printed; none where they are not known here."""
+        ...
+
+    def restart(self, replica: int, attempt: int) -> None:
+        """Ends what is left of a replica's processes and starts them anew.
+
+        attempt: what the new processes are told (see `RankEnvironment`).
+        """
+        ...
+
+    def end(self) -> None:
+        """Ends all of them; they are gone when it returns. It may be called again."""
+        ...
 
 
 class NodeProcesses(Protocol):
@@ -21,7 +65,7 @@ class NodeProcesses(Protocol):
         ...
 
     def ended(self) -> list[EndedProcess]:
-        """Those that have ended by themselves, each told once."""
+        """Lists processes that have ended by themselves, each once."""
         ...
 
     def process_id(self, name: str) -> int | None:
@@ -73,41 +117,37 @@ class JobRanks:
             raise
 
     def ended(self) -> list[EndedRank]:
-        """See `Ranks.ended`. A scheduler that fails before its ranks stands for the first of them."""
-        found = self._unheard + [each for node in self.nodes for each in node.ended()]
+        """Lists ended ranks; a scheduler that fails before its ranks stands for the first of them."""
+        processes = self._unheard + [process for node in self.nodes for process in node.ended()]
         self._unheard = []
-        ranks = [self._rank_of(each) for each in found if self._is_rank(each.name)]
-        self._told.update(each.rank for each in ranks)
-        return ranks + [*self._failed_schedulers(found)]
+        ranks = [self._rank_of(process) for process in processes if self._is_rank(process.name)]
+        self._told.update(rank.rank for rank in ranks)
+        return ranks + [*self._failed_schedulers(processes)]
 
     def process_id(self, rank: int) -> int | None:
-        """See `Ranks.process_id`."""
         node, name = self._found(rank)
         return node.process_id(name)
 
     def last_lines(self, rank: int) -> tuple[str, ...]:
-        """See `Ranks.last_lines`."""
         node, name = self._found(rank)
         return node.last_lines(name)
 
     def _found(self, rank: int) -> tuple[NodeProcesses, str]:
         """Finds the node that a rank runs on, and the name of its process there."""
-        spec = next(each for each in self._specs.values() if each.is_rank and each.rank == rank)
+        spec = next(spec for spec in self._specs.values() if spec.is_rank and spec.rank == rank)
         return self.nodes[self._place_of(spec)], spec.name
 
     def restart(self, replica: int, attempt: int) -> None:
-        """See `Ranks.restart`."""
         specs = self._plan.replica(replica, attempt, self._new_port(replica))
         for node in self.nodes:
             node.end([spec.name for spec in specs])
-            for each in node.ended():  # of those that were ended here nobody wants to hear
-                if self._specs[each.name].replica != replica:
-                    self._unheard.append(each)
+            for process in node.ended():  # of those that were ended here nobody wants to hear
+                if self._specs[process.name].replica != replica:
+                    self._unheard.append(process)
         self._told -= {*self._plan.topology.ranks_of(replica)}
         self._start(specs)
 
     def end(self) -> None:
-        """See `Ranks.end`."""
         self._end()
 
     def _new_port(self, replica: int) -> int:
@@ -135,15 +175,15 @@ class JobRanks:
     def _rank_of(self, ended: EndedProcess) -> EndedRank:
         return EndedRank(self._specs[ended.name].rank, ended.how, ended.last_lines, ended.is_lost)
 
-    def _failed_schedulers(self, found: Iterable[EndedProcess]) -> Iterable[EndedRank]:
+    def _failed_schedulers(self, processes: Iterable[EndedProcess]) -> Iterable[EndedRank]:
         """A scheduler ends by itself when its ranks have; that is no news."""
-        for each in found:
-            spec = self._specs.get(each.name)
-            if spec is None or spec.is_rank or each.how == "exit code 0":
+        for process in processes:
+            spec = self._specs.get(process.name)
+            if spec is None or spec.is_rank or process.how == "exit code 0":
                 continue
             if not self._told & {*self._plan.topology.ranks_of(spec.replica)}:
-                how = f"was ended: MindSpore's scheduler of its replica ended with {each.how}"
-                yield EndedRank(spec.rank, how, each.last_lines, is_lost=True)
+                how = f"was ended: MindSpore's scheduler of its replica ended with {process.how}"
+                yield EndedRank(spec.rank, how, process.last_lines, is_lost=True)
 
 
 def _end_all(
@@ -156,6 +196,6 @@ def _end_all(
         node.begin_close()
     for node in nodes:
         node.close()
-    for each in ports.values():
-        each.close()
+    for ports_of_node in ports.values():
+        ports_of_node.close()
     close()

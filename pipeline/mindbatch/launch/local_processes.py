@@ -39,7 +39,7 @@ class LocalProcesses:
             self._supervisor.start(spec.name, self._commands[spec.role], variables)
 
     def ended(self) -> list[EndedProcess]:
-        """Those that have ended by themselves, each told once."""
+        """Lists processes that have ended by themselves, each once."""
         return self._supervisor.ended()
 
     def end(self, names: Collection[str] | None = None) -> None:
@@ -57,7 +57,7 @@ class LocalProcesses:
         """Nothing: they are ended together, and soon."""
 
     def close(self) -> None:
-        """Ends all."""
+        """Ends all processes."""
         self._supervisor.end()
 
     def _table_of(self, spec: ProcessSpec) -> dict[str, str]:

@@ -11,16 +11,16 @@ from mindbatch.io.storage import Storage, reason_of, write_whole
 from mindbatch.launch.rank_table import RankTable
 
 
-def made_folder(given: Path, key: str = "launch.log_dir=") -> Path:
+def made_folder(folder: Path, key: str = "launch.log_dir=") -> Path:
     """A folder of the user's, made if it is not there.
 
     key: what stands before it in messages. Raises ConfigError where that is not possible.
     """
     try:
-        given.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{key}{given}: cannot be made ({reason_of(error)})") from error
-    return given.absolute()
+        raise ConfigError(f"{key}{folder}: cannot be made ({reason_of(error)})") from error
+    return folder.absolute()
 
 
 def temporary_folder(owner: object) -> Path:

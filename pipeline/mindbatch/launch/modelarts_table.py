@@ -31,7 +31,7 @@ def table_of_groups(top: Fields) -> tuple[RankTable, list[str]]:
 
 def placed(fault: str, places: list[str]) -> str:
     """A fault of a table in version 1.0, told with the places of the document that it was read from."""
-    return _PLACE.sub(lambda found: places[int(found[1])] + (".devices" if found[2] else ""), fault)
+    return _PLACE.sub(lambda match: places[int(match[1])] + (".devices" if match[2] else ""), fault)
 
 
 def _servers(group: Fields) -> Iterator[tuple[Server, str]]:
@@ -43,7 +43,7 @@ def _servers(group: Fields) -> Iterator[tuple[Server, str]]:
 
 
 def _server(instance: Fields) -> Server:
-    devices = tuple(_device(each) for each in instance.objects("devices"))
+    devices = tuple(_device(entry) for entry in instance.objects("devices"))
     instance.others(_INSTANCE_KEYS)
     return Server(server_id_of(instance), devices, host_nic_ip=RESERVED_NIC)
 

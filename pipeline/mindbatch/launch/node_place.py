@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from mindbatch.config.launch_schema import LaunchConfig, given_as
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.process_plan import Address, Layout
+from mindbatch.launch.process_plan import Address, NodeLayout
 from mindbatch.launch.rank_table import RankTable
-from mindbatch.launch.started_as import StartedAs, port_of
+from mindbatch.launch.started_as import LauncherEnvironment, port_of
 from mindbatch.parallel.topology import Topology
 
 LOCAL_HOST = "127.0.0.1"
@@ -24,7 +24,7 @@ class NodePlace:
     """
 
     node: int
-    layout: Layout
+    layout: NodeLayout
     meeting: Address
     is_on_one_host: bool = False
 
@@ -41,7 +41,7 @@ class NodePlace:
 def node_place(
     launch: LaunchConfig,
     topology: Topology,
-    copy: StartedAs | None,
+    copy: LauncherEnvironment | None,
     table: RankTable | None = None,
     *,
     is_on_one_host: bool = False,
@@ -59,11 +59,11 @@ def node_place(
     faults = [*_size_faults(launch, local, topology, copy, table)]
     if faults:
         raise ConfigError(faults)
-    layout = Layout(topology, local)
-    given = copy.rank if copy is not None else 0
+    layout = NodeLayout(topology, local)
+    copy_rank = copy.rank if copy is not None else 0
     if is_on_one_host and not any((launch.node_rank, launch.master_addr, launch.master_port)):
-        return NodePlace(given, layout, (LOCAL_HOST, 0), is_on_one_host=True)
-    node = given if launch.node_rank is None else launch.node_rank
+        return NodePlace(copy_rank, layout, (LOCAL_HOST, 0), is_on_one_host=True)
+    node = copy_rank if launch.node_rank is None else launch.node_rank
     host = launch.master_addr or (copy.master_addr if copy is not None else None)
     port = launch.master_port or _port_of(copy)
     if layout.num_nodes > 1:
@@ -73,7 +73,9 @@ def node_place(
     return NodePlace(node, layout, (host or LOCAL_HOST, port or 0))
 
 
-def _local_size(launch: LaunchConfig, size: int, copy: StartedAs | None, table: RankTable | None) -> int:
+def _local_size(
+    launch: LaunchConfig, size: int, copy: LauncherEnvironment | None, table: RankTable | None
+) -> int:
     if launch.local_worker_num is not None:
         return launch.local_worker_num
     if copy is not None:
@@ -84,7 +86,11 @@ def _local_size(launch: LaunchConfig, size: int, copy: StartedAs | None, table: 
 
 
 def _size_faults(
-    launch: LaunchConfig, local: int, topology: Topology, copy: StartedAs | None, table: RankTable | None
+    launch: LaunchConfig,
+    local: int,
+    topology: Topology,
+    copy: LauncherEnvironment | None,
+    table: RankTable | None,
 ) -> Iterator[str]:
     size, replica = topology.world_size, topology.replica_size
     processes = f"{size} process{'es' * (size > 1)}"
@@ -110,7 +116,7 @@ def _size_faults(
         )
 
 
-def _source(launch: LaunchConfig, local: int, copy: StartedAs | None) -> str:
+def _source(launch: LaunchConfig, local: int, copy: LauncherEnvironment | None) -> str:
     """Who has said how many processes a node has."""
     if launch.local_worker_num is not None:
         return f"{given_as('local_worker_num')}={local}"
@@ -119,13 +125,13 @@ def _source(launch: LaunchConfig, local: int, copy: StartedAs | None) -> str:
     return f"{given_as('rank_table')}={launch.rank_table}: {local} devices on a server"
 
 
-def _port_of(copy: StartedAs | None) -> int | None:
+def _port_of(copy: LauncherEnvironment | None) -> int | None:
     if copy is None:
         return None
     return port_of(copy.job) if copy.job is not None else copy.master_port
 
 
-def _meeting_faults(layout: Layout, node: int, host: str | None, port: int | None) -> Iterator[str]:
+def _meeting_faults(layout: NodeLayout, node: int, host: str | None, port: int | None) -> Iterator[str]:
     nodes = layout.num_nodes
     if not 0 <= node < nodes:
         yield f"{given_as('node_rank')}={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"

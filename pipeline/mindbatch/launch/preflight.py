@@ -14,7 +14,7 @@ from mindbatch.launch.free_ports import port_fault
 from mindbatch.launch.job_key import job_key
 from mindbatch.launch.node_place import NodePlace, node_place
 from mindbatch.launch.rank_table import RankTable, counted
-from mindbatch.launch.started_as import StartedAs, started_as
+from mindbatch.launch.started_as import LauncherEnvironment, started_as
 from mindbatch.launch.starters.registry import STARTERS
 from mindbatch.launch.starters.starter import Starter
 from mindbatch.launch.table_reader import Leave, read_rank_table
@@ -38,7 +38,7 @@ class JobSetup:
     starter: Starter
     launcher: str
     table: RankTable | None = None
-    copy: StartedAs | None = None
+    copy: LauncherEnvironment | None = None
     ray_address: str | None = None
     copies: CopyMeeting | None = None
     joins_mpi: bool = False
@@ -73,9 +73,9 @@ class JobSetup:
         if self.table is None:
             offset = self.device_offset if rank in self.place.ranks else 0  # an agent adds that of its own
             return offset + rank % self.place.layout.local_size
-        return {each.rank_id: each.device_id for server in self.table.servers for each in server.devices}[
-            rank
-        ]
+        return {
+            device.rank_id: device.device_id for server in self.table.servers for device in server.devices
+        }[rank]
 
 
 def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> JobSetup:
@@ -126,7 +126,7 @@ class _Collected:
             return None
 
 
-def _is_on_one_host(copy: StartedAs | None) -> bool:
+def _is_on_one_host(copy: LauncherEnvironment | None) -> bool:
     """True if all copies of a command are on this host, as far as one may know."""
     if copy is None or copy.rank_table is None:
         return copy is not None and copy.is_on_one_host
@@ -150,7 +150,7 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
 
 def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterator[str]:
     """Nodes whose ranks are not those of one server."""
-    servers = {each.rank_id: server.server_id for server in table.servers for each in server.devices}
+    servers = {device.rank_id: server.server_id for server in table.servers for device in server.devices}
     for node in range(place.layout.num_nodes):
         ranks = place.layout.ranks_of(node)
         names = list(dict.fromkeys(servers[rank] for rank in ranks))
@@ -162,14 +162,14 @@ def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterat
             )
 
 
-def _port_faults(launch: LaunchConfig, place: NodePlace, copy: StartedAs | None) -> Iterator[str]:
+def _port_faults(launch: LaunchConfig, place: NodePlace, copy: LauncherEnvironment | None) -> Iterator[str]:
     host, port = place.meeting
     if place.is_front and port and (fault := port_fault(host, port)):
         is_msruns = copy is not None and copy.launcher == "msrun"
         names = ("MS_SCHED_HOST", "MS_SCHED_PORT") if is_msruns else ("", "")
-        given = (launch.master_addr, launch.master_port)
+        addresses = (launch.master_addr, launch.master_port)
         host_name, port_name = (
             given_as(key) if value is not None else name or given_as(key)
-            for key, value, name in zip(("master_addr", "master_port"), given, names, strict=True)
+            for key, value, name in zip(("master_addr", "master_port"), addresses, names, strict=True)
         )
         yield f"{host_name}={host}, {port_name}={port}: {fault}"

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
+from mindbatch.io import children
 from mindbatch.launch.rank_environment import RankEnvironment, ReplicaWorld
 from mindbatch.parallel.topology import Topology
+
+
+def program_command(program: Sequence[str], folder: Path | None = None) -> list[str]:
+    """The command, for `children.spawn`, that becomes a program; its arguments arrive as they are.
+
+    folder: that it runs in; None is this process's.
+
+    The kernel kills the program when this process ends. What the program starts has to see to that itself.
+    """
+    return children.command(become, str(folder or Path.cwd()), *program)
+
+
+def become(folder: str, *program: str) -> NoReturn:
+    """Goes on as the program, which is looked up in PATH. Raises OSError where there is none."""
+    os.chdir(folder)
+    os.execvp(program[0], program)
+
 
 Address = tuple[str, int]
 RANK, SCHEDULER = "rank", "scheduler"
@@ -41,7 +62,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class Layout:
+class NodeLayout:
     """Ranks dealt to nodes: node k has the k-th block of `local_size` neighbours. The front is on node 0.
 
     Raises:
@@ -79,7 +100,7 @@ class JobPlan:
     table on NPUs do not need one, nor do those that form no MindSpore world.
     """
 
-    layout: Layout
+    layout: NodeLayout
     front: Address
     key: bytes
     scheduler_host: str
@@ -130,5 +151,7 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 def place_in_mpi(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by which mpirun has given this process its place in a world of MPI."""
-    given = {name: text for name, text in environment.items() if name.startswith(_MPI_PREFIXES)}
-    return {"OMPI_MCA_opal_signal": ""} | given  # no backtrace of Open MPI's where a signal ends a rank
+    mpi_variables = {name: text for name, text in environment.items() if name.startswith(_MPI_PREFIXES)}
+    return {
+        "OMPI_MCA_opal_signal": ""
+    } | mpi_variables  # no backtrace of Open MPI's where a signal ends a rank

@@ -28,7 +28,7 @@ class RankEnvironment:
     attempt: int = 0
 
     def variables(self) -> dict[str, str]:
-        """As the environment of the process."""
+        """Writes the settings as variables of a process's environment."""
         host, port = self.front
         return {
             _FRONT: f"{host}:{port}",
@@ -71,18 +71,20 @@ def take_rank_environment(variables: Mapping[str, str] | None = None) -> RankEnv
     Raises:
         ConfigError: it was not started as a rank of a job.
     """
-    given = os.environ if variables is None else variables
+    source = os.environ if variables is None else variables
     try:
-        host, _, port = given[_FRONT].rpartition(":")
-        key = bytes.fromhex(given[_KEY])
-        found = RankEnvironment((host, int(port)), key, int(given[_RANK]), int(given.get(_ATTEMPT, "0")))
+        host, _, port = source[_FRONT].rpartition(":")
+        key = bytes.fromhex(source[_KEY])
+        rank_environment = RankEnvironment(
+            (host, int(port)), key, int(source[_RANK]), int(source.get(_ATTEMPT, "0"))
+        )
     except (KeyError, ValueError):
         raise ConfigError(
             "this is a process of a MindBatch job and cannot be started alone: give `mindbatch` "
             "parallel.data_parallel and the like, and it starts the processes"
         ) from None
-    if len(key) != KEY_BYTES or found.rank < 0:
+    if len(key) != KEY_BYTES or rank_environment.rank < 0:
         raise ConfigError(f"{_KEY}: must be {KEY_BYTES} bytes, {_RANK} at least 0")
     if variables is None:
         del os.environ[_KEY]
-    return found
+    return rank_environment

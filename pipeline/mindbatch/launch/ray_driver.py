@@ -27,13 +27,13 @@ _LOCAL = {
 }
 
 
-def drive(connection: Connection, given: str) -> None:
+def drive(connection: Connection, job_text: str) -> None:
     """Starts and ends ranks in a Ray cluster as it is told over the connection, and tells which have ended.
 
     given: JSON: `address` of the cluster, or null to start one here, which ends with this process;
     `world_size`; `room`: see `Room`.
     """
-    job = json.loads(given)
+    job = json.loads(job_text)
     os.chdir(os.sep)  # its processes import from the folder that their driver is in
     with ExitStack() as stack:
         try:
@@ -79,7 +79,7 @@ def _own_cluster(room: Room, world_size: int, stack: ExitStack) -> dict[str, Any
 
 
 class _Ranks:
-    """All ranks of the job that run, or are to run."""
+    """Ranks of the job that run, or are to run."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -93,7 +93,7 @@ class _Ranks:
         self._places[replica].start(name, local_rank, variables)
 
     def ended(self) -> list[EndedProcess]:
-        return [each for place in self._places.values() for each in place.ended()]
+        return [process for place in self._places.values() for process in place.ended()]
 
     def end(self, names: Collection[str] | None = None) -> None:
         from mindbatch.launch.ray_place import end_ranks

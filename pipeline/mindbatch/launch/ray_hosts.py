@@ -40,11 +40,11 @@ class RankHost:
         self._supervisor.start(name, called, {**os.environ, **variables})
 
     def ended(self, seconds: float) -> list[EndedProcess]:
-        """Those that have ended and were not told yet, waited for so long at most."""
+        """Lists ended processes that were not told yet, waiting for so long at most."""
         deadline = time.monotonic() + seconds
-        while not (found := self._supervisor.ended()) and time.monotonic() < deadline:
+        while not (processes := self._supervisor.ended()) and time.monotonic() < deadline:
             time.sleep(_TICK_SECONDS)
-        return found
+        return processes
 
     def end(self) -> None:
         """Ends its processes; they are gone when it returns."""

@@ -63,13 +63,13 @@ class ReplicaPlace:
 
     def ended(self) -> list[EndedProcess]:
         """The ranks that have ended or cannot be started, each told once."""
-        found = []
+        processes = []
         for name, host in self._hosts.items():
             ended = None if host.is_told else self._end_of(name, host)
             if ended is not None:
                 host.is_told = True
-                found.append(ended)
-        return found
+                processes.append(ended)
+        return processes
 
     def ending(self, names: Collection[str]) -> list[Any]:
         """Has ranks end: a call for each of the replica's."""
@@ -123,9 +123,9 @@ class ReplicaPlace:
             host.asked = host.actor.ended.remote(_SECONDS_OF_A_CALL)
         if not _is_done(host.asked):
             return None
-        found = ray.get(host.asked)
+        ended = ray.get(host.asked)
         host.asked = None
-        return found[0] if found else None
+        return ended[0] if ended else None
 
     def _place_anew(self) -> None:
         """Only while no rank of the replica has been started: they are started in turn at once."""

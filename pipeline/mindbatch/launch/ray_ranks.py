@@ -87,18 +87,18 @@ class RayRanks:
             self._say("start", process=process)
 
     def ended(self) -> list[EndedProcess]:
-        """Those that have ended by themselves, each told once."""
+        """Lists processes that have ended by themselves, each once."""
         self._listen(0)
-        found, self._told = self._told, []
+        processes, self._told = self._told, []
         if self._failure:
             how, *lines = self._failure
-            found += [
+            processes += [
                 EndedProcess(name, f"was lost: {how}", tuple(lines), is_lost=True)
                 for name in sorted(self._living)
             ]
-        found = [each for each in found if each.name in self._living]
-        self._living -= {each.name for each in found}
-        return found
+        processes = [process for process in processes if process.name in self._living]
+        self._living -= {process.name for process in processes}
+        return processes
 
     def process_id(self, name: str) -> int | None:
         """None: it may be on another machine."""
@@ -116,7 +116,7 @@ class RayRanks:
         while not self._failure and self._answered < self._asked and time.monotonic() < deadline:
             self._listen(_TICK_SECONDS)
         self._living -= {*ending}
-        self._told = [each for each in self._told if each.name in self._living]
+        self._told = [process for process in self._told if process.name in self._living]
 
     def begin_close(self) -> None:
         """Asks for the end of all; does not wait."""
@@ -132,24 +132,24 @@ class RayRanks:
         self._say("end", names=names, number=self._asked)
 
     def _connected(self, address: str | None) -> str:
-        said = self._said(_SECONDS_TO_CONNECT)
-        if said is not None and "host" in said:
-            return str(said["host"])
+        message = self._said(_SECONDS_TO_CONNECT)
+        if message is not None and "host" in message:
+            return str(message["host"])
         self._end_driver()
         where = "no Ray cluster on this machine" if address is None else f"the Ray cluster {address}"
-        faults = ["it has not answered in time"] if said is None else said["failed"]
+        faults = ["it has not answered in time"] if message is None else message["failed"]
         raise MindBatchError([f"launch=ray: {where}: {faults[0]}", *faults[1:]])
 
     def _listen(self, seconds: float) -> None:
         """Takes what the driver has said; waits so long if it has said nothing yet."""
-        while not self._failure and (said := self._said(seconds)) is not None:
+        while not self._failure and (message := self._said(seconds)) is not None:
             seconds = 0
-            if "failed" in said:
-                self._failure = said["failed"]
-            elif "gone" in said:
-                self._answered = said["gone"]
+            if "failed" in message:
+                self._failure = message["failed"]
+            elif "gone" in message:
+                self._answered = message["gone"]
             else:
-                name, how, last_lines, is_lost = said["ended"]
+                name, how, last_lines, is_lost = message["ended"]
                 self._told.append(EndedProcess(name, how, tuple(last_lines), is_lost))
 
     def _said(self, seconds: float) -> dict[str, Any] | None:
@@ -157,8 +157,8 @@ class RayRanks:
         try:
             if not self._driver.connection.poll(seconds):
                 return None
-            said: dict[str, Any] = json.loads(self._driver.connection.recv_bytes())
-            return said
+            message: dict[str, Any] = json.loads(self._driver.connection.recv_bytes())
+            return message
         except (EOFError, OSError):
             return {"failed": [f"the job's Ray driver: {self._driver.death()}", *_last_lines(self._log)]}
 

@@ -16,7 +16,7 @@ _HOST_CHARACTERS = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartedAs:
+class LauncherEnvironment:
     """Copy `rank` of `size`.
 
     launcher: msrun, mpirun, rank_table or srun. is_scheduler: msrun's own copy of the command beside its
@@ -45,7 +45,7 @@ class StartedAs:
         return f"{self.launcher} {told} {self.size}"
 
 
-def started_as(environment: Mapping[str, str]) -> StartedAs | None:
+def started_as(environment: Mapping[str, str]) -> LauncherEnvironment | None:
     """Reads the variables of the launchers; None for a process that is the only one of its job.
 
     Where several have left their variables, as msrun within a job of Slurm, the innermost counts.
@@ -58,7 +58,7 @@ def started_as(environment: Mapping[str, str]) -> StartedAs | None:
     return copy if copy is not None and (copy.size > 1 or copy.is_scheduler) else None
 
 
-def launcher_watch(copy: StartedAs) -> Callable[[], None]:
+def launcher_watch(copy: LauncherEnvironment) -> Callable[[], None]:
     """A function that raises MindBatchError when the launcher of this copy has ended: its copies are not to
     outlive it. A script that starts copies by a rank table need not wait for them."""
     parent = os.getppid()
@@ -94,20 +94,20 @@ class _Variables:
         self.faults: list[str] = []
 
     def text(self, name: str) -> str | None:
-        """Its value; None where it is empty, too."""
+        """Value of a variable; None where it is empty, too."""
         return self._environment.get(name) or None
 
     def has(self, *names: str) -> bool:
         return all(self.text(name) is not None for name in names)
 
     def number(self, name: str, least: int, most: int, launcher: str) -> int:
-        """Its value; `least` and a fault where it has none that is allowed."""
+        """Number that a variable holds; `least` and a fault where it has none that is allowed."""
         text = self._environment.get(name, "")
         number = int(text) if _NUMBER.fullmatch(text) else -1
         if least <= number <= most:
             return number
-        found = f"{name}={shown(text)}" if text else f"{name} is not set"
-        self.faults.append(f"{found}: must be {least} to {most}; {launcher} sets it")
+        fault = f"{name}={shown(text)}" if text else f"{name} is not set"
+        self.faults.append(f"{fault}: must be {least} to {most}; {launcher} sets it")
         return least
 
     def device(self, launcher: str) -> int | None:
@@ -121,7 +121,7 @@ class _Variables:
         return self.number(rank, 0, num_copies - 1 if known else LARGEST_SIZE, launcher), num_copies
 
 
-def _by_msrun(read: _Variables) -> StartedAs | None:
+def _by_msrun(read: _Variables) -> LauncherEnvironment | None:
     if not read.has("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT"):
         return None
     role = read.text("MS_ROLE")
@@ -133,7 +133,7 @@ def _by_msrun(read: _Variables) -> StartedAs | None:
     else:
         read.faults.append(f"MS_ROLE={shown(role)}: must be MS_WORKER or MS_SCHED, or not set")
         return None
-    return StartedAs(
+    return LauncherEnvironment(
         launcher="msrun",
         rank=rank,
         size=size,
@@ -145,12 +145,12 @@ def _by_msrun(read: _Variables) -> StartedAs | None:
     )
 
 
-def _by_mpirun(read: _Variables) -> StartedAs | None:
+def _by_mpirun(read: _Variables) -> LauncherEnvironment | None:
     if not read.has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
         return None
     rank, size = read.rank_of("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun")
     is_one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size)
-    return StartedAs(
+    return LauncherEnvironment(
         launcher="mpirun",
         rank=rank,
         size=size,
@@ -163,12 +163,12 @@ def _by_mpirun(read: _Variables) -> StartedAs | None:
     )
 
 
-def _by_rank_table(read: _Variables) -> StartedAs | None:
+def _by_rank_table(read: _Variables) -> LauncherEnvironment | None:
     if not read.has("RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE"):
         return None
     who = "who starts by a rank table"
     rank, size = read.rank_of("RANK_ID", "RANK_SIZE", who)
-    return StartedAs(
+    return LauncherEnvironment(
         launcher="rank_table",
         rank=rank,
         size=size,
@@ -177,13 +177,13 @@ def _by_rank_table(read: _Variables) -> StartedAs | None:
     )
 
 
-def _by_srun(read: _Variables) -> StartedAs | None:
+def _by_srun(read: _Variables) -> LauncherEnvironment | None:
     """Only within a step: an sbatch script, too, has SLURM_PROCID=0 and SLURM_NTASKS, and is alone."""
     if not read.has("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"):
         return None
     rank, size = read.rank_of("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun")
     nodes = read.text("SLURM_STEP_NODELIST") or read.text("SLURM_JOB_NODELIST") or ""
-    return StartedAs(
+    return LauncherEnvironment(
         launcher="srun",
         rank=rank,
         size=size,

@@ -13,12 +13,38 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from mindbatch.io.children import spawn
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import PUT_OFF, interruptible
 from mindbatch.launch.process_log import ProcessLog
+
+ProcessState = Literal["running", "sleeping", "stopped"]
+"""running: a thread of it computes, or waits for a processor or a disk. stopped: by a signal or a tracer."""
+
+_BUSY = {"R", "D"}
+_STOPPED = {"T", "t"}
+
+
+def process_state(process: int) -> ProcessState | None:
+    """The state of a process; None when there is none any more."""
+    states = set(_thread_states(Path(f"/proc/{process}/task")))
+    if states & _STOPPED:
+        return "stopped"
+    if states & _BUSY:
+        return "running"
+    return "sleeping" if states - {"Z", "X"} else None
+
+
+def _thread_states(tasks: Path) -> list[str]:
+    states = []
+    with suppress(OSError):
+        for task in tasks.iterdir():
+            with suppress(OSError):  # a thread that has just ended
+                states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
+
 
 SECONDS_TO_END = 2.0
 """Between SIGTERM and SIGKILL."""
@@ -42,7 +68,7 @@ class EndedProcess(NamedTuple):
 
     @property
     def exit_status(self) -> int:
-        """As a shell has it: 128 and the signal's number where a signal ended it."""
+        """Exit status as a shell has it: 128 and the signal's number where a signal ended it."""
         kind, _, number = self.how.rpartition(" ")
         return int(number) + (128 if kind == "signal" else 0)
 
@@ -122,17 +148,17 @@ class Supervisor:
 
     def process_id(self, name: str) -> int | None:
         """Looks up a process's id; None if it has ended."""
-        found = self._processes.get(name)
-        return None if found is None or found.has_ended else found.process.pid
+        supervised = self._processes.get(name)
+        return None if supervised is None or supervised.has_ended else supervised.process.pid
 
     def last_lines(self, name: str) -> tuple[str, ...]:
         """Returns the last lines that a process printed; none once its end has been reported."""
-        found = self._processes.get(name)
-        return () if found is None else found.log.last_lines()
+        supervised = self._processes.get(name)
+        return () if supervised is None else supervised.log.last_lines()
 
     def ended(self) -> list[EndedProcess]:
         """The processes that have ended by themselves, each told once; what is left of a group is ended."""
-        names = [name for name, each in self._processes.items() if each.has_ended]
+        names = [name for name, supervised in self._processes.items() if supervised.has_ended]
         return [_told(name, self._processes.pop(name)) for name in names]
 
     def end(self, names: Collection[str] | None = None) -> None:
@@ -141,7 +167,7 @@ class Supervisor:
         They are gone when it returns; it may be called again. Ctrl-C waits meanwhile.
         """
         chosen = self._processes if names is None else names
-        ending = [each for name in list(chosen) if (each := self._processes.get(name)) is not None]
+        ending = [process for name in list(chosen) if (process := self._processes.get(name)) is not None]
         with interruptible():
             _end(ending)
             for name in list(chosen):
@@ -156,22 +182,22 @@ def _told(name: str, supervised: _Supervised) -> EndedProcess:
 
 
 def _end(processes: Collection[_Supervised]) -> None:
-    for each in processes:
-        each.signal(signal.SIGTERM)
-        each.signal(signal.SIGCONT)  # a stopped process takes no other signal before
+    for process in processes:
+        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGCONT)  # a stopped process takes no other signal before
     _wait(processes, SECONDS_TO_END)
-    for each in processes:
-        each.signal(signal.SIGKILL)
-    for each in processes:
-        each.reap()
+    for process in processes:
+        process.signal(signal.SIGKILL)
+    for process in processes:
+        process.reap()
 
 
 def _wait(processes: Iterable[_Supervised], seconds: float) -> None:
     """Until all have ended, or so long."""
     deadline = time.monotonic() + seconds
-    for each in processes:
-        if not each.has_ended:
-            end, waiting = os.pidfd_open(each.process.pid), select.poll()
+    for process in processes:
+        if not process.has_ended:
+            end, waiting = os.pidfd_open(process.process.pid), select.poll()
             waiting.register(end, select.POLLIN)
             try:
                 waiting.poll(1000 * max(0.0, deadline - time.monotonic()))

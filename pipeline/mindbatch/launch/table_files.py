@@ -40,12 +40,12 @@ def check_files(
     num_ranks: the number of ranks that each must have.
     """
     checked = [_check(path, num_ranks, leave) for path in paths]
-    readable = [each for each in checked if each.table is not None]
+    readable = [file for file in checked if file.table is not None]
     for other in readable[1:]:
         other.faults += _differences(readable[0], other)
-    for each in checked:
-        each.faults = _first(each.faults, "faults")
-        each.notes = _first(each.notes, "notes")
+    for file in checked:
+        file.faults = _first(file.faults, "faults")
+        file.notes = _first(file.notes, "notes")
     return checked
 
 
@@ -56,8 +56,8 @@ def _check(path: Path, num_ranks: int | None, leave: Leave) -> CheckedFile:
     except ValueError as error:
         checked.faults.append(str(error))
         return checked
-    checked.table, found = examine(checked.content, leave)
-    checked.faults, checked.notes = found.faults, found.notes
+    checked.table, findings = examine(checked.content, leave)
+    checked.faults, checked.notes = findings.faults, findings.notes
     if num_ranks is not None and checked.table.num_ranks != num_ranks:
         checked.faults.append(f"has {checked.table.num_ranks} ranks; num_ranks={num_ranks} is asked for")
     return checked
@@ -109,12 +109,12 @@ def merge_files(paths: Sequence[Path], leave: Leave) -> tuple[RankTable, list[st
     tables, notes, faults = list[tuple[str, RankTable]](), list[str](), list[str]()
     for path in paths:
         try:
-            table, found = read_rank_table(path, Leave(any_ranks=True, uneven=True))
+            table, table_notes = read_rank_table(path, Leave(any_ranks=True, uneven=True))
         except RankTableError as error:
             faults += error.faults
             continue
         tables.append((str(path), table))
-        notes += [f"{path}: {note}" for note in found]
+        notes += [f"{path}: {note}" for note in table_notes]
         notes += _order_notes(str(path), table)
     if faults:
         raise RankTableError(dict.fromkeys(faults))
@@ -130,7 +130,9 @@ def merge(tables: Sequence[tuple[str, RankTable]], leave: Leave) -> RankTable:
     faults = [*_versions(tables), *_shared(tables)]
     if faults:
         raise RankTableError(faults)
-    merged = RankTable.numbered(tables[0][1].version, (each for _, table in tables for each in table.servers))
+    merged = RankTable.numbered(
+        tables[0][1].version, (server for _, table in tables for server in table.servers)
+    )
     verify(merged, leave)
     return merged
 
@@ -170,8 +172,8 @@ def _shared(tables: Sequence[tuple[str, RankTable]]) -> list[str]:
 
 
 def _addresses(server: Server) -> dict[object, str]:
-    found = [address for device in server.devices for address in same_addresses(device.device_ip)]
-    return {address: f"device_ip {shown(str(address))}" for address in found}
+    addresses = [address for device in server.devices for address in same_addresses(device.device_ip)]
+    return {address: f"device_ip {shown(str(address))}" for address in addresses}
 
 
 def name_for_server(numbers: Sequence[int], server_id: str) -> str:

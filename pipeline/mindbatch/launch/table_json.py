@@ -14,7 +14,7 @@ from typing import Any
 from mindbatch.io import fault_lines
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import reason_of
-from mindbatch.io.strict_json import JsonFault, StrictReader, Words
+from mindbatch.io.strict_json import JsonFault, JsonWording, StrictReader
 
 LARGEST_FILE = 8 << 20
 """Bytes of a table of about 50,000 devices."""
@@ -102,7 +102,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 
 _READER = StrictReader(
-    Words(large_integer="not valid JSON (a number has {digits} digits)"), max_digits=20, objects=_object
+    JsonWording(large_integer="not valid JSON (a number has {digits} digits)"), max_digits=20, objects=_object
 )
 
 
@@ -126,19 +126,19 @@ class Findings:
 
 @dataclass
 class Fields:
-    """The keys of one object, read one by one; what is wrong with a value goes to `found`."""
+    """The keys of one object, read one by one; what is wrong with a value goes to `findings`."""
 
     content: dict[str, Any]
     place: str
-    found: Findings
+    findings: Findings
 
     def fault(self, key: str, fault: str) -> None:
         """Notes what is wrong with the value of a key."""
-        self.found.faults.append(f"{at(self.place, key)}: {fault}")
+        self.findings.faults.append(f"{at(self.place, key)}: {fault}")
 
     def note(self, key: str, note: str) -> None:
         """Notes what is worth knowing of the value of a key."""
-        self.found.notes.append(f"{at(self.place, key)}: {note}")
+        self.findings.notes.append(f"{at(self.place, key)}: {note}")
 
     def text(self, key: str, required: bool = False) -> str | None:
         """A text; None where there is none."""
@@ -193,9 +193,9 @@ class Fields:
             for number, entry in enumerate(entries):
                 place = f"{at(self.place, key)}[{number}]"
                 if isinstance(entry, dict):
-                    yield Fields(entry, place, self.found)
+                    yield Fields(entry, place, self.findings)
                 else:
-                    self.found.faults.append(f"{place}: {shown(entry)}; must be an object")
+                    self.findings.faults.append(f"{place}: {shown(entry)}; must be an object")
 
     def others(self, known: Collection[str]) -> dict[str, Any]:
         """The keys that are not `known`."""

@@ -20,8 +20,10 @@ from mindbatch.launch.rank_table import (
     Device,
     RankTable,
     Server,
+    rank_faults,
+    relation_faults,
+    size_faults,
 )
-from mindbatch.launch.rank_table_faults import rank_faults, relation_faults, size_faults
 from mindbatch.launch.table_entries import MOST_SERVERS, device_id_of, examine_status, server_id_of
 from mindbatch.launch.table_json import (
     LARGEST_ID,
@@ -58,42 +60,42 @@ def read_rank_table(path: Path, leave: Leave = STRICT) -> tuple[RankTable, list[
         document = read_json(path)
     except ValueError as error:
         raise RankTableError(f"{path}: {error}") from error
-    table, found = examine(document, leave)
-    if found.faults:
-        raise RankTableError(f"{path}: {fault}" for fault in found.faults)
-    return table, found.notes
+    table, findings = examine(document, leave)
+    if findings.faults:
+        raise RankTableError(f"{path}: {fault}" for fault in findings.faults)
+    return table, findings.notes
 
 
 def verify(table: RankTable, leave: Leave = STRICT) -> None:
     """Puts a table of our own to the test that a file has to pass. Raises RankTableError."""
-    _, found = examine(parse_json(table.to_bytes()), leave)
-    if found.faults:
-        raise RankTableError(found.faults)
+    _, findings = examine(parse_json(table.to_bytes()), leave)
+    if findings.faults:
+        raise RankTableError(findings.faults)
 
 
 def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
     """The table in parsed JSON, with what is wrong; only a table without faults is to be used."""
-    found = Findings(faults=list(repeated_keys(document)))
+    findings = Findings(faults=list(repeated_keys(document)))
     if not isinstance(document, dict):
-        found.faults.append(f"holds {shown(document)}; must be an object with server_list")
-        return RankTable(PLAIN, ()), found
-    top = Fields(document, "", found)
+        findings.faults.append(f"holds {shown(document)}; must be an object with server_list")
+        return RankTable(PLAIN, ()), findings
+    top = Fields(document, "", findings)
     if "group_list" in document and "server_list" not in document:
         table, places = table_of_groups(top)
-        found.faults += [placed(fault, places) for fault in relation_faults(table)]
+        findings.faults += [placed(fault, places) for fault in relation_faults(table)]
         sizes = [placed(fault, places) for fault in size_faults(table)]
-        (found.notes if leave.uneven else found.faults).extend(sizes)
-        return table, found
+        (findings.notes if leave.uneven else findings.faults).extend(sizes)
+        return table, findings
     version = _version(top)
     pods = dict(_super_pods(top)) if version != PLAIN else {}
     servers = tuple(_server(fields, pods) for fields in top.objects("server_list"))
     table = RankTable(version, servers)
     _examine_top(top, len(servers), version)
-    found.faults += relation_faults(table)
-    found.faults += [] if leave.any_ranks else rank_faults(table)
-    (found.notes if leave.uneven else found.faults).extend(size_faults(table))
+    findings.faults += relation_faults(table)
+    findings.faults += [] if leave.any_ranks else rank_faults(table)
+    (findings.notes if leave.uneven else findings.faults).extend(size_faults(table))
     _examine_super_pods(top, table, pods)
-    return table, found
+    return table, findings
 
 
 def _version(top: Fields) -> str:
@@ -119,7 +121,7 @@ def _server(fields: Fields, pods: dict[str, str]) -> Server:
     server_id = server_id_of(fields)
     return Server(
         server_id=server_id,
-        devices=tuple(_device(each) for each in fields.objects("device")),
+        devices=tuple(_device(device) for device in fields.objects("device")),
         host_ip=fields.addresses("host_ip"),
         host_nic_ip=fields.text("host_nic_ip"),
         super_pod_id=pods.get(server_id),
@@ -157,7 +159,7 @@ def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
         for member in fields.objects("server_list"):
             server = member.text("server_id", required=True)
             if server in homes:
-                top.found.faults.append(f"{member.place}: {shown(server)} is in {homes[server]}, too")
+                top.findings.faults.append(f"{member.place}: {shown(server)} is in {homes[server]}, too")
             elif server is not None:
                 homes[server] = fields.place
                 yield server, pod or ""

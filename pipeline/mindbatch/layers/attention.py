@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from mindbatch.kernels.operations.attention import attention
+import numpy as np
+
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.operations.attention import attention, distance_attention
 from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums
 from mindbatch.kernels.shapes import AttentionShape
+from mindbatch.kernels.step import IntArray
 from mindbatch.layers.linear import reduced
-from mindbatch.layers.module import Module
-from mindbatch.layers.rank import Rank
+from mindbatch.layers.rank import Module, Rank
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
@@ -75,14 +79,17 @@ class Rotation(OfLayer):
 
     def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
         """norms: modules with the weights of query's and of key's, or none."""
-        its = self.arch.rotary_of(self.layer)
-        weights = tuple(each.weight for each in norms) or (None, None)
+        rotary_settings = self.arch.rotary_of(self.layer)
+        weights = tuple(norm.weight for norm in norms) or (None, None)
         if self.arch.norms_all_heads and self.shard.size > 1:
             qkv, weights = self._normed(qkv, weights), (None, None)
-        if its is None:
+        if rotary_settings is None:
             return qkv
-        settings = {"is_interleaved": its.is_interleaved, "in_halves": its.positions == 2}
-        inputs = (qkv, *tokens.angles(its), *weights)
+        settings = {
+            "is_interleaved": rotary_settings.is_interleaved,
+            "in_halves": rotary_settings.positions == 2,
+        }
+        inputs = (qkv, *tokens.angles(rotary_settings), *weights)
         return rotary(*inputs, shape=self.shape, epsilon=self.arch.norm_epsilon, **settings)
 
     def _normed(self, qkv: Any, weights: tuple[Any, ...]) -> Any:
@@ -93,3 +100,66 @@ class Rotation(OfLayer):
         sums = reduced(square_sums(qkv, shape=shape), self.shard)
         settings = {"shape": shape, "epsilon": arch.norm_epsilon, "totals": totals}
         return norm_by_sums(qkv, sums, *weights, **settings)
+
+
+_STACKS = ("encoder", "decoder")
+_TABLE = "{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+class DistanceBiases(Module):
+    """The tables [buckets, heads] of both stacks, which all of their layers read."""
+
+    def __init__(self, buckets: int, heads: int) -> None:
+        self.buckets, self.heads = buckets, heads
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        for stack in _STACKS:
+            yield TensorSpec(f"{name}.{stack}", (Part(_TABLE.format(stack), self.buckets, self.heads),))
+
+
+class DistanceAttention(OfLayer):
+    """qkv -> [T, heads * head_dim], over positions [first, length).
+
+    stack: in the encoder's all tokens see each other, in a cache that is lent by the decoder's first layer.
+    """
+
+    def __init__(self, a: Architecture, layer: int, stack: str) -> None:
+        super().__init__(a, 0 if stack == "encoder" else layer)
+        self.stack = stack
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The bias of the rank's heads."""
+        super().bind(name, rank)
+        assert self.arch.encoder is not None
+        first, last = rank.shard.bounds(self.arch.heads)
+        table = rank.kernels.floats(rank.weights.get(f"positions.{self.stack}"))[:, first:last]
+        bias = distance_bias(table, self.arch.encoder.farthest, causal=self.stack == "decoder")
+        self.bias = rank.kernels.fixed(bias)
+
+    def forward(self, qkv: Any, tokens: Tokens) -> Any:
+        is_encoder = self.stack == "encoder"
+        inputs = (qkv, *self.cache, *tokens.places, self.bias)
+        return distance_attention(*inputs, shape=self.shape, within_step=is_encoder)
+
+
+def distance_buckets(buckets: int, farthest: int, *, causal: bool) -> IntArray:
+    """The bucket of key - query for each distance from -farthest to farthest, int32 [2 * farthest + 1].
+
+    causal: all buckets are of keys before the query; else half of them are of those behind it.
+    """
+    distances = np.arange(-farthest, farthest + 1)
+    behind = np.zeros_like(distances) if causal else np.where(distances > 0, buckets // 2, 0)
+    num_buckets = buckets if causal else buckets // 2
+    away = np.maximum(-distances, 0) if causal else np.abs(distances)
+    exact = num_buckets // 2
+    # In float32 and in this order, so that a distance on the edge of a bucket is where the model had it.
+    ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact))
+    steps = ratio / np.float32(math.log(farthest / exact)) * np.float32(num_buckets - exact)
+    far = np.minimum(exact + steps.astype(np.int64), num_buckets - 1)
+    return (behind + np.where(away < exact, away, far)).astype(np.int32)
+
+
+def distance_bias(table: FloatArray, farthest: int, *, causal: bool) -> FloatArray:
+    """float32 [heads, 2 * farthest + 1] of a learned table [buckets, heads]."""
+    rows = table[distance_buckets(len(table), farthest, causal=causal)]
+    return np.ascontiguousarray(rows.T, np.float32)

@@ -7,8 +7,7 @@ from typing import Any
 from mindbatch.kernels.operations.collectives import receive_hidden, send_hidden
 from mindbatch.kernels.operations.dense import capped
 from mindbatch.layers.embedding import Head, TokenEmbedding
-from mindbatch.layers.module import Module
-from mindbatch.layers.rank import Rank
+from mindbatch.layers.rank import Module, Rank
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models.architecture import Architecture
 
@@ -63,10 +62,10 @@ class Decoder(Module):
 
     def logits(self, hidden: Any, tokens: Tokens) -> Any:
         """[T, V] of hidden states."""
-        found = self.head(hidden, tokens)
+        raw_logits = self.head(hidden, tokens)
         if self.arch.logits_cap:
-            return self.head.gathered(capped(found, cap=self.arch.logits_cap))
-        return self.head.gathered(found * self.arch.logits_factor)
+            return self.head.gathered(capped(raw_logits, cap=self.arch.logits_cap))
+        return self.head.gathered(raw_logits * self.arch.logits_factor)
 
 
 class EncoderDecoder(Decoder):

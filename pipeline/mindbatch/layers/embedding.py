@@ -9,13 +9,12 @@ from mindbatch.kernels.operations.adapters import adapted_embedding
 from mindbatch.kernels.operations.collectives import all_gather
 from mindbatch.kernels.operations.dense import embedding, ids_from, table_rows
 from mindbatch.layers.linear import Product, bias_of, reduced
-from mindbatch.layers.module import Module
-from mindbatch.layers.rank import Rank
+from mindbatch.layers.rank import Module, Rank
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
 
-class Vocabulary(Module):
+class VocabularyMatrix(Module):
     """A matrix [vocab_size, width] of which each rank has some rows.
 
     norm, project: what follows the rows, or precedes the products of a head, in the types that have it.
@@ -29,16 +28,16 @@ class Vocabulary(Module):
         self.vocab_size, self.width = vocab_size, width
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The matrix, and those of what follows the rows."""
+        """Declares the matrix, and those of what follows the rows."""
         yield TensorSpec(f"{name}.weight", (self.part,), Sharding.VOCABULARY, Layout.PACKED)
         yield from super().parameters(name)
 
 
-class TokenEmbedding(Vocabulary):
+class TokenEmbedding(VocabularyMatrix):
     """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's rows."""
+        """Takes the rank's rows."""
         super().bind(name, rank)
         self.weight = rank.weights.get(f"{name}.weight")
         self.adapted = rank.weights.adapted.get(f"{name}.weight")
@@ -55,7 +54,7 @@ class TokenEmbedding(Vocabulary):
         return reduced(rows, self.shard)
 
 
-class Head(Vocabulary):
+class Head(VocabularyMatrix):
     """[T, width] -> logits [T, vocab_size], all of them on every rank.
 
     tied: by the token embedding, without a matrix of its own.
@@ -94,7 +93,7 @@ class Head(Vocabulary):
         return self.product(x, tokens)
 
     def gathered(self, logits: Any) -> Any:
-        """All logits, of each rank's part of them."""
+        """Gathers the ranks' parts of logits to all logits."""
         if self.shard.size == 1:
             return logits
         return all_gather(logits, shard=self.shard, total=self.vocab_size)
@@ -107,11 +106,9 @@ class Table(Module):
         self.part, self.first = Part(f"{source}.weight", rows, width), first
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The table."""
         yield TensorSpec(f"{name}.weight", (self.part,))
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The table."""
         self.weight = rank.weights.get(f"{name}.weight")
 
     def forward(self, numbers: Any) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 from mindbatch.kernels.operations.experts import experts
 from mindbatch.kernels.shapes import ExpertsShape, Routing
 from mindbatch.layers.linear import Linear, reduced
-from mindbatch.layers.module import Module
-from mindbatch.layers.rank import Rank
+from mindbatch.layers.rank import Module, Rank
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
@@ -26,12 +25,12 @@ class Router(Module):
             self.parts["correction"] = Part(correction, experts)
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The matrix, and the correction where it has one."""
+        """Declares the matrix, and the correction where there is one."""
         for key, part in self.parts.items():
             yield TensorSpec(f"{name}.{key}", (part,), layout=Layout.FLOAT32)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Both, the correction None where it has none."""
+        """Takes matrix and correction, which is None where there is none."""
         has_correction = "correction" in self.parts
         self.weight = rank.weights.get(f"{name}.weight")
         self.correction = rank.weights.get(f"{name}.correction") if has_correction else None
@@ -45,7 +44,6 @@ class ExpertLinears(Linear):
         self.experts, self.sharding = experts, sharding
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The stack of matrices."""
         yield TensorSpec(f"{name}.weight", self.parts, self.sharding, Layout.PACKED, self.experts)
 
     def bind(self, name: str, rank: Rank) -> None:
@@ -60,7 +58,6 @@ class Biases(Module):
         self.part, self.sharding = part, sharding
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """All vectors."""
         yield TensorSpec(f"{name}.bias", (self.part,), self.sharding, Layout.FLOAT32)
 
     def bind(self, name: str, rank: Rank) -> None:
@@ -88,8 +85,8 @@ class Mixture(Module):
     def stack(self, experts: Sequence[str], width: int, gate_up: Sequence[str], down: str) -> None:
         """The matrices of experts, by where their names begin; gate_up, down: how they end."""
         count = len(experts)
-        up = [Part(f"{each}.{which}.weight", self.inner, width) for each in experts for which in gate_up]
-        downs = [Part(f"{each}.{down}.weight", width, self.inner) for each in experts]
+        up = [Part(f"{expert}.{which}.weight", self.inner, width) for expert in experts for which in gate_up]
+        downs = [Part(f"{expert}.{down}.weight", width, self.inner) for expert in experts]
         self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
         self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
 
@@ -99,11 +96,11 @@ class Mixture(Module):
         first, last = rank.shard.bounds(self.inner)
         settings = (self.activation, bool(self.biases), self.limit)
         self.shape, self.shard = ExpertsShape(self.routing, last - first, *settings), rank.shard
-        self.added = [each.bias for each in self.biases]
+        self.added = [linear.bias for linear in self.biases]
         if self.added and rank.shard.rank > 0:
             self.added[-1] = None  # one of the ranks adds that of the sum
 
     def forward(self, x: Any, tokens: Tokens) -> Any:
-        its = self.router
-        weights = (its.weight, its.correction, self.up.weight, self.down.weight, *self.added)
+        router = self.router
+        weights = (router.weight, router.correction, self.up.weight, self.down.weight, *self.added)
         return reduced(experts(x, *weights, shape=self.shape), self.shard)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindbatch.kernels.operations.dense import norm
-from mindbatch.layers.module import Module
-from mindbatch.layers.rank import Rank
+from mindbatch.layers.rank import Module, Rank
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec
 
 
@@ -21,13 +20,12 @@ class RmsNorm(Module):
         self.source, self.width, self.epsilon, self.offset = source, width, epsilon, offset
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Its vectors, which every rank has."""
+        """Declares the vectors, which every rank has."""
         for vector in self.vectors:
             yield TensorSpec(f"{name}.{vector}", (Part(f"{self.source}.{vector}", self.width),))
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Its vectors."""
-        self.weight = rank.raised(f"{name}.weight", self.offset)
+        self.weight = rank.add_offset(f"{name}.weight", self.offset)
         self.bias = rank.weights.get(f"{name}.bias") if "bias" in self.vectors else None
 
     def forward(self, x: Any) -> Any:
@@ -42,12 +40,12 @@ class LayerNorm(RmsNorm):
 
 
 class PlainLayerNorm(RmsNorm):
-    """The same without a bias."""
+    """Layer norm without a bias."""
 
     is_centred = True
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Its weight; the kernels take a norm with a bias for a centred one."""
+        """Takes the weight, and a bias of zeros: the kernels take a norm with a bias for a centred one."""
         super().bind(name, rank)
         self.bias = rank.kernels.zeros(self.width)
 
@@ -59,9 +57,8 @@ class AllHeadsNorm(Module):
         self.part = Part(f"{source}.weight", heads * head_dim, unit=head_dim, is_shared=is_shared)
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The vector."""
         yield TensorSpec(f"{name}.weight", (self.part,), Sharding.OUTPUTS)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's part of the vector."""
+        """Takes the rank's part of the vector."""
         self.weight = rank.weights.get(f"{name}.weight")

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mindbatch.kernels.adapters import AdaptedParameter
 from mindbatch.kernels.interface import Kernels
+from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+
+
+class Module:
+    """A node of the tree; its children are its attributes and the items of its lists.
+
+    A node's name is the path to it, of attributes and numbers; `forward` says what it computes, of arrays or
+    of symbols, once it is bound to a rank.
+    """
+
+    forward: Callable[..., Any]
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.forward(*inputs)
+
+    def children(self, name: str = "") -> Iterator[tuple[str, Module]]:
+        """Yields the modules below the node of this name, with theirs."""
+        for key, child in vars(self).items():
+            path = f"{name}.{key}" if name else key
+            if isinstance(child, Module):
+                yield path, child
+            elif isinstance(child, list):
+                yield from ((f"{path}.{number}", item) for number, item in enumerate(child))
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """Declares all parameters below the node of this name."""
+        for path, child in self.children(name):
+            yield from child.parameters(path)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Gives all below the node their weights, as a rank has them, and what else they compute with."""
+        for path, child in self.children(name):
+            child.bind(path, rank)
 
 
 @dataclass(frozen=True)
@@ -48,11 +81,11 @@ class Rank:
         """Keys and values of a layer."""
         return self.caches[layer - self.stage.layers.start]
 
-    def raised(self, name: str, offset: float) -> Any:
+    def add_offset(self, name: str, offset: float) -> Any:
         """The parameter plus an offset.
 
         The offset is added here, once, and in float32, as the model itself computes it: half precision would
         lose what the weight adds to the offset.
         """
         weight = self.weights.get(name)
-        return self.kernels.raised(weight, offset) if offset else weight
+        return self.kernels.add_offset(weight, offset) if offset else weight

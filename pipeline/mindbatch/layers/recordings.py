@@ -15,7 +15,7 @@ from mindbatch.layers.tokens import Tokens
 
 
 def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
-    """All that a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
+    """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
     tokens = _part if isinstance(model, EncoderDecoder) else _batch(model.arch.num_positions)
 
     def of_step(compute: Callable[[Tokens], Any]) -> Recording:
@@ -62,8 +62,8 @@ def _part(recording: Recording, adapted: bool) -> Tokens:
     return Tokens(ids, positions, slots, rows, tables, lengths, adapters, firsts)
 
 
-def _finished(recording: Recording, found: Any) -> Recording:
-    recording.outputs.extend(found if isinstance(found, tuple) else (found,))
+def _finished(recording: Recording, result: Any) -> Recording:
+    recording.outputs.extend(result if isinstance(result, tuple) else (result,))
     joined = with_added_norms(recording)
     recording.calls[:] = joined.calls
     return recording

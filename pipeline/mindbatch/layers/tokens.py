@@ -38,8 +38,8 @@ class Tokens:
     def angles(self, rotary: Rotary) -> Any:
         """cos and sin [T, rotary_dim / 2] of their positions, computed once for all layers."""
         if rotary not in self._angles:
-            found = rotary_angles(
+            angles = rotary_angles(
                 self.positions, inverse_frequencies=rotary.inverse_frequencies, scale=rotary.scale
             )
-            self._angles[rotary] = found
+            self._angles[rotary] = angles
         return self._angles[rotary]

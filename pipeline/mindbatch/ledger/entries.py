@@ -78,9 +78,12 @@ def _are_logprobs(value: object) -> bool:
     if value is None:
         return True
     return isinstance(value, list) and all(
-        each is None
-        or (isinstance(each, dict) and all(x is None or isinstance(x, int | float) for x in each.values()))
-        for each in value
+        position is None
+        or (
+            isinstance(position, dict)
+            and all(x is None or isinstance(x, int | float) for x in position.values())
+        )
+        for position in value
     )
 
 

@@ -15,12 +15,12 @@ from mindbatch.ledger.part import (
     ComputedWith,
     PartName,
     PartReading,
+    PartWriter,
     check_header,
     list_parts,
     make_part,
     read_part,
 )
-from mindbatch.ledger.part_writer import PartWriter
 from mindbatch.ledger.places import PartFiles, Place, Recovered
 from mindbatch.ledger.run_folder import RunFolder
 
@@ -31,7 +31,7 @@ MAX_WAITING_SECONDS = 2.0
 
 
 class _OpenPart(NamedTuple):
-    """The part that is appended to."""
+    """Part of the ledger that this process appends to."""
 
     name: PartName
     end: PartWriter
@@ -73,7 +73,7 @@ class Ledger(Closing):
         self._failure: StorageError | None = None
 
     def recover(self) -> Iterator[Recovered]:
-        """All good entries of all writers in the order of writing: of several for a row the last one holds.
+        """Yields good entries of all writers in the order of writing; of several for a row the last holds.
 
         ConfigError at once, naming each, when there are parts that were written with other settings;
         StorageError when a part cannot be read.
@@ -171,6 +171,7 @@ class Ledger(Closing):
         if self._open is None:
             self._open = self._first_part(num_bytes)
         elif self._open.end.offset + num_bytes > MAX_PART_BYTES:
+            # Committed before there is a later part: nobody writes to the end of an earlier one again.
             self.num_safe += self._open.end.commit()
             full, self._open = self._open, self._new_part()
             full.end.close()

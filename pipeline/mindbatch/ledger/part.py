@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ _MAX_LINES_NAMED = 5
 class PartName:
     """`part-WRITER-ORDINAL.jsonl`. Names sort in the order of writing: a later session's come later."""
 
+    # The order of the fields is that of sorting.
     ordinal: int
     writer: int
 
@@ -34,7 +36,7 @@ class PartName:
 
     @classmethod
     def from_number(cls, number: int) -> PartName:
-        """The reverse of `number`."""
+        """Inverts `number`."""
         return cls(*divmod(number, MAX_WRITERS))
 
     def path(self, parts: Path) -> Path:
@@ -51,8 +53,8 @@ def list_parts(parts: Path) -> list[PartName]:
 
 def part_name(text: str) -> PartName | None:
     """Parses the name of a file; None if it is no part's."""
-    found = _NAME.fullmatch(text)
-    return PartName(int(found[2]), int(found[1])) if found else None
+    match = _NAME.fullmatch(text)
+    return PartName(int(match[2]), int(match[1])) if match else None
 
 
 def make_part(
@@ -110,14 +112,16 @@ def check_header(path: Path, fingerprint: str) -> str | None:
     match header:
         case {"ledger": int(version)} if version != FORMAT:
             return f"{path}: written in format {version} of the ledger; this mindbatch reads format {FORMAT}"
-        case {"fingerprint": str(found)} if found != fingerprint:
-            return f"{path}: written with other settings (fingerprint {found}; this run has {fingerprint})"
+        case {"fingerprint": str(other)} if other != fingerprint:
+            return f"{path}: written with other settings (fingerprint {other}; this run has {fingerprint})"
     return None
 
 
-def _computed_with(found: object) -> ComputedWith | None:
-    if isinstance(found, dict) and all(isinstance(value, str | int) for value in found.values()):
-        return found
+def _computed_with(header_value: object) -> ComputedWith | None:
+    if isinstance(header_value, dict) and all(
+        isinstance(value, str | int) for value in header_value.values()
+    ):
+        return header_value
     return None
 
 
@@ -142,3 +146,96 @@ def read_part(reading: PartReading) -> Iterator[tuple[int, int, Entry]]:
             reading.damaged += damaged  # not the torn end, then: good lines follow
             damaged.clear()
             yield offset, len(line), entry
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The end of the part: `size` bytes are on the disk, `waiting` are not."""
+
+    size: int
+    waiting: tuple[bytes, ...] = ()
+    num_bytes: int = 0
+
+
+class PartWriter:
+    """Appends to a part whose good lines end at `size`; what is beyond is cut off. Raises OSError.
+
+    The tail is one value that is replaced as a whole: wherever an interrupt comes, either nothing of a group
+    counts as written, and the next commit first cuts off what may be there of it, or all of it does.
+    """
+
+    def __init__(self, path: Path, size: int, storage: Storage) -> None:
+        self._storage = storage
+        self._tail = _Tail(size)
+        self._is_torn = False
+        self._file: int | None = storage.append(path)
+        try:
+            storage.truncate(self._file, size)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def offset(self) -> int:
+        """Byte where the next entry begins, those waiting included."""
+        return self._tail.size + self._tail.num_bytes
+
+    @property
+    def num_waiting(self) -> int:
+        """Entries that are not on the disk."""
+        return len(self._tail.waiting)
+
+    @property
+    def num_waiting_bytes(self) -> int:
+        """Bytes that are not on the disk."""
+        return self._tail.num_bytes
+
+    def append(self, line: bytes) -> int:
+        """Takes an entry, for the next commit; returns its offset in the part."""
+        tail = self._tail
+        offset = self.offset
+        self._tail = _Tail(tail.size, (*tail.waiting, line), tail.num_bytes + len(line))
+        return offset
+
+    def commit(self) -> int:
+        """Writes and syncs what waits; returns the number of entries. A failure closes the part."""
+        tail = self._tail
+        assert self._file is not None, "commit to a closed part"
+        if not tail.waiting:
+            return 0
+        try:
+            if self._is_torn:
+                self._storage.truncate(self._file, tail.size)
+            # Before the write and not after it: an interrupt in between makes the next commit cut off first.
+            self._is_torn = True
+            self._storage.write(self._file, b"".join(tail.waiting))
+            self._storage.sync(self._file)
+        except OSError:
+            self._give_up(tail.size)
+            raise
+        self._tail = _Tail(tail.size + tail.num_bytes)
+        self._is_torn = False
+        return len(tail.waiting)
+
+    def waiting_line(self, offset: int) -> bytes | None:
+        """The entry at an offset, when it is not on the disk."""
+        place = self._tail.size
+        for line in self._tail.waiting:
+            if place == offset:
+                return line
+            place += len(line)
+        return None
+
+    def close(self) -> None:
+        """Closes the file; what waits is lost."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                self._storage.close(file)
+
+    def _give_up(self, size: int) -> None:
+        """Leaves a clean end if the disk allows it: reading would repair it as well."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._storage.truncate(self._file, size)
+        self.close()

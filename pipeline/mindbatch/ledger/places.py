@@ -41,7 +41,6 @@ class PartFiles:
         self._open: dict[int, int] = {}
 
     def path(self, place: Place) -> Path:
-        """The file that a place is in."""
         return PartName.from_number(place.part).path(self._parts)
 
     def line(self, place: Place) -> bytes:
@@ -52,7 +51,6 @@ class PartFiles:
             raise StorageError.reading(self.path(place), error) from error
 
     def close(self) -> None:
-        """Closes all files."""
         while self._open:
             os.close(self._open.popitem()[1])
 

@@ -137,7 +137,7 @@ class RunFolder:
             raise ConfigError(faults)
 
     def _files(self) -> set[Path]:
-        """All files that a run writes, but for its parts."""
+        """Lists the files that a run writes, but for its parts."""
         results = {self.results(format) for format in RESULT_NAMES}
         others = {self.errors, self.manifest, self.metrics, self.config_file, self.standard_input}
         return results | others | {self.run_file, self.lock, self.index}
@@ -177,15 +177,15 @@ class RunFolder:
 
     def remove_results(self, names: Collection[str], storage: Storage) -> list[str]:
         """Removes those result files of the run that are there; returns their names. Raises StorageError."""
-        found = sorted(name for name in names if (self.path / name).is_file())
+        present = sorted(name for name in names if (self.path / name).is_file())
         try:
-            for name in found:
+            for name in present:
                 storage.remove(self.path / name)
-            if found:
+            if present:
                 storage.sync_folder(self.path)
         except OSError as error:
             raise StorageError.writing(self.path, error) from error
-        return found
+        return present
 
 
 def _make_durable(folder: Path, storage: Storage) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from mindbatch.io.calendar_day import day_of, is_day
+from mindbatch.io.amounts import day_of, is_day
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.storage import Storage, StorageError, write_whole

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.value_kinds import RANDOM
 from mindbatch.engine.request import RequestOutput
-from mindbatch.io.calendar_day import DAY_RULE, is_day, today
+from mindbatch.io.amounts import DAY_RULE, is_day, today
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt
@@ -37,7 +37,7 @@ Scored = tuple[float, bool]
 """A log-probability (nats), and whether each of its tokens is the likeliest."""
 
 
-class Row(NamedTuple):
+class HarnessRow(NamedTuple):
     """One request to the engine."""
 
     token_ids: list[int]
@@ -158,11 +158,11 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Log-probabilities of whole texts, long ones in windows of which each token is scored once."""
         windows = [[*self._windows(text)] for (text,) in (request.args for request in requests)]
-        rows = [(None, *window) for each in windows for window in each]
+        rows = [(None, *window) for text_windows in windows for window in text_windows]
         scored = iter(self._loglikelihood_tokens(rows, disable_tqdm=disable_tqdm))
-        sums = [sum(next(scored)[0] for _ in each) for each in windows]
-        for request, found in zip(requests, sums, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, found)
+        sums = [sum(next(scored)[0] for _ in text_windows) for text_windows in windows]
+        for request, total in zip(requests, sums, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return sums
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -178,7 +178,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return self.tok_encode(bare), added
 
     def _behind_start(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
-        """The same with what an output follows in its place, where a text has no context or is a window."""
+        """Puts what an output follows before a text that has no context or is a window."""
         start = [*self._tokenizer.output_start]
         if not start or context[-len(start) :] == start:
             return context, continuation
@@ -218,15 +218,15 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             tokens = [*context, *continuation][-most:]
             start = min(len(tokens) - len(continuation), len(tokens) - 1)
             scores = DecodingParams(max_new_tokens=1, prompt_logprobs=1, prompt_logprobs_start=start)
-            rows.append(Row(tokens, scores))
+            rows.append(HarnessRow(tokens, scores))
         _warn_of_cut(cut, most)
         outputs = self._run(rows, "loglikelihood", disable_tqdm)
-        found = []
+        scores_of_requests = []
         for (request, _, continuation), output in zip(requests, outputs, strict=True):
-            found.append(_scored(continuation, output))
+            scores_of_requests.append(_scored(continuation, output))
             if request is not None:
-                self.cache_hook.add_partial("loglikelihood", request, found[-1])
-        return found
+                self.cache_hook.add_partial("loglikelihood", request, scores_of_requests[-1])
+        return scores_of_requests
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continues each text until one of its stop texts, which are cut off.
@@ -238,8 +238,8 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             ConfigError: generation arguments that are no decoding parameters, or have no effect.
         """
         rows, stops, cut = [], [], 0
-        for context, given in (request.args for request in requests):
-            params = _decoding(given)
+        for context, task_arguments in (request.args for request in requests):
+            params = _decoding(task_arguments)
             stops.append(params.stop)
             if self._drops_first_space:  # the engine sees it, so a stop text that it completes is not one yet
                 params = replace(params, stop=tuple(text for text in params.stop if not text.startswith(" ")))
@@ -251,12 +251,12 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
                 )
             tokens = self.tok_encode(context)
             cut += len(tokens) > room
-            rows.append(Row(tokens[-room:], params))
+            rows.append(HarnessRow(tokens[-room:], params))
         _warn_of_cut(cut, self.max_length)
         texts = []
-        for output, each in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
+        for output, stop_texts in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
             text = self._tokenizer.decode(output.outputs[0].token_ids)
-            ends = [place for stop in each if (place := text.find(stop)) >= 0]
+            ends = [place for stop in stop_texts if (place := text.find(stop)) >= 0]
             texts.append(text[: min(ends, default=None)])
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
@@ -267,9 +267,9 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         tokens, count = self._tokenizer.encode_continued("a", " b")
         return not self._tokenizer.decode(tokens[-count:]).startswith(" ")
 
-    def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
+    def _run(self, rows: Sequence[HarnessRow], title: str, is_quiet: bool) -> list[RequestOutput]:
         """Runs the rows and lists their outputs in the same order."""
-        found: dict[str, RequestOutput] = {}
+        by_key: dict[str, RequestOutput] = {}
         asked = (
             (
                 Prompt(
@@ -287,23 +287,23 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             closing(self._llm.steps(asked)) as steps,
         ):
             for step in steps:
-                found |= {output.key: output for output in step.finished}
+                by_key |= {output.key: output for output in step.finished}
                 bar.update(len(step.finished))
                 if self._on_progress is not None:
-                    self._on_progress(title, len(found), len(rows))
-        outputs = [found[str(number)] for number in range(len(rows))]
+                    self._on_progress(title, len(by_key), len(rows))
+        outputs = [by_key[str(number)] for number in range(len(rows))]
         if faults := [output.error for output in outputs if output.error is not None]:
             raise PromptError(faults)
         return outputs
 
 
-def _batch_size(given: int | str) -> dict[str, int]:
+def _batch_size(batch_size: int | str) -> dict[str, int]:
     """The keyword of `LLM`, if it needs one; the harness's command line gives a text."""
-    if str(given) in ("auto", "1"):
+    if str(batch_size) in ("auto", "1"):
         return {}
-    if not str(given).isdecimal():
-        raise ConfigError(f"batch_size={given!r}: must be a number of sequences, or auto")
-    return {"batch_size": int(given)}
+    if not str(batch_size).isdecimal():
+        raise ConfigError(f"batch_size={batch_size!r}: must be a number of sequences, or auto")
+    return {"batch_size": int(batch_size)}
 
 
 def _with_peft(options: Mapping[str, Any], folder: str | None) -> dict[str, Any]:
@@ -312,9 +312,9 @@ def _with_peft(options: Mapping[str, Any], folder: str | None) -> dict[str, Any]
     return {**options, **adapters}
 
 
-def _decoding(given: Mapping[str, Any]) -> DecodingParams:
+def _decoding(task_arguments: Mapping[str, Any]) -> DecodingParams:
     """The generation arguments of a task as decoding parameters."""
-    params = dict(normalize_gen_kwargs(dict(given), MOST_GENERATED))
+    params = dict(normalize_gen_kwargs(dict(task_arguments), MOST_GENERATED))
     params["stop"] = [text for text in _texts(params.pop("until", None)) if text]
     params["max_new_tokens"] = params.pop("max_gen_toks")
     if params.get("seed") == RANDOM:
@@ -325,16 +325,16 @@ def _decoding(given: Mapping[str, Any]) -> DecodingParams:
         raise ConfigError(f"generation_kwargs: {error}") from error
 
 
-def _texts(given: Any) -> Iterable[str]:
-    return [given] if isinstance(given, str) else given or ()
+def _texts(value: Any) -> Iterable[str]:
+    return [value] if isinstance(value, str) else value or ()
 
 
 def _scored(continuation: Sequence[int], output: RequestOutput) -> Scored:
     """Scores a continuation's tokens. One without any is certain."""
     if not continuation:
         return 0.0, True
-    each = [*zip(continuation, output.prompt_logprobs or (), strict=True)]
-    likely = [(scores[token], max(scores.values())) for token, scores in each if scores is not None]
+    positions = [*zip(continuation, output.prompt_logprobs or (), strict=True)]
+    likely = [(scores[token], max(scores.values())) for token, scores in positions if scores is not None]
     return sum(chosen for chosen, _ in likely), all(chosen >= most for chosen, most in likely)
 
 

@@ -42,8 +42,8 @@ def read_tasks(names: Sequence[str], include_path: Path | None) -> HarnessTasks:
         known = [name for name in manager.all_tasks if name]
         raise ConfigError(
             [
-                f"harness.tasks: {shown(each)}: no such task {where}{did_you_mean(each, known)}"
-                for each in unknown
+                f"harness.tasks: {shown(task)}: no such task {where}{did_you_mean(task, known)}"
+                for task in unknown
             ]
         )
     try:
@@ -74,7 +74,7 @@ def evaluated(
     Raises:
         ConfigError, PromptError: as from the model.
     """
-    found = simple_evaluate(
+    results = simple_evaluate(
         model,
         tasks=[*tasks.names],
         task_manager=tasks.manager,
@@ -83,13 +83,13 @@ def evaluated(
         apply_chat_template=apply_chat_template,
         bootstrap_iters=BOOTSTRAP,
     )
-    plain: dict[str, Any] = json.loads(_bytes(found))
+    plain: dict[str, Any] = json.loads(_bytes(results))
     return plain
 
 
-def scores_of(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def scores_of(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Selects the scores of each task and group, by the names that the harness gives them: `acc,none`."""
-    both = {**found.get("results", {}), **found.get("groups", {})}
+    both = {**results.get("results", {}), **results.get("groups", {})}
     return {
         name: {metric: value for metric, value in scores.items() if "," in metric}
         for name, scores in both.items()
@@ -97,7 +97,7 @@ def scores_of(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _bytes(value: Any) -> bytes:
-    """As JSON; what has no form there as its text."""
+    """Encodes as JSON; what has no form there as its text."""
     return json.dumps(value, default=_plain, sort_keys=True, ensure_ascii=False).encode()
 
 

@@ -36,15 +36,15 @@ def find_assistant(
     if model.assistant is None:
         return None
     own = open_assistant(model, shard)
-    for each in (target, own):
-        if each.spec.sees_ahead:
+    for opened in (target, own):
+        if opened.spec.sees_ahead:
             raise ConfigError(
-                f"model.assistant={model.assistant}: {each.folder.path} is a {each.spec.model_type}, and a "
-                "model whose prompts are not causal neither has an assistant nor is one; remove it, or use "
+                f"model.assistant={model.assistant}: {opened.folder.path} is a {opened.spec.model_type}, and "
+                "a model whose prompts are not causal neither has an assistant nor is one; remove it, or use "
                 "decoding.prompt_lookup_num_tokens"
             )
     theirs = None if tokenizer is None else Tokenizer.load(own.folder.path)
-    vocabularies = [None if each is None else each.vocabulary() for each in (tokenizer, theirs)]
+    vocabularies = [None if loaded is None else loaded.vocabulary() for loaded in (tokenizer, theirs)]
     refuse_unfit(
         *(target.folder.path, own.folder.path),
         (target.spec.vocab_size, own.spec.vocab_size),

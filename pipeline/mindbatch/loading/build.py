@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from mindbatch.config.processors import thread_notes, usable_cores
+from mindbatch.config.machine import thread_notes, usable_cores
 from mindbatch.engine.adapter_slots import KnownAdapters
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.constraints import ConstraintFactory
@@ -60,7 +60,7 @@ class Runners(NamedTuple):
     @property
     def cache_bytes(self) -> int:
         """Bytes of the keys and values of all runners."""
-        return sum(each.cache.nbytes for each in self if each is not None)
+        return sum(runner.cache.nbytes for runner in self if runner is not None)
 
 
 def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> LoadedEngine:
@@ -156,7 +156,7 @@ def dry_run_engine(setup: EngineSetup) -> Engine:
 def virtual_engines_of(
     setup: EngineSetup, runner: StageRunner, drafting: StageRunner | None
 ) -> VirtualEngines:
-    """As `engine_of`, with an engine for each pipeline stage and its own blocks of the cache."""
+    """Builds as `engine_of`, an engine for each pipeline stage with its own blocks of the cache."""
     make, size = _engine_maker(setup), setup.settings.num_blocks
     firsts = [stage * size for stage in range(setup.num_engines)]
     parts = [CachePart(runner, first) for first in firsts]

@@ -47,7 +47,7 @@ def first_logits(arch: Architecture, weights: StoredWeights) -> FloatArray:
 
 
 def logits_of_rank(arch: Architecture, weights: StoredWeights) -> FloatArray:
-    """As first_logits; also of one rank in a model-parallel group of processes."""
+    """Computes first_logits, also of one rank in a model-parallel group of processes."""
     from mindbatch.engine.model_runner import ModelRunner
     from mindbatch.kernels.choice import choose_kernels
     from mindbatch.kernels.shapes import CacheGeometry
@@ -70,7 +70,7 @@ def logits_of_rank(arch: Architecture, weights: StoredWeights) -> FloatArray:
 
 
 def _step(prompts: list[list[int]]) -> Step:
-    """All prompts in one go, each in a block of its own."""
+    """Schedules all prompts at once, each in a block of its own."""
     scheduled = []
     for block, ids in enumerate(prompts):
         row = Row(_PARAMS, tuple(ids), [], (), block)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mindbatch.config.memory import MachineMemory, memory_here, parse_bytes
+from mindbatch.config.machine import MachineMemory, memory_here, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import ConfigError, MindBatchError
@@ -113,21 +113,21 @@ class MemoryDemand:
 
     def parts(self) -> str:
         """Lists the parts with their sizes, in words."""
-        found = [f"{size(self.weights)} of weights in {self.weight_type.name}"]
+        sizes = [f"{size(self.weights)} of weights in {self.weight_type.name}"]
         if self._num_loaded:
-            found.append(f"{size(self.adapter_slots)} of adapters")
+            sizes.append(f"{size(self.adapter_slots)} of adapters")
         if self.experts:
-            found.append(f"{size(self.experts)} of experts' rows in a step")
-        return f"{', '.join(found)} and {size(self.caches)} of runtime.cache_memory"
+            sizes.append(f"{size(self.experts)} of experts' rows in a step")
+        return f"{', '.join(sizes)} and {size(self.caches)} of runtime.cache_memory"
 
     def fault(self, machine: MachineMemory) -> str | None:
         """Reason why a machine, of whose memory a part may be in use, does not hold it; or None."""
         there, free = machine.whole, machine.free
         if self.caches > there:
             on = "" if machine.name is None else f" on {machine.name}"
-            each = f" for each of {self.processes} processes" if self.processes > 1 else ""
+            per_process = f" for each of {self.processes} processes" if self.processes > 1 else ""
             return (
-                f"runtime.cache_memory={self.runtime.cache_memory}{each}: more than the {size(there)} "
+                f"runtime.cache_memory={self.runtime.cache_memory}{per_process}: more than the {size(there)} "
                 f"there are{on}, {size(free)} of them free; a token takes {self.token_bytes:,} bytes"
             )
         if self.runtime.device_target != "CPU" or self.total <= there:
@@ -152,7 +152,7 @@ class MemoryDemand:
         if self.replicas > 1:
             yield f"fewer than {self.replicas} replicas on one machine (parallel.data_parallel)"
         fewest = [] if smaller or most else [*self.smaller_types()][-1:]
-        with_fewest = "".join(f", fewest with {each}" for each in fewest)
+        with_fewest = "".join(f", fewest with {smallest}" for smallest in fewest)
         yield f"more of parallel.model_parallel or parallel.pipeline_stage over more machines{with_fewest}"
         if self.experts:
             yield f"fewer than {self.runtime.max_batched_tokens} of runtime.max_batched_tokens"
@@ -174,7 +174,7 @@ class MemoryDemand:
             yield f"{_SMALLER[kind]} ({size(self.numbers * kind.itemsize)} of weights)"
 
     def _smaller_types(self, there: int, *, as_is: bool) -> Iterator[str]:
-        """Those that fit, with the cache as it is, or with a smaller one too."""
+        """Yields types that fit, with the cache as it is, or with a smaller one too."""
         for kind, text in zip(self._smaller_kinds(), self.smaller_types(), strict=True):
             left = there - self.numbers * kind.itemsize - self.experts - self.adapter_slots
             if self.caches <= left:
@@ -186,7 +186,11 @@ class MemoryDemand:
         """On a CPU the native kernels alone keep matrices in other types than float32."""
         may_be_kept = self.model.provider == "native" and self.runtime.kernels != "reference"
         is_known = self.runtime.device_target == "CPU" and self.numbers > 0
-        return [each for each in _SMALLER if may_be_kept and is_known and self.weight_type == FLOAT32]
+        return [
+            number_type
+            for number_type in _SMALLER
+            if may_be_kept and is_known and self.weight_type == FLOAT32
+        ]
 
     def _most_cache(self, left: int) -> int:
         """MiB of runtime.cache_memory, where that is less than now; else 0. left: bytes beside all else."""

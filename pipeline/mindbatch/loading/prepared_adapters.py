@@ -33,7 +33,7 @@ class PreparedAdapters:
     warnings: tuple[str, ...] = ()
 
     def slots(self) -> AdapterSlots | None:
-        """Those of a model that is loaded; all its engines share them."""
+        """Makes the slots of a loaded model, which all its engines share."""
         return None if self.live is None else AdapterSlots(self.live.max_loaded)
 
 
@@ -65,7 +65,7 @@ _opened: dict[tuple[AdapterFolder, str | None, Stamp], LoraAdapter] = {}
 
 
 def _open_once(folder: AdapterFolder, base: str | None) -> LoraAdapter:
-    """As it was opened before in this process, if its files are the same: a run asks for digests first.
+    """Reuses an adapter that this process opened, if its files are the same; a run asks for digests first.
 
     What is loaded is compared with what was opened in any case.
     """
@@ -98,7 +98,9 @@ def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider)
         return NO_ADAPTERS
     (folder, spec), adapters = opened, open_adapters(lora, opened.folder.path.resolve())
     warnings = tuple(
-        f"lora.adapters.{name}: {warning}" for name, each in adapters.items() for warning in each.warnings
+        f"lora.adapters.{name}: {warning}"
+        for name, adapter in adapters.items()
+        for warning in adapter.warnings
     )
     if lora.is_merged:
         [(name, adapter)] = adapters.items()
@@ -111,7 +113,8 @@ def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider)
     fitted = provider.fit_adapters(spec, adapters, lora.max_loaded) if adapters else None
     if fitted is not None:
         digests = {
-            f"lora.adapters.{name}={each.adapter.path}": each.digest for name, each in fitted.adapters.items()
+            f"lora.adapters.{name}={adapter.adapter.path}": adapter.digest
+            for name, adapter in fitted.adapters.items()
         }
         refuse_merged_before(digests, folder.path)
     return PreparedAdapters(KnownAdapters(live, lora.default), fitted, None, warnings)

@@ -88,7 +88,6 @@ class OpenedFolder(NamedTuple):
 
 
 def provider_of(model: ModelConfig) -> Provider:
-    """The provider that `model.provider` names."""
     if model.provider == "mindformers":
         from mindbatch.backends.mindformers import provider
 
@@ -97,12 +96,12 @@ def provider_of(model: ModelConfig) -> Provider:
 
 
 def open_model(model: ModelConfig, part: RankPart = WHOLE_MODEL) -> OpenedFolder:
-    """See `Provider.open_folder`. ConfigError also where there is no such folder."""
+    """Opens the model's folder with its provider. ConfigError also where there is no such folder."""
     return _open(model, model.checkpoint_name_or_path, model.type, part)
 
 
 def open_assistant(model: ModelConfig, shard: TensorSlice = WHOLE) -> OpenedFolder:
-    """The same of `model.assistant`, whose type is in its config.json and whose layers are never divided."""
+    """Opens `model.assistant`, whose type is in its config.json and whose layers are never divided."""
     try:
         return _open(model, model.assistant, "auto", RankPart(shard))
     except ConfigError as error:

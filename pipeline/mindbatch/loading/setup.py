@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
 from mindbatch.engine.settings import EngineSettings, affordable_blocks
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -72,7 +72,7 @@ class EngineSetup:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights in memory."""
+        """Bytes of the weights as they are kept in memory."""
         return self.num_parameters * self.weight_type.itemsize
 
     @property
@@ -92,7 +92,7 @@ class EngineSetup:
 
     @property
     def expert_bytes(self) -> int:
-        """That layers of experts take for the rows of the largest step."""
+        """Bytes that layers of experts take for the rows of the largest step."""
         return self.spec.expert_bytes(self.settings.max_batched_tokens, self.runtime.device_target)
 
     @property
@@ -102,7 +102,7 @@ class EngineSetup:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that the cache holds."""
+        """Number of tokens that the cache has blocks for."""
         return self.num_blocks * self.settings.block_size
 
     @property
@@ -196,9 +196,9 @@ def _most_tokens(
         ConfigError: they are fewer than sequences.
     """
     bounds = [
-        each.most_tokens_of_step(runtime.device_target, seq_length) for each in models if each is not None
+        spec.most_tokens_of_step(runtime.device_target, seq_length) for spec in models if spec is not None
     ]
-    bound = min((each for each in bounds if each is not None), default=None)
+    bound = min((limit for limit in bounds if limit is not None), default=None)
     if bound is None:
         return runtime.max_batched_tokens
     if bound < (1 if model.batch_size == DEFAULT_BATCH_SIZE else model.batch_size):
@@ -231,11 +231,11 @@ def token_bytes_of(model: ModelConfig, runtime: RuntimeConfig, *models: ModelSpe
     """Bytes that a token takes in the caches of the models."""
     device = runtime.device_target
     itemsize = cache_type(model.cache_dtype, model.dtype, model.quantization, device).itemsize
-    return sum(each.cache_bytes_per_token(itemsize, device) for each in models if each is not None)
+    return sum(spec.cache_bytes_per_token(itemsize, device) for spec in models if spec is not None)
 
 
 def _refuse_beyond_operators(block_size: int, *models: ModelSpec | None) -> None:
-    faults = [fault for each in models if each is not None for fault in each.ascend_faults(block_size)]
+    faults = [fault for spec in models if spec is not None for fault in spec.ascend_faults(block_size)]
     if faults:
         raise ConfigError(dict.fromkeys(faults))
 
@@ -250,14 +250,13 @@ def model_eos_ids(folder: ModelFolder, tokenizer: Tokenizer | None) -> tuple[int
         ("generation_config.json", folder.generation_config),
         ("config.json", folder.config),
     ):
-        found = (source or {}).get("eos_token_id")
-        if found is None:
+        eos = (source or {}).get("eos_token_id")
+        if eos is None:
             continue
-        ids = found if isinstance(found, list) else [found]
+        ids = eos if isinstance(eos, list) else [eos]
         if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
             raise CheckpointError(
-                f"{folder.path / name}: eos_token_id={shown(found)}: must be a token id or a list of "
-                "token ids"
+                f"{folder.path / name}: eos_token_id={shown(eos)}: must be a token id or a list of token ids"
             )
         return tuple(ids)
     return () if tokenizer is None else tokenizer.eos_token_ids
@@ -271,12 +270,12 @@ def model_start_id(folder: ModelFolder, spec: ModelSpec) -> int | None:
     Raises:
         CheckpointError: a decoder_start_token_id that is not the id of a token.
     """
-    found = (folder.generation_config or {}).get("decoder_start_token_id")
-    if spec.decoder_start_id is None or found is None:
+    start_id = (folder.generation_config or {}).get("decoder_start_token_id")
+    if spec.decoder_start_id is None or start_id is None:
         return spec.decoder_start_id
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < spec.vocab_size:
+    if isinstance(start_id, bool) or not isinstance(start_id, int) or not 0 <= start_id < spec.vocab_size:
         raise CheckpointError(
-            f"{folder.path / 'generation_config.json'}: decoder_start_token_id={shown(found)}: must be "
+            f"{folder.path / 'generation_config.json'}: decoder_start_token_id={shown(start_id)}: must be "
             f"the id of a token, 0 to {spec.vocab_size - 1}"
         )
-    return found
+    return start_id

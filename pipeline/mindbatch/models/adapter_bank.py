@@ -28,7 +28,7 @@ class AdapterBank:
         self.max_loaded = fitted.max_loaded
         self._adapters = fitted.adapters
         self._places = places
-        self._rows = {name: places.row_scales(each, *base) for name, each in fitted.adapters.items()}
+        self._rows = {name: places.row_scales(adapter, *base) for name, adapter in fitted.adapters.items()}
         ranks = [places.ranks(adapter) for adapter in fitted.adapters.values()]
         self._store = kernels.adapter_store(places.shapes, ranks, self.max_loaded)
 

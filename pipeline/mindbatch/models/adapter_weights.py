@@ -10,13 +10,10 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
-from mindbatch.checkpoint.formats.in_threads import in_threads
-from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.formats.open_file import OpenFiles, in_threads
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.low_rank import LowRank
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.modules import AdaptedModule, LowRank, ModuleKind
 from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,
@@ -86,7 +83,7 @@ def _beside_faults(weights: Mapping[str, AdaptedModule], acting: Collection[str]
     for weight, module in weights.items():
         if weight not in acting:
             what = "an adapter of it"
-        elif module.kind is Kind.WHOLE and module.has_bias:
+        elif module.kind is ModuleKind.WHOLE and module.has_bias:
             what = "a whole weight with a bias"
         else:
             continue
@@ -96,7 +93,7 @@ def _beside_faults(weights: Mapping[str, AdaptedModule], acting: Collection[str]
         )
 
 
-class Place(NamedTuple):
+class AdapterPlace(NamedTuple):
     """Place where a rank computes with what an adapter does to a tensor of the model.
 
     base: the tensor that the model computes with. is_turned: it is stored [inputs, outputs].
@@ -142,13 +139,15 @@ class AdapterPlaces:
         embedding: str = "",
     ) -> None:
         """specs: of the rank's stage, with the head. embedding: the tensor of the token embedding."""
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, AdapterPlace] = {}
         self.shapes: dict[str, AdaptedShape] = {}
         wanted: set[str] = set()
         replaced: set[str] = set()
         for adapter in adapters:
             wanted.update(adapter.modules)
-            replaced.update(name for name, each in adapter.modules.items() if each.kind is Kind.WHOLE)
+            replaced.update(
+                name for name, module in adapter.modules.items() if module.kind is ModuleKind.WHOLE
+            )
         for spec in specs:
             sources = list(dict.fromkeys(part.source for part in spec.parts))
             if spec.is_linear and wanted.intersection(sources):
@@ -159,13 +158,13 @@ class AdapterPlaces:
 
     def ranks(self, adapter: LoraPlan) -> Ranks:
         """The ranks of an adapter's parts."""
-        found = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
+        ranks = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
         for weight, place in self.places.items():
             if weight in adapter.modules:
                 module = adapter.modules[weight]
-                rank = WHOLE_WEIGHT if module.kind is Kind.WHOLE else module.rank
-                found[place.parameter][place.part] = rank
-        return found
+                rank = WHOLE_WEIGHT if module.kind is ModuleKind.WHOLE else module.rank
+                ranks[place.parameter][place.part] = rank
+        return ranks
 
     def numbers(self, adapter: LoraPlan) -> int:
         """Counts the numbers that the rank holds of an adapter."""
@@ -198,18 +197,18 @@ class AdapterPlaces:
                 return _part(self.places[weight], adapter.modules[weight], rows.get(weight), files)
 
             parts = in_threads(part_of, [weight for weight in self.places if weight in adapter.modules])
-        found: dict[str, list[LowRankPart | WholePart]] = {}
+        by_parameter: dict[str, list[LowRankPart | WholePart]] = {}
         for weight, part in parts.items():
-            found.setdefault(self.places[weight].parameter, []).append(part)
-        return found
+            by_parameter.setdefault(self.places[weight].parameter, []).append(part)
+        return by_parameter
 
 
 def rank_places(
     specs: Sequence[TensorSpec], fitted: FittedAdapters, shard: TensorSlice, stage: Stage
 ) -> AdapterPlaces:
     """Maps adapted tensors to the places where a rank computes with adapters. specs: of the whole model."""
-    held = stage_specs(with_head(specs), stage)
-    return AdapterPlaces(held, shard, fitted.adapters.values(), embedding_of(specs))
+    own_specs = stage_specs(with_head(specs), stage)
+    return AdapterPlaces(own_specs, shard, fitted.adapters.values(), embedding_of(specs))
 
 
 def embedding_of(specs: Sequence[TensorSpec]) -> str:
@@ -227,9 +226,9 @@ def with_head(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _part(
-    place: Place, module: AdaptedModule, rows: RowScale | None, files: OpenFiles
+    place: AdapterPlace, module: AdaptedModule, rows: RowScale | None, files: OpenFiles
 ) -> LowRankPart | WholePart:
-    if module.kind is Kind.WHOLE:
+    if module.kind is ModuleKind.WHOLE:
         weight = module.whole(files).weight
         kept = place.inputs if place.parameter == EMBEDDING else place.outputs[0]
         return WholePart(place.part, weight[kept])
@@ -249,18 +248,18 @@ def _shape(
     return AdaptedShape(spec.local_inputs(shard) or 0, tuple(widths), has_whole=bool(replaced))
 
 
-def _place(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base: str) -> Place:
+def _place(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base: str) -> AdapterPlace:
     parts = [part for part in spec.parts if part.source == source]
     if spec.name == EMBEDDING:  # its tokens are what the low-rank arrays take in
         tokens = slice(*parts[0].output_bounds(spec.sharding, shard))
-        return Place(base, True, spec.name, number, (slice(None),), tokens)
+        return AdapterPlace(base, True, spec.name, number, (slice(None),), tokens)
     outputs = tuple(
         slice(low, high)
         for part in parts
         for low, high in part.source_ranges(*part.output_bounds(spec.sharding, shard))
     )
     inputs = slice(*parts[0].input_bounds(spec.sharding, shard))
-    return Place(base, parts[0].transposed, spec.name, number, outputs, inputs)
+    return AdapterPlace(base, parts[0].transposed, spec.name, number, outputs, inputs)
 
 
 def _sum(first: Floats | None, second: Floats | None) -> Floats | None:

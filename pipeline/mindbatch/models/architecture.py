@@ -14,7 +14,7 @@ class Rotary:
 
     scale: factor on cosine and sine (YaRN's attention factor; 1 elsewhere).
     is_interleaved: pair i is the numbers 2 i and 2 i + 1 of a head; else i and i + the number of pairs.
-    positions: of a token; with two each half of a head is rotated by one of them, see `TwoPositions`.
+    positions: of a token; with two each half of a head is rotated by one of them, see `BlockPositions2D`.
     """
 
     inverse_frequencies: tuple[float, ...]
@@ -24,7 +24,7 @@ class Rotary:
 
 
 @dataclass(frozen=True)
-class TwoPositions:
+class BlockPositions2D:
     """Positions of models with a context: the tokens before the first `start_id`, which see each other.
 
     They have their place as their position, and 0 as the second. The tokens from `start_id` on have the
@@ -73,7 +73,7 @@ class Experts:
     limit: float = 0.0
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
-        """The same of a model of these layers only."""
+        """Restricts the experts to a model of these layers only."""
         kept = tuple(index for index, layer in enumerate(layers) if layer in self.layers)
         return replace(self, layers=kept)
 
@@ -151,7 +151,7 @@ class Architecture:
     residual_factor: float = 1.0
     logits_factor: float = 1.0
     encoder: Encoder | None = None
-    two_positions: TwoPositions | None = None
+    two_positions: BlockPositions2D | None = None
     latent: Latent | None = None
     norms_all_heads: bool = False
     norm_offset: float = 0.0
@@ -179,5 +179,5 @@ class Architecture:
 
     @property
     def rotaries(self) -> tuple[Rotary, ...]:
-        """Those of all layers, each once."""
+        """Rotary embeddings of all layers, each once."""
         return tuple(dict.fromkeys(filter(None, self.layer_rotaries or (self.rotary,))))

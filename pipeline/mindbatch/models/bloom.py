@@ -89,7 +89,8 @@ class Bloom(Decoder):
         block = gpt_neox.NormedSumBlock if a.adds_normed else gpt_neox.Block
         sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            block(a, each, gpt_neox.Attention(a, f"{each}.self_attention", layer)) for layer, each in sources
+            block(a, source, gpt_neox.Attention(a, f"{source}.self_attention", layer))
+            for layer, source in sources
         ]
 
     def embed(self, tokens: Tokens) -> Any:

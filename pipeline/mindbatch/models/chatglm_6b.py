@@ -16,7 +16,7 @@ from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import gpt_neox
-from mindbatch.models.architecture import Architecture, Rotary, TwoPositions
+from mindbatch.models.architecture import Architecture, BlockPositions2D, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
@@ -80,21 +80,21 @@ def _rotary(head_dim: int) -> Rotary:
     return Rotary(tuple(map(float, rounded)), positions=2)
 
 
-def _two_positions(reader: ConfigReader) -> TwoPositions:
+def _two_positions(reader: ConfigReader) -> BlockPositions2D:
     start = _token(reader, "bos_token_id")
     for key in ("gmask_token_id", "mask_token_id"):
         # The earliest release has other ids, and those of its masks in its code alone.
         if not reader.has(key) and start != DEFAULTS["bos_token_id"]:
             reader.fault(key, f"must be given where bos_token_id is not {DEFAULTS['bos_token_id']}")
-    return TwoPositions(start, (_token(reader, "gmask_token_id"), _token(reader, "mask_token_id")))
+    return BlockPositions2D(start, (_token(reader, "gmask_token_id"), _token(reader, "mask_token_id")))
 
 
 def _token(reader: ConfigReader, key: str) -> int:
-    found, size = reader.value(key), reader.positive("vocab_size")
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < size:
+    token_id, size = reader.value(key), reader.positive("vocab_size")
+    if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
         reader.fault(key, f"must be the id of a token, 0 to {size - 1}; positions depend on it")
         return 0
-    return found
+    return token_id
 
 
 class ChatGlm6B(Decoder):
@@ -107,8 +107,8 @@ class ChatGlm6B(Decoder):
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
         sources = enumerate(f"transformer.layers.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            gpt_neox.NormedSumBlock(a, each, gpt_neox.Attention(a, f"{each}.attention", layer))
-            for layer, each in sources
+            gpt_neox.NormedSumBlock(a, source, gpt_neox.Attention(a, f"{source}.attention", layer))
+            for layer, source in sources
         ]
 
 

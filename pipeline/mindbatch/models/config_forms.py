@@ -6,7 +6,7 @@ layer, and some keys have other names. What the model types read is the older fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -42,48 +42,106 @@ class OlderForm:
 
 def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NAMES) -> OlderForm:
     """newer_names: by the name that a key had, the name that newer releases write."""
-    found = OlderForm(dict(config))
+    form = OlderForm(dict(config))
     for key in (ROPE, SCALING):
         if isinstance(settings := config.get(key), Mapping):
-            _spread(found, key, settings)
+            _spread(form, key, settings)
     for older, newer in newer_names.items():
-        if newer in found.content:
-            found.read.add(newer)
-            found.put(older, found.content.pop(newer), found.places.get(newer, newer))
-    return found
+        if newer in form.content:
+            form.read.add(newer)
+            form.put(older, form.content.pop(newer), form.places.get(newer, newer))
+    return form
 
 
-def _spread(found: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
+def _spread(form: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
     """Takes apart what a key says of rotary positions."""
-    del found.content[key]
-    found.read.add(key)
+    del form.content[key]
+    form.read.add(key)
     whole, place = dict(settings), key
     if FULL in whole or SLIDING in whole:
-        local, whole, place = whole.pop(SLIDING, None), _one(found, key, whole), f"{key}.{FULL}"
-        _spread_local(found, key, local)
+        local, whole, place = whole.pop(SLIDING, None), _one(form, key, whole), f"{key}.{FULL}"
+        _spread_local(form, key, local)
     for inner in (THETA, SHARE):
         if whole.get(inner) is not None:
-            found.put(inner, whole.pop(inner), f"{place}.{inner}")
+            form.put(inner, whole.pop(inner), f"{place}.{inner}")
     if {**whole, "rope_type": whole.get("rope_type") or "default"} != {"rope_type": "default"}:
-        found.put(SCALING, whole, place)
+        form.put(SCALING, whole, place)
     else:
-        found.content.setdefault(SCALING, None)  # none, and not a type's default
+        form.content.setdefault(SCALING, None)  # none, and not a type's default
 
 
-def _one(found: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:
+def _one(form: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the layers without a window."""
     full = by_layer_type.get(FULL)
     if {*by_layer_type} != {FULL} or not isinstance(full, Mapping):
-        found.faults.append((key, f"must have {FULL} and {SLIDING}, settings each, or be the settings"))
+        form.faults.append((key, f"must have {FULL} and {SLIDING}, settings each, or be the settings"))
         return {}
     return dict(full)
 
 
-def _spread_local(found: OlderForm, key: str, local: Any) -> None:
+def _spread_local(form: OlderForm, key: str, local: Any) -> None:
     """The settings of the layers with a window, which have a base of their own and nothing else."""
     if not isinstance(local, Mapping) or local.keys() - {"rope_type", THETA}:
-        found.faults.append((key, f"{SLIDING} must have rope_theta, and rope_type default"))
+        form.faults.append((key, f"{SLIDING} must have rope_theta, and rope_type default"))
     elif local.get("rope_type", "default") != "default":
-        found.faults.append((key, f"{SLIDING} must have rope_type default, as Gemma 3 has"))
+        form.faults.append((key, f"{SLIDING} must have rope_type default, as Gemma 3 has"))
     elif THETA in local:
-        found.put(LOCAL_THETA, local[THETA], f"{key}.{SLIDING}.{THETA}")
+        form.put(LOCAL_THETA, local[THETA], f"{key}.{SLIDING}.{THETA}")
+
+
+TEXT_CONFIG = "text_config"
+TEXT_TYPES = {"gemma3": "gemma3_text"}
+"""By multimodal type, the type of its text part."""
+# Of images alone, beside what the text part says itself.
+_OF_IMAGES = frozenset(
+    ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index")
+)
+_WHERE = ("language_model.model.", "model.language_model.")
+"""In front of the names of the text part: as published and saved, and as transformers' class has them."""
+UNUSED = tuple(
+    f"{where}{part}.*" for part in ("vision_tower", "multi_modal_projector") for where in ("", "model.")
+)
+"""Patterns of the tensors of images."""
+
+
+def has_text_part(config: Mapping[str, Any]) -> bool:
+    """True if it is of a multimodal model whose text part is run."""
+    own = config.get("model_type")
+    return isinstance(own, str) and own in TEXT_TYPES and isinstance(config.get(TEXT_CONFIG), Mapping)
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the text part, and what no part says; of a model of text its own."""
+    if not has_text_part(config):
+        return config
+    around = {key: config[key] for key in config.keys() - _OF_IMAGES - {TEXT_CONFIG}}
+    return around | dict(config[TEXT_CONFIG]) | {"model_type": TEXT_TYPES[config["model_type"]]}
+
+
+def nested_names(prefix: str, stored: Collection[str]) -> Callable[[str], str] | None:
+    """From a tensor's name in a model of text to that in a multimodal checkpoint; None where it is none.
+
+    prefix: of the model of text. stored: the checkpoint's names.
+    """
+    where = next((place for place in _WHERE if any(name.startswith(place) for name in stored)), None)
+    if where is None:
+        return None
+    outer = where.removesuffix(prefix)  # what is in front of the head
+
+    def nested(name: str) -> str:
+        within = name.removeprefix(prefix)
+        if within == name:
+            return name if outer == where else outer + name
+        return where + within
+
+    return nested
+
+
+def other_names(prefix: str, names: Collection[str]) -> dict[str, str]:
+    """The names of a model of text by those that adapters of the multimodal one have for them."""
+    return {
+        where + name.removeprefix(prefix): name
+        for name in names
+        if name.startswith(prefix)
+        for where in _WHERE
+    }

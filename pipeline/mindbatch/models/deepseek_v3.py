@@ -10,8 +10,8 @@ from mindbatch.kernels.operations.dense import columns
 from mindbatch.kernels.operations.latent import latent_heads
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear, SplitLinear
-from mindbatch.layers.module import Module
 from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary
@@ -62,7 +62,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
-    """The same with scores times what `mscale_all_dim` of the rotary scaling gives, squared."""
+    """Multiplies scores by the square of what `mscale_all_dim` of the rotary scaling gives."""
     key = "rope_scaling"
     scaling = reader.value(key)
     if not isinstance(scaling, Mapping) or scaling.get("mscale_all_dim") is None:
@@ -125,24 +125,26 @@ class Attention(Module):
     """
 
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        its, hidden, bias = a.latent, a.hidden_size, a.qkv_bias
-        assert its is not None, "every deepseek describes it"
-        self.latent, self.head_dim = its, a.head_dim
-        if its.query_rank:
-            self.q_a = ReplicatedLinear(Part(f"{source}.q_a_proj.weight", its.query_rank, hidden), bias=bias)
-            self.q_norm = RmsNorm(f"{source}.q_a_layernorm", its.query_rank, its.norm_epsilon)
-            self.q_b = ColumnLinear(*_queries(f"{source}.q_b_proj.weight", a, its.query_rank))
+        latent, hidden, bias = a.latent, a.hidden_size, a.qkv_bias
+        assert latent is not None, "every deepseek describes it"
+        self.latent, self.head_dim = latent, a.head_dim
+        if latent.query_rank:
+            self.q_a = ReplicatedLinear(
+                Part(f"{source}.q_a_proj.weight", latent.query_rank, hidden), bias=bias
+            )
+            self.q_norm = RmsNorm(f"{source}.q_a_layernorm", latent.query_rank, latent.norm_epsilon)
+            self.q_b = ColumnLinear(*_queries(f"{source}.q_b_proj.weight", a, latent.query_rank))
         else:
             self.q = ColumnLinear(*_queries(f"{source}.q_proj.weight", a, hidden))
-        kv_a = Part(f"{source}.kv_a_proj_with_mqa.weight", its.rank + its.rotated, hidden)
+        kv_a = Part(f"{source}.kv_a_proj_with_mqa.weight", latent.rank + latent.rotated, hidden)
         self.kv_a = ReplicatedLinear(kv_a, bias=bias)
-        self.kv_norm = RmsNorm(f"{source}.kv_a_layernorm", its.rank, its.norm_epsilon)
-        unit = its.plain + its.value
+        self.kv_norm = RmsNorm(f"{source}.kv_a_layernorm", latent.rank, latent.norm_epsilon)
+        unit = latent.plain + latent.value
         self.kv_b = SplitLinear(
-            Part(f"{source}.kv_b_proj.weight", a.heads * unit, its.rank, unit=unit), its.plain
+            Part(f"{source}.kv_b_proj.weight", a.heads * unit, latent.rank, unit=unit), latent.plain
         )
         self.rotate, self.attend = Rotation(a, layer), PagedAttention(a, layer)
-        output = Part(f"{source}.o_proj.weight", hidden, a.heads * its.value)
+        output = Part(f"{source}.o_proj.weight", hidden, a.heads * latent.value)
         self.output = RowLinear(output, bias=a.output_bias)
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
+from mindbatch.checkpoint.placement.placements import check_sizes
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, IgnoredKeys
-from mindbatch.models.registry import describe
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.parallel.topology import DeviceMap
 
 
 class DescribedConfig(NamedTuple):
@@ -43,3 +45,37 @@ def positions_of(folder: Path, model_type: str, ignore: IgnoredKeys) -> int | No
     """The most tokens of prompt and output together; None as for `architecture_if_sound`."""
     arch = architecture_if_sound(folder, model_type, ignore)
     return None if arch is None else arch.max_positions
+
+
+def check_division(
+    arch: Architecture, model_parallel: int, pipeline_stage: int = 1, device_map: DeviceMap = None
+) -> None:
+    """Raises ConfigError with all that keeps the model from being divided by these numbers of `parallel`."""
+    if arch.encoder is not None and pipeline_stage > 1:
+        raise ConfigError(
+            f"parallel.pipeline_stage={pipeline_stage}: a {arch.model_type} has an encoder besides; "
+            "allowed: 1"
+        )
+    check_sizes(tensor_specs(arch), model_parallel, pipeline_stage, device_map, keys="parallel.")
+
+
+def division_faults(
+    folder: Path,
+    model_type: str,
+    ignore: IgnoredKeys,
+    model_parallel: int,
+    pipeline_stage: int = 1,
+    device_map: DeviceMap = None,
+) -> Iterable[str]:
+    """The faults of `check_division`, from the folder's config.json alone.
+
+    None for a config.json that is damaged or of no model that is run: who opens the folder says so.
+    """
+    arch = architecture_if_sound(folder, model_type, ignore)
+    if arch is None:
+        return ()
+    try:
+        check_division(arch, model_parallel, pipeline_stage, device_map)
+    except ConfigError as error:
+        return error.faults
+    return ()

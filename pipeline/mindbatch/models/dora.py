@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
-from mindbatch.checkpoint.lora.low_rank import LowRank, row_factors
+from mindbatch.checkpoint.lora.modules import LowRank, row_factors
 from mindbatch.io.errors import CheckpointError
 from mindbatch.kernels.adapters import Floats
 from mindbatch.parallel.topology import WHOLE

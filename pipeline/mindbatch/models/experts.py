@@ -8,7 +8,7 @@ from typing import Any
 
 from mindbatch.kernels.shapes import Routing
 from mindbatch.layers.experts import Mixture, Router
-from mindbatch.layers.module import Module
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Experts
@@ -54,7 +54,7 @@ def read_routing(
 
 
 def read_groups(reader: ConfigReader, routing: Routing, group_best: int) -> Routing:
-    """The same among the experts of the best topk_group of n_group groups."""
+    """Restricts a routing to the experts of the best topk_group of n_group groups."""
     groups, chosen = reader.positive("n_group"), reader.positive("topk_group")
     if routing.experts % groups:
         reader.fault("n_group", f"must divide the {routing.experts} experts")
@@ -91,7 +91,7 @@ def read_scored_experts(reader: ConfigReader, layers: int) -> Experts:
 
 
 def layers_behind(reader: ConfigReader, layers: int) -> tuple[int, ...]:
-    """All layers but the first first_k_dense_replace."""
+    """Numbers of the layers behind the first first_k_dense_replace."""
     return tuple(range(read_count(reader, "first_k_dense_replace", layers), layers))
 
 
@@ -103,32 +103,32 @@ def read_further_layers(reader: ConfigReader) -> int:
 
 def read_count(reader: ConfigReader, key: str, largest: int) -> int:
     """A whole number from 0 to `largest`; a fault is left in the reader."""
-    found = reader.raw(key)
-    if type(found) is not int or not 0 <= found <= largest:
+    count = reader.raw(key)
+    if type(count) is not int or not 0 <= count <= largest:
         reader.fault(key, f"must be a whole number from 0 to {largest}")
         return 0
-    return found
+    return count
 
 
 class SparseMlp(Mixture):
     """The experts of a layer, of which each row has some, and the networks that every row has besides."""
 
     def __init__(self, a: Architecture, source: str, names: ExpertNames) -> None:
-        its = a.experts
-        assert its is not None, "a type of mixtures of experts describes them"
-        correction = f"{source}.{names.correction}" if its.has_correction else None
-        router = Router(f"{source}.{names.router}", its.routing.experts, a.hidden_size, correction)
-        super().__init__(router, its.routing, its.intermediate_size, a.activation)
-        experts = [f"{source}.{names.experts}.{number}" for number in range(its.routing.experts)]
+        settings = a.experts
+        assert settings is not None, "a type of mixtures of experts describes them"
+        correction = f"{source}.{names.correction}" if settings.has_correction else None
+        router = Router(f"{source}.{names.router}", settings.routing.experts, a.hidden_size, correction)
+        super().__init__(router, settings.routing, settings.intermediate_size, a.activation)
+        experts = [f"{source}.{names.experts}.{number}" for number in range(settings.routing.experts)]
         self.stack(experts, a.hidden_size, (names.gate, names.up), names.down)
         self.shared: list[Module] = []
-        for number, inner in enumerate(its.shared):
-            beside = f"{source}.{names.shared.format(number)}"
-            if its.shared_is_gated:
-                self.shared.append(GatedExpert(a, source, beside, inner, names))
+        for number, inner in enumerate(settings.shared):
+            expert = f"{source}.{names.shared.format(number)}"
+            if settings.shared_is_gated:
+                self.shared.append(GatedExpert(a, source, expert, inner, names))
             else:
                 gate_up = (names.gate, names.up)
-                self.shared.append(llama.Mlp(a, beside, gate_up, names.down, inner=inner))
+                self.shared.append(llama.Mlp(a, expert, gate_up, names.down, inner=inner))
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         y_TH = super().forward(x_TH, tokens)
@@ -140,10 +140,10 @@ class SparseMlp(Mixture):
 class GatedExpert(Mixture):
     """One expert of every row, weighted with the sigmoid of its router's logit."""
 
-    def __init__(self, a: Architecture, source: str, beside: str, inner: int, names: ExpertNames) -> None:
+    def __init__(self, a: Architecture, source: str, expert: str, inner: int, names: ExpertNames) -> None:
         gate = Router(f"{source}.{names.shared_router}", 1, a.hidden_size)
         super().__init__(gate, Routing(1, 1, is_sigmoid=True, is_normalised=False), inner, a.activation)
-        self.stack([beside], a.hidden_size, (names.gate, names.up), names.down)
+        self.stack([expert], a.hidden_size, (names.gate, names.up), names.down)
 
 
 class Block(llama.Block):

@@ -14,7 +14,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import read_rotary
-from mindbatch.models.tensor_spec import Part, taking_turns
+from mindbatch.models.tensor_spec import Part, interleaved
 
 # Of transformers' FalconConfig.
 DEFAULTS = {
@@ -99,7 +99,7 @@ class Attention(gpt_neox.Attention):
         """Query, key and value; with multi_query it is one turn."""
         size, turns = a.head_dim, a.kv_heads
         runs = (a.heads // turns * size, size, size)
-        parts = taking_turns(f"{source}.query_key_value.weight", runs, turns, a.hidden_size, size)
+        parts = interleaved(f"{source}.query_key_value.weight", runs, turns, a.hidden_size, size)
         return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
@@ -114,8 +114,8 @@ class Falcon(Decoder):
         block = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
         sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
         self.layers = [
-            block(a, each, Attention(a, f"{each}.self_attention", layer), _norms(a))
-            for layer, each in sources
+            block(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))
+            for layer, source in sources
         ]
 
 

@@ -11,9 +11,9 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_forms import nested_names
 from mindbatch.models.registry import HEAD, copies, declaration, embedding_source, unused_tensors
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
-from mindbatch.models.text_part import nested_names
 
 
 def checkpoint_names(arch: Architecture, stored: Sequence[str]) -> Callable[[str], str]:

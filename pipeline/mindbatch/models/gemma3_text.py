@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.models import gemma2, text_part
+from mindbatch.models import gemma2
 from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 from mindbatch.models.rope import plain_frequencies
@@ -44,5 +45,5 @@ MODEL = replace(
     gemma2.MODEL,
     describe=describe,
     defaults=DEFAULTS,
-    unused_tensors=(*gemma2.MODEL.unused_tensors, *text_part.UNUSED, "language_model.lm_head.weight"),
+    unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED, "language_model.lm_head.weight"),
 )

@@ -7,8 +7,8 @@ from typing import Any
 
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, TokenEmbedding
-from mindbatch.layers.module import Module
 from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
@@ -18,7 +18,7 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies, rotary_width
 from mindbatch.models.tensor_spec import (
     Part,
-    taking_turns,
+    interleaved,
 )
 
 # Of transformers' GPTNeoXConfig.
@@ -83,7 +83,7 @@ class Attention(llama.Attention):
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
         """Query, key and value."""
         fused = f"{source}.query_key_value.weight"
-        return taking_turns(fused, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
+        return interleaved(fused, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
 
 
 class Block(llama.Block):
@@ -138,7 +138,10 @@ class GptNeox(Decoder):
         self.head = Head("embed_out", a.vocab_size, a.hidden_size)
         block = ParallelBlock if a.is_parallel else Block
         sources = enumerate(f"gpt_neox.layers.{layer}" for layer in range(a.num_layers))
-        self.layers = [block(a, each, Attention(a, f"{each}.attention", layer)) for layer, each in sources]
+        self.layers = [
+            block(a, source_name, Attention(a, f"{source_name}.attention", layer))
+            for layer, source_name in sources
+        ]
 
 
 MODEL = ModelType(

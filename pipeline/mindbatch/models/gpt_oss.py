@@ -72,14 +72,14 @@ class SparseMlp(Mixture):
     """Experts whose gates and ups are one tensor of the checkpoint, and whose other matrices are another."""
 
     def __init__(self, a: Architecture, source: str) -> None:
-        its = a.experts
-        assert its is not None
-        count, inner, hidden = its.routing.experts, its.intermediate_size, a.hidden_size
+        settings = a.experts
+        assert settings is not None
+        count, inner, hidden = settings.routing.experts, settings.intermediate_size, a.hidden_size
         router = Router(f"{source}.router.weight", count, hidden)
-        super().__init__(router, its.routing, inner, a.activation, its.limit)
+        super().__init__(router, settings.routing, inner, a.activation, settings.limit)
         up, down = f"{source}.experts.gate_up_proj", f"{source}.experts.down_proj"
-        ups = (Part(up, 2 * inner, hidden, transposed=True, unit=2, matrix=each) for each in range(count))
-        downs = (Part(down, hidden, inner, transposed=True, matrix=each) for each in range(count))
+        ups = (Part(up, 2 * inner, hidden, transposed=True, unit=2, matrix=number) for number in range(count))
+        downs = (Part(down, hidden, inner, transposed=True, matrix=number) for number in range(count))
         self.up = ExpertLinears(*ups, experts=count, sharding=Sharding.OUTPUTS)
         self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
         self.biases = [

@@ -29,6 +29,6 @@ def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]
 
 
 def windows_by_pattern(reader: ConfigReader, every: int) -> tuple[int, ...]:
-    """The same where each layer has a window but for every so many-th one."""
+    """Windows where each layer has one but for every so many-th."""
     layers, window = reader.positive("num_hidden_layers"), reader.positive("sliding_window")
     return windows_by_kind(reader, window, [SLIDING if (i + 1) % every else FULL for i in range(layers)])

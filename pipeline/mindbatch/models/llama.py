@@ -15,8 +15,8 @@ from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.module import Module
 from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader

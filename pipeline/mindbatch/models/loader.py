@@ -13,7 +13,7 @@ from mindbatch.checkpoint.formats.floats import converted
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
 from mindbatch.io.errors import CheckpointError
-from mindbatch.kernels.arrays import Array, FloatArray, Held, aligned_zeros
+from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter, aligned_zeros
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT16, NumberType
 from mindbatch.layers.rank import Weights
@@ -48,23 +48,23 @@ def load_weights(
             tensors were cut for another rank.
     """
     names = checkpoint_names(spec.architecture, folder.names)
-    specs, held, shard = spec.parameters, spec.stage_parameters, spec.shard
+    specs, own_specs, shard = spec.parameters, spec.stage_parameters, spec.shard
     if folder.stages > 1:
-        specs = held
+        specs = own_specs
     if folder.shard != WHOLE:
         _refuse_other_rank(folder, shard)
-        specs, held, shard = shard_specs(specs, shard), shard_specs(held, shard), WHOLE
+        specs, own_specs, shard = shard_specs(specs, shard), shard_specs(own_specs, shard), WHOLE
     check_tensors(spec.architecture, specs, folder)
-    parameters: dict[str, Held] = {}
+    parameters: dict[str, KernelParameter] = {}
     outputs = {}
-    for done, parameter in enumerate(held):
+    for done, parameter in enumerate(own_specs):
         if parameter.split:
             parameters |= _load_stacks(parameter, folder, names, kernels, shard)
         else:
             parameters[parameter.name] = _load(parameter, folder, names, kernels, shard)
         outputs[parameter.name] = parameter.local_outputs(shard)
         if progress is not None:
-            progress(done + 1, len(held))
+            progress(done + 1, len(own_specs))
     return Weights(parameters, outputs)
 
 
@@ -78,7 +78,7 @@ def _refuse_other_rank(folder: StoredWeights, shard: TensorSlice) -> None:
 
 def _load(
     spec: TensorSpec, folder: StoredWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
-) -> Held:
+) -> KernelParameter:
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     matrices = max(1, spec.matrices)
     if spec.layout is not Layout.PACKED or inputs is None:
@@ -105,12 +105,12 @@ def _load(
             else:
                 array[first : first + len(rows)] = rows
             first += len(rows)
-    return kernels.held(spec.name, array)
+    return kernels.as_parameter(spec.name, array)
 
 
 def _load_stacks(
     spec: TensorSpec, folder: StoredWeights, names: Callable[[str], str], kernels: Kernels, shard: TensorSlice
-) -> dict[str, Held]:
+) -> dict[str, KernelParameter]:
     """The two stacks of a tensor whose units are two matrices each, by name."""
     (part,) = spec.parts
     name, heads = names(part.source), spec.local_outputs(shard) // part.unit
@@ -129,7 +129,10 @@ def _load_stacks(
                 numbers = _narrowed(numbers, kernels, folder, name)
             lost = kernels.pack(stack, head * kernels.stacked_outputs(outputs), numbers)
             _refuse_lost(lost, kernels.weight_type, folder, name)
-    return {each: kernels.held(each, stack) for each, stack in zip(spec.stacks, stacks, strict=True)}
+    return {
+        stack_name: kernels.as_parameter(stack_name, stack)
+        for stack_name, stack in zip(spec.stacks, stacks, strict=True)
+    }
 
 
 def _padded(spec: TensorSpec, outputs: int, kernels: Kernels) -> int:
@@ -193,7 +196,7 @@ def _read(
 
 
 def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
-    """All rows of the ranges, whole panels of them at a time."""
+    """Yields the rows of the ranges, whole panels of them at a time."""
     step = max(1, NUMBERS_AT_ONCE // inputs // PANEL) * PANEL
     return (slice(row, min(row + step, high)) for low, high in ranges for row in range(low, high, step))
 
@@ -201,7 +204,7 @@ def _some_rows(ranges: Sequence[Range], inputs: int) -> Iterator[slice]:
 def _integers(
     part: Part, sharding: Sharding, folder: QuantisedFolder, name: str, shard: TensorSlice
 ) -> Iterator[ScaledIntegers]:
-    """The same of a matrix whose integers the kernels keep."""
+    """Reads a matrix whose integers the kernels keep."""
     ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
     assert part.inputs is not None

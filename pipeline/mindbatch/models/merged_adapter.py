@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,16 +14,60 @@ from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
 from mindbatch.checkpoint.lora.merged_weights import MergedWeights
+from mindbatch.checkpoint.names.dialect import Options
+from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
+from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed
 from mindbatch.checkpoint.placement.regions import Shape, full_region, oriented
 from mindbatch.io.errors import CheckpointError
-from mindbatch.models.adapter_names import adapter_renames
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_forms import TEXT_TYPES, other_names
 from mindbatch.models.dora import refuse_cut_rows
 from mindbatch.models.folder_tensors import checkpoint_names
-from mindbatch.models.registry import tensor_specs, tied_tensors
+from mindbatch.models.registry import declaration, tensor_specs, tied_tensors
 from mindbatch.models.tensor_spec import source_shapes
+
+
+def adapter_renames(arch: Architecture, names: Collection[str]) -> dict[str, str]:
+    """The weights `names` of a model by the names that adapters may have for them.
+
+    Adapters of base models are without the prefix that the weights have, or the other way round; those of
+    MindFormers have its names.
+    """
+    prefix = declaration(arch.model_type).prefix
+    renames = prefix_renames(prefix, names)
+    if arch.model_type in TEXT_TYPES.values():
+        renames |= other_names(prefix, names)
+    theirs = {other: name for other, name in _mindformers(arch).items() if name in names}
+    return renames | {other: name for other, name in theirs.items() if other not in names}
+
+
+def prefix_renames(prefix: str, names: Collection[str]) -> dict[str, str]:
+    """The names without the prefix, of those that have it, and with it of the others."""
+    short = {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
+    long = {prefix + name: name for name in names if not name.startswith(prefix)}
+    return {other: name for other, name in (short | long).items() if other not in names}
+
+
+def _mindformers(arch: Architecture) -> dict[str, str]:
+    """Hugging Face names by MindFormers', of the weights that are the same, neither joined nor transposed."""
+    if arch.model_type not in NAMED_MODEL_TYPES:
+        return {}
+    shapes = source_shapes(tensor_specs(arch))
+    try:
+        rules = dialect(arch.model_type, Options(num_layers=arch.num_layers))
+        [stored] = to_mindformers(rules, shapes, heads_of(arch)).ranks
+    except CheckpointError:  # MindFormers has no such model, as a GPT-2 whose head is not the embedding
+        return {}
+    return {
+        name: tensor
+        for name, stored_shard in stored.items()
+        for tensor, segment in stored_shard.segments
+        if not segment.transposed
+        and segment.whole == full_region(shapes[tensor])
+        and segment.local == full_region(stored_shard.shard.view)
+    }
 
 
 @dataclass(frozen=True)
@@ -56,7 +100,7 @@ def merge_native(arch: Architecture, folder: ModelFolder, adapter: LoraAdapter) 
             f"{folder.path}: weights stored as {folder.quantised} are not merged with; use lora.mode=live"
         )
     specs, names = tensor_specs(arch), checkpoint_names(arch, folder.names)
-    placed = {names(name): each for name, each in placements(specs, folder.shard.size).items()}
+    placed = {names(name): placement for name, placement in placements(specs, folder.shard.size).items()}
     stored = as_placed(placed, folder.shard.size).ranks[folder.shard.rank]
     return planned_merge(folder, adapter, base_tensors(arch, names), stored)
 

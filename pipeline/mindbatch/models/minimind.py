@@ -77,8 +77,8 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.ignore(EXPERT_KEYS)
         return arch
     layers = tuple(range(arch.num_layers))
-    found = _experts_of_3(reader, arch, layers) if is_3 else _experts_of_2(reader, arch, layers)
-    return replace(arch, experts=found)
+    experts = _experts_of_3(reader, arch, layers) if is_3 else _experts_of_2(reader, arch, layers)
+    return replace(arch, experts=experts)
 
 
 def _describe_2(reader: ConfigReader) -> Architecture:

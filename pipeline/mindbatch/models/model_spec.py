@@ -14,7 +14,7 @@ from mindbatch.kernels.ascend.limits import (
     needs_gathering,
 )
 from mindbatch.kernels.memory import FLOAT32, padded_head
-from mindbatch.models.architecture import Architecture, TwoPositions
+from mindbatch.models.architecture import Architecture, BlockPositions2D
 from mindbatch.models.registry import declaration, tensor_specs, unused_tensors
 from mindbatch.models.stage_cut import cut, stage_specs
 from mindbatch.models.tensor_spec import TensorSpec
@@ -47,7 +47,7 @@ class ModelSpec:
 
     @property
     def parameters(self) -> Sequence[TensorSpec]:
-        """Those of the whole model; `stage_parameters` are those of the rank's stage."""
+        """Parameters of the whole model; `stage_parameters` are those of the rank's stage."""
         return tensor_specs(self.architecture)
 
     @property
@@ -85,7 +85,9 @@ class ModelSpec:
     def rank_parameters(self) -> tuple[int, ...]:
         """Numbers of the weights of a rank of each stage."""
         of_stages = (stage_specs(self.parameters, stage) for stage in self.stages)
-        return tuple(sum(spec.numbers(self.shard) for spec in held) for held in of_stages)
+        return tuple(
+            sum(spec.numbers(self.shard) for spec in stage_parameters) for stage_parameters in of_stages
+        )
 
     @property
     def decoder_start_id(self) -> int | None:
@@ -94,7 +96,7 @@ class ModelSpec:
         return None if encoder is None else encoder.start_id
 
     @property
-    def two_positions(self) -> TwoPositions | None:
+    def two_positions(self) -> BlockPositions2D | None:
         """Positions of a model whose prompts have a context, whose tokens see each other; None of others."""
         return self.architecture.two_positions
 
@@ -110,7 +112,7 @@ class ModelSpec:
 
     @property
     def _kv_heads(self) -> int:
-        """On a rank."""
+        """Key and value heads on a rank."""
         return max(1, self.architecture.kv_heads // self.shard.size)
 
     @property

@@ -24,7 +24,7 @@ from mindbatch.models.adapter_weights import (
     rank_places,
 )
 from mindbatch.models.config_reader import IgnoredKeys
-from mindbatch.models.division import check_division
+from mindbatch.models.described_config import check_division
 from mindbatch.models.folder_tensors import as_stored, check_tensors, checkpoint_names
 from mindbatch.models.merged_adapter import MergedAdapter, base_tensors, merge_native
 from mindbatch.models.model_spec import ModelSpec
@@ -48,7 +48,6 @@ _ONE_HOST = (
 def open_folder(
     home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
 ) -> tuple[ModelFolder, ModelSpec]:
-    """See `loading.providers.Provider.open_folder`."""
     source, config, arch = str(home / CONFIG_NAME), None, None
     with suppress(CheckpointError):  # ModelFolder says it, with what is wrong with the weights
         config = read_config(home)
@@ -100,7 +99,7 @@ def _folder_of(home: Path, part: RankPart, config: Mapping[str, Any], ignore: Ig
 def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
-    """See `loading.providers.Provider.fit_adapters`. Adapters may have any names for the weights."""
+    """Fits adapters to the model; they may have any names for the weights."""
     arch, specs = spec.architecture, spec.parameters
     # PEFT adapts one user of a tensor that several have: that of T5's embedding is in neither stack.
     only_mergeable = () if arch.encoder is None else (embedding_of(specs),)
@@ -117,13 +116,12 @@ def _slot_numbers(spec: ModelSpec, fitted: FittedAdapters, stage: Stage) -> int:
 
 def _offset_faults(fitted: FittedAdapters) -> Iterator[str]:
     """T5 scales what its tied head takes in, ours what it gives: a bias would be scaled too."""
-    for name, each in fitted.adapters.items():
-        if TIED_HEAD in each.modules and each.modules[TIED_HEAD].has_bias:
+    for name, adapter in fitted.adapters.items():
+        if TIED_HEAD in adapter.modules and adapter.modules[TIED_HEAD].has_bias:
             yield f"lora.adapters.{name}: a bias of the head's adapter (lora_bias) is not supported beside T5"
 
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
-    """See `loading.providers.Provider.merge`."""
     return merge_native(spec.architecture, folder, adapter)
 
 
@@ -135,7 +133,6 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     adapters: FittedAdapters | None = None,
 ) -> Model:
-    """See `loading.providers.Provider.load`."""
     from mindbatch.cache.paged import allocate
     from mindbatch.kernels.interface import ProgramKernels
     from mindbatch.layers.attention import attention_shape

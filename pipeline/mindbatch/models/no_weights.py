@@ -39,7 +39,7 @@ class NoWeights:
         return (*self.shapes,)
 
     def file_name(self, name: str) -> str:
-        """There is no file."""
+        """Returns no name: there is no file."""
         return str(self.path)
 
     def info(self, name: str) -> StoredTensor:
@@ -49,7 +49,6 @@ class NoWeights:
     def floats(
         self, name: str, *, rows: slice | None = None, columns: slice | None = None
     ) -> npt.NDArray[np.float32]:
-        """Zeros."""
         shape = self.shapes[name]
         if columns is not None and len(shape) > 2:
             shape = (math.prod(shape[:-1]), shape[-1])  # a stack, as a matrix
@@ -63,7 +62,7 @@ class NoWeights:
 
 
 def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
-    """Those of a stage's layers that stand for all: the first two, the last, and the first of each kind."""
+    """Selects layers that stand for a stage: the first two, the last, and the first of each kind."""
     kinds: dict[object, int] = {}
     for layer in layers:
         sparse = arch.experts is not None and layer in arch.experts.layers

@@ -14,8 +14,8 @@ from mindbatch.layers.attention import PagedAttention
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, Table, TokenEmbedding
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.module import Module
 from mindbatch.layers.norm import LayerNorm
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models import gpt2, gpt_neox, llama
 from mindbatch.models.architecture import Architecture

@@ -65,9 +65,14 @@ def _is_long(scaling: object, original: int) -> bool:
     if not isinstance(scaling, Mapping):
         return False
     kinds = [scaling[key] for key in ("type", "rope_type") if key in scaling]
-    beside = scaling.get("original_max_position_embeddings", original)
+    original_positions = scaling.get("original_max_position_embeddings", original)
     keys = scaling.keys() - {"type", "rope_type", "original_max_position_embeddings"}
-    return bool(kinds) and keys == {*_FACTORS} and beside == original and all(kind in LONG for kind in kinds)
+    return (
+        bool(kinds)
+        and keys == {*_FACTORS}
+        and original_positions == original
+        and all(kind in LONG for kind in kinds)
+    )
 
 
 def _are_factors(values: object, count: int) -> bool:

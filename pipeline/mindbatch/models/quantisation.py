@@ -12,7 +12,7 @@ from mindbatch.checkpoint.quantised.awq import Awq
 from mindbatch.checkpoint.quantised.compressed import CompressedInt8, CompressedPacked
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.gptq import Gptq
-from mindbatch.checkpoint.quantised.layout import Layout
+from mindbatch.checkpoint.quantised.layout import QuantisedLayout
 from mindbatch.checkpoint.quantised.mxfp4 import Mxfp4, Mxfp4Folder
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import ConfigReader
@@ -21,7 +21,7 @@ from mindbatch.models.foreign_models import QUANTIZATION
 
 def read_layout(
     config: Mapping[str, Any], source: str, ignored: Collection[str] = ()
-) -> Layout | Mxfp4 | None:
+) -> QuantisedLayout | Mxfp4 | None:
     """Reads how a folder's matrices are stored; None where they are floats, or by a method that is not read.
 
     What else the settings hold says how a tool arrived at the numbers; whether these are as they are said to
@@ -60,7 +60,7 @@ def open_whole(
     return ModelFolder(home) if layout is None else QuantisedFolder(home, layout)
 
 
-def _gptq(reader: ConfigReader) -> Layout:
+def _gptq(reader: ConfigReader) -> QuantisedLayout:
     bits, group_size = _bits(reader, "bits"), _group_size(reader)
     has_order = reader.flag("desc_act")
     form = reader.value("checkpoint_format") or reader.value("format") or "gptq"
@@ -73,7 +73,7 @@ def _gptq(reader: ConfigReader) -> Layout:
     return Gptq(bits, group_size, form == "gptq", has_order)
 
 
-def _awq(reader: ConfigReader) -> Layout:
+def _awq(reader: ConfigReader) -> QuantisedLayout:
     _bits(reader, "bits", (AWQ_BITS,))
     if not reader.flag("zero_point"):
         reader.fault("zero_point", "must be true")
@@ -85,9 +85,9 @@ def _awq(reader: ConfigReader) -> Layout:
 
 def _bits(reader: ConfigReader, key: str, allowed: tuple[int, ...] = (4, 8)) -> int:
     """Reads the bits of a number; the first that is allowed where an error is noted."""
-    found = reader.value(key)
-    if isinstance(found, int) and found in allowed:
-        return found
+    bits = reader.value(key)
+    if isinstance(bits, int) and bits in allowed:
+        return bits
     reader.fault(key, f"must be {' or '.join(map(str, allowed))}")
     return allowed[0]
 
@@ -96,8 +96,8 @@ def _group_size(reader: ConfigReader) -> int | None:
     return None if reader.value("group_size") == -1 else reader.positive("group_size")
 
 
-def _compressed(reader: ConfigReader) -> Layout:
-    form = reader.choice("format", {each: each for each in _FORMATS})
+def _compressed(reader: ConfigReader) -> QuantisedLayout:
+    form = reader.choice("format", {form_name: form_name for form_name in _FORMATS})
     for key in ("kv_cache_scheme", "transform_config"):
         if reader.value(key):
             reader.fault(key, "must be null")
@@ -112,9 +112,9 @@ def _compressed(reader: ConfigReader) -> Layout:
 
 def _group_weights(reader: ConfigReader, form: str) -> Iterator[ConfigReader]:
     """The settings of each group's weights, of groups whose other settings are checked."""
-    found = reader.value("config_groups")
-    groups = reader.within("config_groups", found)
-    for name, scheme in found.items() if isinstance(found, Mapping) else ():
+    groups_by_name = reader.value("config_groups")
+    groups = reader.within("config_groups", groups_by_name)
+    for name, scheme in groups_by_name.items() if isinstance(groups_by_name, Mapping) else ():
         group = groups.within(name, scheme)
         group.needs("format", [form])
         group.needs("output_activations", [None])
@@ -127,13 +127,13 @@ def _group_weights(reader: ConfigReader, form: str) -> Iterator[ConfigReader]:
         yield group.within("weights", group.value("weights"))
 
 
-def _int8(weights: ConfigReader) -> Layout:
+def _int8(weights: ConfigReader) -> QuantisedLayout:
     weights.needs("num_bits", [8])
     weights.needs("symmetric", [True])
     return CompressedInt8(_scale_groups(weights))
 
 
-def _packed(weights: ConfigReader) -> Layout:
+def _packed(weights: ConfigReader) -> QuantisedLayout:
     bits = _bits(weights, "num_bits")
     is_symmetric = weights.value("symmetric") is not False
     has_order = weights.value("actorder") in (True, "group", "dynamic")
@@ -147,10 +147,13 @@ def _scale_groups(weights: ConfigReader) -> int | None:
     return weights.positive("group_size") if strategy == "group" else None
 
 
-_METHODS: dict[str, Callable[[ConfigReader], Layout | Mxfp4]] = {
+_METHODS: dict[str, Callable[[ConfigReader], QuantisedLayout | Mxfp4]] = {
     "awq": _awq,
     "compressed-tensors": _compressed,
     "gptq": _gptq,
     "mxfp4": lambda reader: Mxfp4(),
 }
-_FORMATS: dict[str, Callable[[ConfigReader], Layout]] = {"int-quantized": _int8, "pack-quantized": _packed}
+_FORMATS: dict[str, Callable[[ConfigReader], QuantisedLayout]] = {
+    "int-quantized": _int8,
+    "pack-quantized": _packed,
+}

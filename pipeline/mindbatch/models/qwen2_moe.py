@@ -39,9 +39,9 @@ def describe(reader: ConfigReader) -> Architecture:
     kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]
     windows = windows_by_kind(reader, window, kinds)
     arch = llama.describe_family(reader, windows=windows, qkv_bias=reader.flag("qkv_bias"))
-    found = qwen3_moe.read_experts(reader, layers)
+    experts = qwen3_moe.read_experts(reader, layers)
     shared = reader.positive("shared_expert_intermediate_size")
-    return replace(arch, experts=replace(found, shared=(shared,), shared_is_gated=True))
+    return replace(arch, experts=replace(experts, shared=(shared,), shared_is_gated=True))
 
 
 class Block(experts.Block):

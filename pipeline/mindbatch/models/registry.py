@@ -11,12 +11,18 @@ from typing import Any
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.fault_lines import nearest
 from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_forms import text_part
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
-from mindbatch.models.foreign_models import EXPERTS, QUANTIZATION, foreign_model, kind_of
+from mindbatch.models.foreign_models import (
+    EXPERTS,
+    QUANTIZATION,
+    NearestType,
+    foreign_model,
+    kind_of,
+    nearest_type,
+)
 from mindbatch.models.model_type import ModelType
-from mindbatch.models.nearest_type import NearestType, nearest_type
 from mindbatch.models.tensor_spec import TensorSpec
-from mindbatch.models.text_part import text_part
 
 # Each is a module of this package, named after the model_type of Hugging Face configurations.
 MODEL_TYPES = (
@@ -32,9 +38,8 @@ _QUANTISED_BY = (
 
 
 def declaration(model_type: str) -> ModelType:
-    """The declaration of a model type of MODEL_TYPES."""
-    found: ModelType = import_module(f"mindbatch.models.{model_type}").MODEL
-    return found
+    model: ModelType = import_module(f"mindbatch.models.{model_type}").MODEL
+    return model
 
 
 def newer_names(model_type: object) -> Mapping[str, str]:
@@ -160,8 +165,8 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) 
 
 
 def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
-    """See `nearest_type`."""
-    keys = {each: declaration(each).defaults.keys() for each in MODEL_TYPES}
+    """Finds the supported type that understands a configuration best; see `nearest_type`."""
+    keys = {model_type: declaration(model_type).defaults.keys() for model_type in MODEL_TYPES}
     return nearest_type(config, source, keys, lambda config, source: describe(config, source=source))
 
 

@@ -35,21 +35,21 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
 
 
 def read_partial_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-    """The same where partial_rotary_factor says how much of each head is rotated."""
+    """Reads a rotary embedding of that part of each head which partial_rotary_factor says."""
     return _read(reader, rotary_width(reader, head_dim), max_positions)
 
 
 def _read(reader: ConfigReader, width: int, max_positions: int) -> Rotary:
     """The rotary embedding of `width` numbers of a head."""
     key, theta = "rope_scaling", reader.number("rope_theta")
-    found = reader.value(key) or {}
-    if not isinstance(found, Mapping):
+    settings = reader.value(key) or {}
+    if not isinstance(settings, Mapping):
         reader.fault(key, "must be null or an object with a rope_type")
-        found = {}
-    scaling = dict(found)
+        settings = {}
+    scaling = dict(settings)
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
-    if "factor" in scaling and not {"rope_type", "type"} & found.keys():
+    if "factor" in scaling and not {"rope_type", "type"} & settings.keys():
         reader.fault(key, "has a factor and no rope_type")
     frequencies = plain_frequencies(theta, width)
     if not isinstance(kind, str) or kind not in SCALINGS:

@@ -139,10 +139,10 @@ def _filled(by_layer: Sequence[int], ends: Sequence[int], stages: int, bound: in
     """Layers of each stage when none holds more than the bound; None where they do not fit."""
     sizes, layer = [], 0
     for stage in range(stages):
-        held = ends[0] * (stage == 0) + ends[1] * (stage == stages - 1)
+        cost = ends[0] * (stage == 0) + ends[1] * (stage == stages - 1)
         most, start = len(by_layer) - (stages - 1 - stage), layer  # a layer for each stage to come
-        while layer < most and held + by_layer[layer] <= bound:
-            held += by_layer[layer]
+        while layer < most and cost + by_layer[layer] <= bound:
+            cost += by_layer[layer]
             layer += 1
         if layer == start:
             return None

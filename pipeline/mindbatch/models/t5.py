@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mindbatch.kernels.operations.attention import cross_attention, write_cache
-from mindbatch.layers.attention import OfLayer
+from mindbatch.layers.attention import DistanceAttention, DistanceBiases, OfLayer
 from mindbatch.layers.decoder import EncoderDecoder
-from mindbatch.layers.distances import DistanceAttention, DistanceBiases
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.module import Module
+from mindbatch.layers.rank import Module
 from mindbatch.layers.tokens import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Encoder
@@ -111,15 +110,15 @@ def _is_gated(reader: ConfigReader) -> bool:
 def _start_id(reader: ConfigReader) -> int:
     """decoder_start_token_id; where it is absent the padding, with which T5 was trained to begin."""
     key = "decoder_start_token_id" if reader.value("decoder_start_token_id") is not None else "pad_token_id"
-    found = reader.value(key)
+    token_id = reader.value(key)
     if (
-        isinstance(found, bool)
-        or not isinstance(found, int)
-        or not 0 <= found < reader.positive("vocab_size")
+        isinstance(token_id, bool)
+        or not isinstance(token_id, int)
+        or not 0 <= token_id < reader.positive("vocab_size")
     ):
         reader.fault(key, "must be the id of a token, with which outputs begin")
         return 0
-    return found
+    return token_id
 
 
 class Attention(Module):
@@ -160,16 +159,16 @@ class CrossAttention(Attention):
         self.of_layer = OfLayer(a, layer)
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        its = self.of_layer
+        layer = self.of_layer
         # A decoder's own positions begin where its encoder's end.
-        seen = (*its.cache, tokens.rows, tokens.block_tables, tokens.firsts)
-        return self.output(cross_attention(self.query(x_TH, tokens), *seen, shape=its.shape), tokens)
+        seen = (*layer.cache, tokens.rows, tokens.block_tables, tokens.firsts)
+        return self.output(cross_attention(self.query(x_TH, tokens), *seen, shape=layer.shape), tokens)
 
     def write(self, hidden_TH: Any, tokens: Tokens) -> None:
         """Puts the keys and values of the encoder's hidden states in the cache."""
-        its = self.of_layer
+        layer = self.of_layer
         keys_values = self.key_value(hidden_TH, tokens)
-        write_cache(hidden_TH, keys_values, *its.cache, tokens.slots, shape=its.shape)
+        write_cache(hidden_TH, keys_values, *layer.cache, tokens.slots, shape=layer.shape)
 
 
 class Block(Module):

@@ -11,7 +11,7 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import Part, taking_turns
+from mindbatch.models.tensor_spec import Part, interleaved
 
 # Of the published configuration class.
 DEFAULTS = {
@@ -101,7 +101,7 @@ class Attention(llama.Attention):
         """Query, key and value."""
         size, hidden = a.head_dim, a.hidden_size
         query = Part(f"{source}.query.weight", a.heads * size, hidden, unit=size)
-        keys = taking_turns(f"{source}.key_value.weight", (size, size), a.kv_heads, hidden, size)
+        keys = interleaved(f"{source}.key_value.weight", (size, size), a.kv_heads, hidden, size)
         return query, *(replace(part, is_shared=True) for part in keys)
 
 

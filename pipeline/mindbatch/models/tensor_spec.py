@@ -54,14 +54,14 @@ class Part:
         """Ranges of the part's outputs low .. high - 1 along the outputs of the source, in their order."""
         if not self.run:
             return [(self.first + low, self.first + high)]
-        found = []
+        ranges = []
         while low < high:
             number, within = divmod(low, self.run)
             stop = min(high, low - within + self.run)
             start = self.first + number * self.spacing + within
-            found.append((start, start + stop - low))
+            ranges.append((start, start + stop - low))
             low = stop
-        return found
+        return ranges
 
     def source_shape(self, total_outputs: int) -> tuple[int, ...]:
         """Shape that the checkpoint's tensor must have."""
@@ -190,7 +190,7 @@ def fused(
     )
 
 
-def taking_turns(source: str, runs: Sequence[int], turns: int, inputs: int, unit: int) -> tuple[Part, ...]:
+def interleaved(source: str, runs: Sequence[int], turns: int, inputs: int, unit: int) -> tuple[Part, ...]:
     """Parts of one checkpoint tensor that take turns: a run of each, so many times (Megatron's heads)."""
     return tuple(
         Part(source, run * turns, inputs, sum(runs[:index]), unit=unit, run=run, spacing=sum(runs))
@@ -232,14 +232,14 @@ def shard_specs(specs: Sequence[TensorSpec], shard: TensorSlice) -> list[TensorS
 
     def of_rank(part: Part, sharding: Sharding) -> Part:
         left, right = part.input_bounds(sharding, shard)
-        beside = runs[part.source]
+        widths = runs[part.source]
         return replace(
             part,
             outputs=part.local_outputs(sharding, shard),
             inputs=None if part.inputs is None else right - left,
-            first=sum(width for first, width in beside.items() if first < part.first),
-            run=beside[part.first] if part.run else 0,
-            spacing=sum(beside.values()) if part.run else 0,
+            first=sum(width for first, width in widths.items() if first < part.first),
+            run=widths[part.first] if part.run else 0,
+            spacing=sum(widths.values()) if part.run else 0,
         )
 
     return [

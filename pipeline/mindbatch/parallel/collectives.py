@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mindspore
 from mindspore import Tensor, mint, nn, ops
-from mindspore.communication import GlobalComm, get_group_size, get_rank
+from mindspore.communication import GlobalComm, create_group, get_group_size, get_rank
 
-from mindbatch.parallel.topology import TensorSlice
+from mindbatch.parallel.topology import TensorSlice, Topology, hand_over_group
 
 
 class Identity(nn.Cell):
@@ -43,7 +45,7 @@ class FirstColumns(nn.Cell):
 
 
 class SumOfParts(nn.Cell):
-    """The same as the sum of what each rank has of it and zeros elsewhere: exact, with more bytes to send."""
+    """Gathers as the sum of what each rank has and zeros elsewhere: exact, with more bytes to send."""
 
     def __init__(self, shard: TensorSlice, group: str) -> None:
         super().__init__()
@@ -81,3 +83,36 @@ def _group_of(shard: TensorSlice) -> str:
     if get_group_size() == shard.size:
         return str(GlobalComm.WORLD_COMM_GROUP)
     return model_group_name(get_rank() - shard.rank)
+
+
+class SendHidden(nn.Cell):
+    """Hand-over of a stage's last hidden states; the output is what the next stage receives."""
+
+    def __init__(self, stage: int, tensor_rank: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.meet = ops.AllReduce(ops.ReduceOp.SUM, hand_over_group(stage, tensor_rank))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.meet(x)
+
+
+class ReceiveHidden(nn.Cell):
+    """ids [T] -> hidden states [T, width] of the same tokens, from the stage before."""
+
+    def __init__(self, stage: int, tensor_rank: int, width: int, dtype: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.meet = ops.AllReduce(ops.ReduceOp.SUM, hand_over_group(stage - 1, tensor_rank))
+        self.width = width
+        self.dtype = dtype
+
+    def construct(self, ids: Tensor) -> Tensor:
+        return self.meet(ops.zeros((ids.shape[0], self.width), self.dtype))
+
+
+def join_neighbours(topology: Topology, rank: int) -> None:
+    """Enters the groups of a local rank; after MindSpore's `init`, in a world of one replica.
+
+    Every stage enters the group with the stage before first, so that none waits for another in a circle.
+    """
+    for name, ranks in topology.hand_over_groups(rank):
+        create_group(name, ranks)

@@ -7,8 +7,7 @@ from contextlib import suppress
 import mindspore
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.parallel.collectives import model_group_name
-from mindbatch.parallel.hand_over import join_neighbours
+from mindbatch.parallel.collectives import join_neighbours, model_group_name
 from mindbatch.parallel.topology import Topology
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import today
 from mindbatch.io.errors import PromptError
 from mindbatch.prompts.chat_process import ChatLimits, ChatProcess
 from mindbatch.prompts.messages import Message, with_joined_parts
@@ -57,12 +57,14 @@ class ChatTemplates:
         Raises:
             PromptError: no template, or one line on why it failed, refused the messages or went over a limit.
         """
-        given = {"tools": None, "documents": None, **(variables or {})}
-        template = self._chosen(has_tools=given["tools"] is not None)
+        template_variables = {"tools": None, "documents": None, **(variables or {})}
+        template = self._chosen(has_tools=template_variables["tools"] is not None)
         if any(isinstance(message.get("content"), list) for message in messages):
             messages = messages if self._takes_parts(template) else [*map(with_joined_parts, messages)]
-        given |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
-        return self._process.render(template, {**self._named_tokens, **given}, date=date or today())
+        template_variables |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
+        return self._process.render(
+            template, {**self._named_tokens, **template_variables}, date=date or today()
+        )
 
     def close(self) -> None:
         """Ends the child process; a later `render` starts it again."""
@@ -72,9 +74,14 @@ class ChatTemplates:
         """True if the template reads a content in parts; found out once, by giving it one."""
         if template not in self._take_parts:
             message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
-            given = {"tools": None, "documents": None, "messages": [message], "add_generation_prompt": True}
+            probe_variables = {
+                "tools": None,
+                "documents": None,
+                "messages": [message],
+                "add_generation_prompt": True,
+            }
             try:
-                text = self._process.render(template, {**self._named_tokens, **given}, date=today())
+                text = self._process.render(template, {**self._named_tokens, **probe_variables}, date=today())
             except PromptError:
                 text = ""
             self._take_parts[template] = _PROBE in text and not _AS_LIST.search(text)

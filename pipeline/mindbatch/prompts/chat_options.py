@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mindbatch.io.calendar_day import DAY_RULE, is_day
+from mindbatch.io.amounts import DAY_RULE, is_day
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.strict_json import JsonFault, unicode_fault
-from mindbatch.prompts.json_rows import parse_json
 from mindbatch.prompts.messages import Message, value_faults
-from mindbatch.prompts.prompt_lines import utf8_fault
+from mindbatch.prompts.prompt_lines import parse_json, utf8_fault
 
 LARGEST_TOOLS_FILE = 1 << 20
 """Bytes of a file of tools."""
@@ -87,11 +86,11 @@ def chat_options(
     if date is not None and not is_day(date):
         faults.append(f"{prefix}date={shown(date)}: {DAY_RULE}")
     try:
-        given = _file_value(Path(tools)) if isinstance(tools, str | Path) else tools
+        tool_list = _file_value(Path(tools)) if isinstance(tools, str | Path) else tools
     except PromptError as error:
         raise ConfigError([*faults, f"{prefix}tools={tools}: {error}"]) from error
     names = f"{prefix}tools", f"{prefix}chat_template_kwargs"
-    own_tools, kwargs, more = _checked(given, chat_template_kwargs, *names)
+    own_tools, kwargs, more = _checked(tool_list, chat_template_kwargs, *names)
     if faults := faults + more:
         raise ConfigError(faults)
     return ChatOptions(system=system, tools=own_tools or None, chat_template_kwargs=kwargs or None, date=date)
@@ -100,7 +99,7 @@ def chat_options(
 def _checked(
     tools: object, kwargs: object, tools_at: str, kwargs_at: str
 ) -> tuple[list[Any], dict[str, Any], list[str]]:
-    """Both in their plain form, empty where nothing is given, and a line for each fault."""
+    """Returns both in their plain form, empty where nothing is given, and a line for each fault."""
     own_tools: list[Any] = []
     own_kwargs: dict[str, Any] = {}
     faults = []

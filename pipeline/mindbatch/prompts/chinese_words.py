@@ -15,8 +15,8 @@ _LOADING = threading.Lock()
 
 def words_of(text: str) -> Iterable[str]:
     """The words of a text, in order and without gaps: white space and punctuation marks are words, too."""
-    found: Iterable[str] = _divider().cut(text)
-    return found
+    words: Iterable[str] = _divider().cut(text)
+    return words
 
 
 def _divider() -> Any:

@@ -70,9 +70,9 @@ def control_spans(encoding: Encoding, text: str, control: Mapping[int, str]) -> 
 
     An unknown-word token is one only where its own text stands there.
     """
-    found = zip(encoding.ids, encoding.offsets, strict=True)
+    tokens = zip(encoding.ids, encoding.offsets, strict=True)
     return [
-        (*span, i) for i, span in found if i in control and text[slice(*span)].strip() == control[i].strip()
+        (*span, i) for i, span in tokens if i in control and text[slice(*span)].strip() == control[i].strip()
     ]
 
 

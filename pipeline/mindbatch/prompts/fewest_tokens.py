@@ -4,10 +4,40 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import ByteLevel
+
+
+class Encoded(NamedTuple):
+    """A text as token ids, one for each token of `encoding` that is no gap.
+
+    text: as it was encoded, with `gap` inside it where control texts are broken up.
+    """
+
+    ids: list[int]
+    encoding: Encoding
+    text: str
+    gap: str = ""
+
+    def split(self, length: int) -> tuple[list[int], int]:
+        """The token ids up to the last one that stands for some of the text, and how many of these stand for
+        some of its last `length` characters, gaps not counted."""
+        start = self._start_of(length)
+        tokens = zip(self.encoding.offsets, self.encoding.tokens, strict=True)
+        ends = [end for (_, end), token in tokens if not self.gap or token != self.gap]
+        behind = [place for place, end in enumerate(ends) if end > start]
+        return self.ids[: behind[-1] + 1] if behind else self.ids, len(behind)
+
+    def _start_of(self, length: int) -> int:
+        place = len(self.text)
+        while length:
+            place -= 1
+            length -= self.text[place] != self.gap
+        return place
+
 
 _COMPOSED = 4
 """Characters that NFC or NFKC may make one of: no character decomposes into more (Unicode, annex 15)."""
@@ -51,7 +81,7 @@ def _parts(setting: Any, name: str) -> list[dict[str, Any]]:
         return []
     if setting["type"] != "Sequence":
         return [setting]
-    return [part for each in setting[name] for part in _parts(each, name)]
+    return [part for part_setting in setting[name] for part in _parts(part_setting, name)]
 
 
 def _merged(normalizer: dict[str, Any]) -> int | None:

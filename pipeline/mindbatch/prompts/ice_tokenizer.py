@@ -19,8 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.io.errors import CheckpointError, is_panic
 from mindbatch.io.fault_lines import shown
-from mindbatch.prompts.glm_chats import CHATGLM_6B
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.glm_tokenizer import CHATGLM_6B
 from mindbatch.prompts.sentencepiece_file import (
     CONTROL,
     SPACE,
@@ -34,6 +33,7 @@ from mindbatch.prompts.sentencepiece_file import (
     parsed_model,
     unigram_scores,
 )
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line
 
 VOCABULARY = "ice_text.model"
@@ -74,11 +74,11 @@ def ice_backend(data: bytes, path: Path, images: int) -> Backend:
         CheckpointError: lists what is no such model, or asks for what is not done here.
     """
     model = parsed_model(data, path)
-    pieces = {each.piece: number for number, each in enumerate(model.pieces, start=images)}
+    pieces = {piece.piece: number for number, piece in enumerate(model.pieces, start=images)}
     own = [
         ("trainer_spec.model_type", model.trainer_spec.model_type, UNIGRAM),
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, True),
-        ("unused pieces", sum(each.type == UNUSED for each in model.pieces), 0),
+        ("unused pieces", sum(piece.type == UNUSED for piece in model.pieces), 0),
     ]
     faults = [*faults_of(model, own), *normalization_faults(model.normalizer_spec)]
     if missing := [token for token in (*SPECIAL, *_white_space().values()) if token not in pieces]:
@@ -96,9 +96,9 @@ def ice_backend(data: bytes, path: Path, images: int) -> Backend:
 
 def _built(model: Any, pieces: Mapping[str, int], images: int) -> Backend:
     special = [
-        each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL) or each.piece in SPECIAL
+        piece.piece for piece in model.pieces if piece.type in (UNKNOWN, CONTROL) or piece.piece in SPECIAL
     ]
-    unknown = next(pieces[each.piece] for each in model.pieces if each.type == UNKNOWN)
+    unknown = next(pieces[piece.piece] for piece in model.pieces if piece.type == UNKNOWN)
     lowest = lowest_score(model)
     scores = [*((f"<image_{number}>", lowest) for number in range(images)), *unigram_scores(model)]
     backend = Backend(Unigram(scores, unk_id=unknown, byte_fallback=True))

@@ -81,9 +81,9 @@ def _content(message: Mapping[Any, Any], where: str, faults: list[str]) -> str |
         for i, part in enumerate(content):
             faults.extend(_part_faults(part, f"{where}.content[{i}]"))
         return list(content)
-    found = f"={shown(content)}" if "content" in message else ": missing"
+    excerpt = f"={shown(content)}" if "content" in message else ": missing"
     faults.append(
-        f'{where}.content{found}; must be a string or a list of {{"type": "text", "text": ...}} parts'
+        f'{where}.content{excerpt}; must be a string or a list of {{"type": "text", "text": ...}} parts'
     )
     return None
 
@@ -161,8 +161,8 @@ def sharegpt_messages(turns: Any, where: str) -> list[dict[str, Any]]:
             allowed = ", ".join(SHAREGPT_ROLES)
             faults.append(f"{where}[{i}].from={shown(turn['from'])}: must be one of {allowed}")
         if not isinstance(turn.get("value"), str):
-            found = f"={shown(turn['value'])}" if "value" in turn else ": missing"
-            faults.append(f"{where}[{i}].value{found}; must be a text")
+            excerpt = f"={shown(turn['value'])}" if "value" in turn else ": missing"
+            faults.append(f"{where}[{i}].value{excerpt}; must be a text")
     if faults:
         raise PromptError(faults)
     return [{"role": SHAREGPT_ROLES[turn["from"]], "content": turn["value"]} for turn in turns]

@@ -20,7 +20,6 @@ from tokenizers.processors import TemplateProcessing
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.io.errors import CheckpointError, is_panic
 from mindbatch.prompts.chinese_words import words_of
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.sentencepiece_file import (
     BYTE_PAIRS,
     CONTROL,
@@ -36,6 +35,7 @@ from mindbatch.prompts.sentencepiece_file import (
     parsed_model,
     unigram_scores,
 )
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import SETTINGS, checked_copy, one_line, read_json_file
 
 VOCABULARY = "vocab.model"
@@ -71,7 +71,7 @@ def _is_of_pangu(folder: Path, settings: Mapping[str, Any]) -> bool:
     return read_json_file(folder, CONFIG_NAME).get("model_type") == "gpt_pangu"
 
 
-def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
+def pangu_backend(data: bytes, path: Path) -> tuple[Backend, WordSplitter]:
     """The tokenizer of a model file, and what divides texts into words for it.
 
     Raises:
@@ -79,14 +79,14 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
     """
     model = parsed_model(data, path)
     spec, kind = model.normalizer_spec, model.trainer_spec.model_type
-    texts = [each for each in model.pieces if isinstance(each.piece, str)]  # the others are a fault
+    texts = [piece for piece in model.pieces if isinstance(piece.piece, str)]  # the others are a fault
     own = [
         ("trainer_spec.byte_fallback", model.trainer_spec.byte_fallback, False),
         ("normalizer_spec.remove_extra_whitespaces", spec.remove_extra_whitespaces, True),
-        ("unused pieces", sum(each.type == UNUSED for each in model.pieces), 0),
-        ("pieces of several words", sum(SPACE in each.piece[1:] for each in texts), 0),
-        (f"pieces {SPACE}", sum(each.piece == SPACE for each in model.pieces), 1),
-        ("other pieces that a word may hold", sum(_is_in_words(each) for each in texts), 0),
+        ("unused pieces", sum(piece.type == UNUSED for piece in model.pieces), 0),
+        ("pieces of several words", sum(SPACE in piece.piece[1:] for piece in texts), 0),
+        (f"pieces {SPACE}", sum(piece.piece == SPACE for piece in model.pieces), 1),
+        ("other pieces that a word may hold", sum(_is_in_words(piece) for piece in texts), 0),
     ]
     faults = [*faults_of(model, own), *normalization_faults(spec)]
     if kind not in _KINDS:
@@ -94,7 +94,7 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
     if faults:
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
     try:
-        return _built(model), Words(normalized(spec))
+        return _built(model), WordSplitter(normalized(spec))
     except BaseException as error:  # tokenizers raises nothing more special
         if not isinstance(error, Exception) and not is_panic(error):
             raise
@@ -103,7 +103,7 @@ def pangu_backend(data: bytes, path: Path) -> tuple[Backend, Words]:
 
 def _built(model: Any) -> Backend:
     backend = Backend(_model(model))
-    backend.add_special_tokens([each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL)])
+    backend.add_special_tokens([piece.piece for piece in model.pieces if piece.type in (UNKNOWN, CONTROL)])
     written = (decoders.Replace(mark, white) for white, mark in WRITTEN.items())
     backend.decoder = decoders.Sequence([decoders.Replace(SPACE, ""), *written, decoders.Fuse()])
     return backend
@@ -118,15 +118,15 @@ def _is_in_words(piece: Any) -> bool:
 
 
 def _model(model: Any) -> BPE | Unigram:
-    ids = {each.piece: number for number, each in enumerate(model.pieces)}
-    unknown = next(each.piece for each in model.pieces if each.type == UNKNOWN)
+    ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
+    unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
     if model.trainer_spec.model_type == UNIGRAM:
         return Unigram(unigram_scores(model), unk_id=ids[unknown], byte_fallback=False)
-    scores = {each.piece: each.score for each in model.pieces if each.type == NORMAL}
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
     return BPE(ids, merges_of(ids, scores), unk_token=unknown, fuse_unk=True)
 
 
-class Words:
+class WordSplitter:
     """A pre-tokenizer: words, each normalised as a word of its own, which is what a model has pieces of."""
 
     def __init__(self, normalization: Iterable[normalizers.Normalizer]) -> None:
@@ -134,7 +134,7 @@ class Words:
         self._normalizer = normalizers.Sequence([*written, *normalization])
 
     def pre_tokenize(self, text: PreTokenizedString) -> None:
-        """See `tokenizers.pre_tokenizers.PreTokenizer.custom`."""
+        """Splits a text into words; `PreTokenizer.custom` of tokenizers calls it."""
         text.split(self._divided)
 
     def _divided(self, _: int, text: NormalizedString) -> list[NormalizedString]:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from mindbatch.checkpoint.folders.folder_files import has_file
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import SETTINGS, TOKENIZER, checked_copy
 
 _TEMPLATE = "chat_template.jinja"
@@ -54,7 +54,7 @@ def load_plain(folder: Path, settings: Mapping[str, Any]) -> LoadedTokenizer | N
     """
     name = settings.get("tokenizer_class")
     known = _CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
-    if known is None or not has_file(folder, TOKENIZER) or any((folder / each).exists() for each in _FURTHER):
+    if known is None or not has_file(folder, TOKENIZER) or any((folder / name).exists() for name in _FURTHER):
         return None
     files, defaults = known
     with checked_copy(folder, files) as copy:
@@ -89,7 +89,7 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     if not isinstance(several, list):
         return None
     if several:
-        named[_SEVERAL] = [_text(each) for each in several]
+        named[_SEVERAL] = [_text(token) for token in several]
     return named if all([*map(named.get, named.keys() - {_SEVERAL}), *named.get(_SEVERAL, [])]) else None
 
 

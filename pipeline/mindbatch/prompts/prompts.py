@@ -7,16 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
-from mindbatch.io.amounts import counted
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import counted, today
 from mindbatch.io.errors import ConfigError, PromptError, is_panic
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.strict_json import JsonFault, unicode_fault
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions, chat_options
-from mindbatch.prompts.json_rows import parse_json
 from mindbatch.prompts.messages import Message, checked_conversation, is_sharegpt, sharegpt_messages
-from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, text_lines
+from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, parse_json, text_lines
 from mindbatch.prompts.tokenizer import Tokenizer
 
 STANDARD_INPUT = "-"
@@ -122,19 +120,19 @@ def read_prompts(
             `chat_template_kwargs` that cannot be used, or without a chat.
     """
     faults = _source_faults({"prompts": prompts, "prompts_file": prompts_file, "messages": messages})
-    beside: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
-    beside["date"] = date
+    chat_values: dict[str, Any] = {"system": system, TOOLS: tools, TEMPLATE_KWARGS: chat_template_kwargs}
+    chat_values["date"] = date
     if not (chat or may_hold_chats(prompts, prompts_file, messages)):
-        faults += [f"{name}{IDLE}" for name, value in beside.items() if value is not None]
-    options = chat_options(**{**beside, "date": date or today()}, faults=faults)
+        faults += [f"{name}{IDLE}" for name, value in chat_values.items() if value is not None]
+    options = chat_options(**{**chat_values, "date": date or today()}, faults=faults)
     if prompts_file is not None:
-        found: Iterable[_Found] = _file_rows(prompts_file, max_line_bytes, stdin)
+        source_rows: Iterable[_Found] = _file_rows(prompts_file, max_line_bytes, stdin)
     elif prompts is not None:
-        found = _given_prompts(prompts)
+        source_rows = _given_prompts(prompts)
     else:
-        found = _given_conversations(messages)
+        source_rows = _given_conversations(messages)
     rows = PromptRows()
-    for position, row in enumerate(found):
+    for position, row in enumerate(source_rows):
         _add(rows, str(position), row, chat, options)
         if prompts_file is not None and len(rows.errors) > MOST_ERRORS:
             raise ConfigError(_too_many_errors(prompts_file, rows.errors[-1]))
@@ -168,10 +166,12 @@ def may_hold_chats(prompts: object, prompts_file: str | Path | None, messages: o
 
 
 def _source_faults(sources: Mapping[str, object]) -> list[str]:
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) == 1:
+    sources_used = [name for name, value in sources.items() if value is not None]
+    if len(sources_used) == 1:
         return []
-    return [f"{' and '.join(given) or 'no prompt'} given; exactly one of {', '.join(sources)} is needed"]
+    return [
+        f"{' and '.join(sources_used) or 'no prompt'} given; exactly one of {', '.join(sources)} is needed"
+    ]
 
 
 def _add(rows: PromptRows, key: str, row: _Found, chat: bool, options: ChatOptions) -> None:

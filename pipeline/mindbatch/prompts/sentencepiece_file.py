@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +17,60 @@ from tokenizers.models import BPE
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.io.errors import CheckpointError
-from mindbatch.prompts.charsmap import refuse_false_charsmap
+
+_KEY = "precompiled_charsmap"
+_SIZE_BYTES = 4
+# As it is written; or written with escapes of letters, which nobody needs.
+_MAY_HOLD = re.compile(rb"precompiled_charsmap|\\u00(?:5[fF]|6|7)")
+
+
+def refuse_false_charsmap(charsmap: bytes, path: Path) -> None:
+    """CheckpointError where a table, which begins with the bytes of its trie, says that it is larger than it
+    is; `tokenizers` would take twice as much memory, up to 8 GiB."""
+    size, there = int.from_bytes(charsmap[:_SIZE_BYTES], "little"), len(charsmap) - _SIZE_BYTES
+    if charsmap and size > there:
+        raise CheckpointError(f"{path}: {_KEY}: says that {size:,} bytes follow; there are {max(there, 0):,}")
+
+
+def refuse_false_charsmaps(data: bytes, path: Path) -> None:
+    """Refuses such tables wherever a vocabulary's file has them; a damaged file is passed over."""
+    if path.suffix == ".model":
+        refuse_false_charsmap(_charsmap_of_pieces(data), path)
+    elif path.suffix == ".json" and _MAY_HOLD.search(data):
+        _refuse_in_json(data, path)
+
+
+def _refuse_in_json(data: bytes, path: Path) -> None:
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        for key, value in pairs:
+            if key == _KEY and isinstance(value, str):
+                refuse_false_charsmap(_decoded(value), path)
+
+    try:
+        json.loads(data, object_pairs_hook=look)
+    except (ValueError, RecursionError):
+        return
+
+
+def _charsmap_of_pieces(data: bytes) -> bytes:
+    """Reads a sentencepiece model's charsmap; empty for others: tiktoken's file may have the same name."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    try:
+        model = sentencepiece_model_pb2.ModelProto.FromString(data)
+    except (DecodeError, UnicodeDecodeError):
+        return b""
+    return bytes(model.normalizer_spec.precompiled_charsmap)
+
+
+def _decoded(text: str) -> bytes:
+    """Decodes base64; empty if it is none, which whoever uses it refuses."""
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        return b""
+
 
 SPACE = "▁"
 UNIGRAM, BYTE_PAIRS = 1, 2  # TrainerSpec.model_type
@@ -43,17 +99,17 @@ def sentencepiece_backend(data: bytes, path: Path) -> Backend:
     if faults := faults_of(model, own):
         raise CheckpointError(f"{path}: {fault}" for fault in faults)
     ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
-    scores = {each.piece: each.score for each in model.pieces if each.type in (NORMAL, USER_DEFINED)}
-    unknown = next(each.piece for each in model.pieces if each.type == UNKNOWN)
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)}
+    unknown = next(piece.piece for piece in model.pieces if piece.type == UNKNOWN)
     backend = Backend(BPE(ids, merges_of(ids, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True))
     # One that has a space itself is never found: where it is looked for there are none.
-    found = (each.piece for each in model.pieces if each.type == USER_DEFINED)
-    defined = [piece for piece in found if " " not in piece]
+    defined_pieces = (piece.piece for piece in model.pieces if piece.type == USER_DEFINED)
+    defined = [piece for piece in defined_pieces if " " not in piece]
     backend.normalizer = normalizers.Sequence([*_normalizers(defined)])
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    backend.add_special_tokens([each.piece for each in model.pieces if each.type in (UNKNOWN, CONTROL)])
+    backend.add_special_tokens([piece.piece for piece in model.pieces if piece.type in (UNKNOWN, CONTROL)])
     backend.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in defined])
     return backend
 
@@ -66,8 +122,8 @@ def _normalizers(defined: Iterable[str]) -> Iterable[normalizers.Normalizer]:
     """
     yield normalizers.Prepend(SPACE)
     yield normalizers.Replace(" ", SPACE)
-    if found := "|".join(re.escape(piece) for piece in defined):
-        yield normalizers.Replace(Regex(rf"\A{SPACE}(?=(?:{found})\z)"), "")
+    if alternatives := "|".join(re.escape(piece) for piece in defined):
+        yield normalizers.Replace(Regex(rf"\A{SPACE}(?=(?:{alternatives})\z)"), "")
 
 
 def parsed_model(data: bytes, path: Path) -> Any:
@@ -86,23 +142,23 @@ def parsed_model(data: bytes, path: Path) -> Any:
 def faults_of(model: Any, own: Iterable[tuple[str, Any, Any]]) -> list[str]:
     """Lists why a model is not supported. own: more checks for a kind of model: setting, found, allowed."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    pieces = [each.piece for each in model.pieces]
+    pieces = [piece.piece for piece in model.pieces]
     wanted = [
         *own,
         ("trainer_spec.treat_whitespace_as_suffix", trainer.treat_whitespace_as_suffix, False),
         ("normalizer_spec.add_dummy_prefix", normalizer.add_dummy_prefix, True),
         ("normalizer_spec.escape_whitespaces", normalizer.escape_whitespaces, True),
-        ("unknown pieces", sum(each.type == UNKNOWN for each in model.pieces), 1),
-        ("pieces that are no text", sum(not isinstance(each, str) for each in pieces), 0),
+        ("unknown pieces", sum(piece.type == UNKNOWN for piece in model.pieces), 1),
+        ("pieces that are no text", sum(not isinstance(text, str) for text in pieces), 0),
         (
             f"pieces of over {_MOST_CHARACTERS} characters",
-            sum(len(each) > _MOST_CHARACTERS for each in pieces),
+            sum(len(text) > _MOST_CHARACTERS for text in pieces),
             0,
         ),
-        ("pieces without a score", sum(not math.isfinite(each.score) for each in model.pieces), 0),
+        ("pieces without a score", sum(not math.isfinite(piece.score) for piece in model.pieces), 0),
         ("pieces that are there twice", len(pieces) - len({*pieces}), 0),
     ]
-    return [f"{name}={found}; allowed: {only}" for name, found, only in wanted if found != only]
+    return [f"{name}={value}; allowed: {only}" for name, value, only in wanted if value != only]
 
 
 def merges_of(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -112,14 +168,14 @@ def merges_of(ids: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple
 
     ids: of the pieces, in the order of their numbers. scores: of those that text may become.
     """
-    found = [
+    splits = [
         (-score, ids[piece[:cut]], ids[piece[cut:]])
         for piece, score in scores.items()
         for cut in range(1, len(piece))
         if piece[:cut] in scores and piece[cut:] in scores
     ]
     names = [*ids]
-    return [(names[left], names[right]) for _, left, right in sorted(found)]
+    return [(names[left], names[right]) for _, left, right in sorted(splits)]
 
 
 def unigram_scores(model: Any) -> list[tuple[str, float]]:
@@ -131,12 +187,12 @@ def unigram_scores(model: Any) -> list[tuple[str, float]]:
             return _CHOSEN
         return float(piece.score) if piece.type == NORMAL else lowest
 
-    return [(each.piece, score(each)) for each in model.pieces]
+    return [(piece.piece, score(piece)) for piece in model.pieces]
 
 
 def lowest_score(model: Any) -> float:
     """Returns the lowest score among the pieces of texts (NORMAL); it says nothing of others."""
-    return min((each.score for each in model.pieces if each.type == NORMAL), default=0.0)
+    return min((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
 
 
 def normalization_faults(spec: Any) -> list[str]:

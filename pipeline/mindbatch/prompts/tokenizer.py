@@ -19,12 +19,10 @@ from mindbatch.io.errors import PromptError, is_panic
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat import ChatTemplates
 from mindbatch.prompts.chat_process import ChatLimits
-from mindbatch.prompts.continued import Encoded
 from mindbatch.prompts.control_text import ControlText, absent_characters, control_spans, strings_in
-from mindbatch.prompts.fewest_tokens import characters_per_token, fewest_tokens
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
+from mindbatch.prompts.fewest_tokens import Encoded, characters_per_token, fewest_tokens
 from mindbatch.prompts.messages import checked_conversation
-from mindbatch.prompts.token_bytes import TokenBytes, token_bytes_of
+from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 from mindbatch.prompts.tokenizer_folder import one_line
 
@@ -199,7 +197,7 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         date: str | None = None,
     ) -> tuple[list[int], int]:
-        """As `encode_continued`, of a conversation with the generation prompt and a text behind it.
+        """Encodes as `encode_continued` a conversation with the generation prompt and a text behind it.
 
         Raises:
             PromptError: as from `encode_chat`.
@@ -265,16 +263,20 @@ class Tokenizer:
         date: str | None = None,
     ) -> Encoded:
         conversation = checked_conversation(messages)
-        given = {**(variables or {})}
-        data = [[{**message, "role": ""} for message in conversation], given, continuation]
+        template_variables = {**(variables or {})}
+        data = [[{**message, "role": ""} for message in conversation], template_variables, continuation]
         if not self._control.endangers(data):
-            text = self._rendered(conversation, given, add_generation_prompt, date) + continuation
+            text = (
+                self._rendered(conversation, template_variables, add_generation_prompt, date) + continuation
+            )
             self._refuse_longer(text, most_tokens)
             encoding = self._encoding(text, plain=False)
             return Encoded(list(encoding.ids), encoding, text)
         gap, slot = absent_characters(strings_in(data), 2)
         marked = [{**self._control.broken(message, gap), "role": message["role"]} for message in conversation]
-        text = self._rendered(marked, self._control.broken(given, gap), add_generation_prompt, date)
+        text = self._rendered(
+            marked, self._control.broken(template_variables, gap), add_generation_prompt, date
+        )
         text += self._control.broken(continuation, gap)
         self._refuse_longer(text.replace(gap, ""), most_tokens)
         return self._encode_marked(text, gap, slot)

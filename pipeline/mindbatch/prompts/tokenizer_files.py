@@ -11,9 +11,9 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts.glm_tokenizer import load_glm
 from mindbatch.prompts.ice_tokenizer import load_ice
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
 from mindbatch.prompts.pangu_tokenizer import load_pangu
 from mindbatch.prompts.plain_tokenizer import load_plain
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer_folder import (
     SETTINGS,
     TOKENIZER,
@@ -120,9 +120,9 @@ def _named_class(name: object) -> Any:
 
     if not isinstance(name, str):
         return None
-    found = tokenizer_class_from_name(f"{name.removesuffix('Fast')}Fast")
-    is_tokenizer = isinstance(found, type) and issubclass(found, PreTrainedTokenizerFast)
-    return found if is_tokenizer else None
+    tokenizer_class = tokenizer_class_from_name(f"{name.removesuffix('Fast')}Fast")
+    is_tokenizer = isinstance(tokenizer_class, type) and issubclass(tokenizer_class, PreTrainedTokenizerFast)
+    return tokenizer_class if is_tokenizer else None
 
 
 def _class_of_model_type(model_type: object) -> Any:

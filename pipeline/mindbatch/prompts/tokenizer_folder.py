@@ -18,8 +18,8 @@ from mindbatch.checkpoint.json_object import read_bounded
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.strict_json import parts_fault
-from mindbatch.prompts.charsmap import refuse_false_charsmaps
 from mindbatch.prompts.prompt_lines import utf8_fault
+from mindbatch.prompts.sentencepiece_file import refuse_false_charsmaps
 
 SETTINGS = "tokenizer_config.json"
 TOKENIZER = "tokenizer.json"
@@ -109,24 +109,24 @@ def checked_copy(folder: Path, vocabulary: Iterable[str]) -> Iterator[Path]:
         CheckpointError: lists the files that are links out of the folder, pipes, too large or damaged.
     """
     faults: list[str] = []
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for name in vocabulary:
         if has_file(folder, name):
             with collecting(faults):
-                found[name] = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
-                refuse_false_charsmaps(found[name], folder / name)
+                contents[name] = read_bounded(file_in(folder, name), _MAX_VOCABULARY_BYTES)
+                refuse_false_charsmaps(contents[name], folder / name)
     for name, known in ((SETTINGS, _KNOWN), (_SPECIAL, _TOKENS), (_ADDED, None)):
         with collecting(faults):
             if has_file(folder, name):
                 content = read_settings(folder) if name == SETTINGS else read_json_file(folder, name)
-                found[name] = _encoded(content, known, folder / name)
+                contents[name] = _encoded(content, known, folder / name)
     for name in _template_names(folder):
         with collecting(faults):
-            found[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)
-            _refuse_other_text(found[name], folder / name)
+            contents[name] = read_bounded(file_in(folder, name), _MAX_TEMPLATE_BYTES)
+            _refuse_other_text(contents[name], folder / name)
     raise_if_any(faults)
     with TemporaryFolder() as copy:
-        for name, data in found.items():
+        for name, data in contents.items():
             path = copy / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
@@ -194,12 +194,12 @@ def _template_names(folder: Path) -> list[str]:
     """The files of chat templates, from the folder on."""
     names = [_TEMPLATE] if has_file(folder, _TEMPLATE) else []
     if (folder / _TEMPLATES).is_dir():
-        found = [name for name in file_names(folder / _TEMPLATES) if name.endswith(".jinja")]
-        if len(found) > _MAX_TEMPLATES:
+        templates = [name for name in file_names(folder / _TEMPLATES) if name.endswith(".jinja")]
+        if len(templates) > _MAX_TEMPLATES:
             raise CheckpointError(
-                f"{folder / _TEMPLATES}: {len(found)} templates; at most {_MAX_TEMPLATES} are allowed"
+                f"{folder / _TEMPLATES}: {len(templates)} templates; at most {_MAX_TEMPLATES} are allowed"
             )
-        names += [f"{_TEMPLATES}/{name}" for name in found]
+        names += [f"{_TEMPLATES}/{name}" for name in templates]
     return names
 
 

@@ -14,7 +14,7 @@ from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.hidden_values import without_hidden
+from mindbatch.io.screen_text import without_hidden
 from mindbatch.ray.settings import ERROR
 from mindbatch.run.outputs.parquet import result_cells, schema
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, json_text
@@ -26,21 +26,21 @@ _WHOLE = {
 """Decoding parameters that are no fractions."""
 
 
-class Batch:
+class RayBatch:
     """The columns of one batch, in whichever of Ray's formats it came.
 
     Raises:
         ConfigError: it is none of NumPy, pandas and PyArrow, or has two columns of one name.
     """
 
-    def __init__(self, given: Any) -> None:
-        self._columns = _columns(given)
+    def __init__(self, batch: Any) -> None:
+        self._columns = _columns(batch)
 
     def records(self, decoding_column: str | None) -> Iterator[Record]:
-        """Its rows, numbered from 1; decoding_column: as in `data`."""
+        """Yields the rows, numbered from 1; decoding_column: as in `data`."""
         values = {name: _values(column) for name, column in self._columns.items()}
         if decoding_column in values:
-            values[decoding_column] = [_with_whole_numbers(given) for given in values[decoding_column]]
+            values[decoding_column] = [_with_whole_numbers(value) for value in values[decoding_column]]
         for number, cells in enumerate(zip(*values.values(), strict=True), start=1):
             columns, unusable = split(dict(zip(values, cells, strict=True)))
             yield Record(_SOURCE, number, columns, unusable=unusable)
@@ -78,26 +78,26 @@ def _cells(row: FinishedRow | RowFailure, options: OutputOptions) -> dict[str, A
     return {"key": row.key, ERROR: without_hidden(row.reason)}
 
 
-def _columns(given: Any) -> dict[str, Any]:
+def _columns(batch: Any) -> dict[str, Any]:
     """The columns by name, as Arrow's arrays where Arrow has a type for what they hold, else as lists."""
-    if isinstance(given, pa.Table):
-        names, columns = given.column_names, given.columns
-    elif isinstance(given, Mapping):
-        names, columns = [*map(str, given)], [*given.values()]
+    if isinstance(batch, pa.Table):
+        names, columns = batch.column_names, batch.columns
+    elif isinstance(batch, Mapping):
+        names, columns = [*map(str, batch)], [*batch.values()]
     else:
-        names, columns = _pandas_columns(given)
+        names, columns = _pandas_columns(batch)
     if fault := columns_fault(names):
         raise ConfigError(f"the batch {fault}")
     return {name: _as_arrow(column) for name, column in zip(names, columns, strict=True)}
 
 
-def _pandas_columns(given: Any) -> tuple[list[str], list[Any]]:
+def _pandas_columns(batch: Any) -> tuple[list[str], list[Any]]:
     import pandas as pd  # Ray Data has it, and pyarrow gets along without it
 
-    if not isinstance(given, pd.DataFrame):
-        kind = type(given).__name__
+    if not isinstance(batch, pd.DataFrame):
+        kind = type(batch).__name__
         raise ConfigError(f"batch_format: found a {kind}; must be numpy, pandas or pyarrow")
-    return [*map(str, given.columns)], [column for _, column in given.items()]
+    return [*map(str, batch.columns)], [column for _, column in batch.items()]
 
 
 def _as_arrow(column: Any) -> Any:

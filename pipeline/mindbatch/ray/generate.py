@@ -86,11 +86,13 @@ class Generate:
         Raises:
             ConfigError: the batch has not the columns that were asked for, or is in none of Ray's formats.
         """
-        from mindbatch.ray.batches import Batch, result_table  # pyarrow takes long to import
+        from mindbatch.ray.batches import RayBatch, result_table  # pyarrow takes long to import
 
-        given = Batch(batch)
-        carried = given.carried(self._columns)
-        rows = [self._maker.make(record.line, record) for record in given.records(self._data.decoding_column)]
+        own_batch = RayBatch(batch)
+        carried = own_batch.carried(self._columns)
+        rows = [
+            self._maker.make(record.line, record) for record in own_batch.records(self._data.decoding_column)
+        ]
         if missing := self._maker.missing_columns():
             raise ConfigError(missing)
         return result_table(self._outcomes(rows), self._written, carried)

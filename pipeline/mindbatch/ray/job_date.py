@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mindbatch.io.calendar_day import is_day, today
+from mindbatch.io.amounts import is_day, today
 
 _NAMESPACE = b"mindbatch"
 
@@ -19,6 +19,6 @@ def job_date() -> str:
 
     name = f"date of job {ray.get_runtime_context().get_job_id()}".encode()
     internal_kv._internal_kv_put(name, today().encode(), overwrite=False, namespace=_NAMESPACE)
-    found = internal_kv._internal_kv_get(name, namespace=_NAMESPACE)
-    date = today() if found is None else str(found, "ascii", "replace")
+    stored_day = internal_kv._internal_kv_get(name, namespace=_NAMESPACE)
+    date = today() if stored_day is None else str(stored_day, "ascii", "replace")
     return date if is_day(date) else today()

@@ -73,19 +73,19 @@ def settings_of(
 def _model_of(
     path: Any, options: Mapping[str, Any]
 ) -> tuple[ModelConfig, RuntimeConfig, ParallelConfig, LoraConfig]:
-    given = options_of(path, options)
-    return given.model, given.runtime, given.parallel, given.lora
+    config = options_of(path, options)
+    return config.model, config.runtime, config.parallel, config.lora
 
 
-def _section_faults(name: str, schema: type, given: object, refused: Mapping[str, str]) -> Iterator[str]:
+def _section_faults(name: str, schema: type, section: object, refused: Mapping[str, str]) -> Iterator[str]:
     """Faults of what was given for a section, by the types of its keys; refused: keys that have no effect."""
-    if given is None:
+    if section is None:
         return
-    if not isinstance(given, Mapping):
-        yield f"{name}={shown(given)}: must be a mapping of keys, as the section {name} of a configuration"
+    if not isinstance(section, Mapping):
+        yield f"{name}={shown(section)}: must be a mapping of keys, as the section {name} of a configuration"
         return
-    keys = {each: key for each, key in schema_keys(schema).keys.items() if each not in refused}
-    for key, value in given.items():
+    keys = {name: key for name, key in schema_keys(schema).keys.items() if name not in refused}
+    for key, value in section.items():
         place = f"{name}.{key}"
         if key in refused:
             yield f"{place}: has no effect with Ray Data: {refused[key]}; remove it"

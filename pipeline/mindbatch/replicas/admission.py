@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.folders.folder_digest import folder_digest
+from mindbatch.checkpoint.folders.digest_writer import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.memory import MachineMemory
+from mindbatch.config.machine import MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.io.errors import CheckpointError, MindBatchError
-from mindbatch.replicas.versions import versions
+from mindbatch.replicas.messages import versions
 
 
 class RankAdmission:
@@ -74,17 +74,17 @@ class RankAdmission:
         return self._job
 
     def forget(self, ranks: Iterable[int]) -> None:
-        """They have ended, and may be started on other machines."""
+        """Forgets ranks that have ended, and may be started on other machines."""
         for rank in ranks:
             self._machines.pop(rank, None)
 
-    def check_model(self, rank: int, found: Mapping[str, Any]) -> None:
+    def check_model(self, rank: int, model: Mapping[str, Any]) -> None:
         """Compares the model folders of a rank's host, and the adapters'.
 
         Raises:
             CheckpointError: they are not those of this one.
         """
-        for folder, ours, theirs in zip(self._folders, self._digests, found["digests"], strict=True):
+        for folder, ours, theirs in zip(self._folders, self._digests, model["digests"], strict=True):
             if ours != theirs:
                 raise CheckpointError(
                     f"{folder}: another one on {self._hosts[rank]} (rank {rank}) than here; every host needs "
@@ -93,6 +93,6 @@ class RankAdmission:
 
 
 def compared_folders(model: ModelConfig, lora: LoraConfig) -> list[Path]:
-    """Those that every host must have alike."""
+    """Lists the folders that every host must have alike."""
     paths = (model.checkpoint_name_or_path, model.assistant)
     return [*(Path(path) for path in paths if path), *(folder.path for folder in lora.folders.values())]

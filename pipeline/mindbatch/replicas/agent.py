@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mindbatch.io.errors import EXIT_DONE, MindBatchError
-from mindbatch.launch.job_key import VARIABLE
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
+from mindbatch.io.screen_text import say
+from mindbatch.launch.job_key import VARIABLE, job_key
 from mindbatch.launch.job_ranks import NodeProcesses
+from mindbatch.launch.local_processes import LocalProcesses
 from mindbatch.launch.process_plan import RANK, Address, ProcessSpec
+from mindbatch.launch.started_as import started_as
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.replicas.connection import Message, MessageConnection, MessageError, connect
 
@@ -125,8 +130,8 @@ class _Agent:
 
     def _obey(self, message: Message) -> None:
         if message.kind == START:
-            for each in message.fields["processes"]:
-                self._start(self._spec(each))
+            for process in message.fields["processes"]:
+                self._start(self._spec(process))
         elif message.kind == END:
             self._processes.end(message.fields["names"])
             self._connection.send(GONE, number=message.fields["number"])
@@ -166,3 +171,26 @@ def _read(
     messages.put(None)
     if shared is not None:
         shared.put(None)
+
+
+def main(text: str) -> int:
+    """Serves one rank until the job is over; returns the exit code. text: see `start.launcher_program`."""
+    try:
+        copy = started_as(os.environ)
+        if copy is not None and copy.is_scheduler:
+            return EXIT_DONE
+        todo = json.loads(text)
+        os.chdir(todo["folder"])
+        key = job_key(os.environ, is_shared=True)
+        number = 0 if copy is None else copy.rank  # msrun counts through all nodes, mpirun on this one
+        rank = number if copy is not None and copy.launcher == "msrun" else todo["first_rank"] + number
+        return _serve(rank, key, todo)
+    except (MindBatchError, OSError) as error:
+        say(*(error.faults if isinstance(error, MindBatchError) else [str(error)]))
+        return EXIT_FAILED
+
+
+def _serve(rank: int, key: bytes, todo: dict[str, Any]) -> int:
+    connection = patient_connection(tuple(todo["meeting"]), key)
+    processes = LocalProcesses(todo["commands"], Path(todo["logs"]), has_tables=bool(todo["table"]))
+    return serve(connection, processes, key, range(rank, rank + 1), todo["world_size"], todo["table"])

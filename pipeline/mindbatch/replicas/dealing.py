@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence, Set
 
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.replicas.asked import Asked
-from mindbatch.replicas.replica import Replica, least_loaded
+from mindbatch.replicas.replica import InFlightRequest, Replica, least_loaded
 
 MOST_ENDED_WORKERS = 2
 """A request in whose steps so many processes have ended, in the last one's alone, is not tried again."""
@@ -32,8 +31,8 @@ class Dealing:
     def __init__(self, replicas: Sequence[Replica], at_once: int, spare: int = 0) -> None:
         self._replicas = replicas
         self._at_once, self._spare = at_once, spare
-        self._waiting: deque[Asked] = deque()
-        self._suspects: deque[list[Asked]] = deque()
+        self._waiting: deque[InFlightRequest] = deque()
+        self._suspects: deque[list[InFlightRequest]] = deque()
 
     @property
     def has_work(self) -> bool:
@@ -46,8 +45,7 @@ class Dealing:
         return len(self._waiting) + sum(map(len, self._suspects))
 
     def add(self, request: Request) -> None:
-        """Queues a request."""
-        self._waiting.append(Asked.of(request))
+        self._waiting.append(InFlightRequest.of(request))
 
     def deal(self, hand_out: Callable[[Replica, Request], None]) -> None:
         """Gives requests to replicas that have room, suspects first, the others in the order they came in."""
@@ -59,18 +57,20 @@ class Dealing:
             self._give(least, self._waiting.popleft(), hand_out)
 
     def _most_sequences(self) -> int:
-        """That a replica has when it has been given a request."""
+        """Most sequences that a replica has when it has been given a request."""
         is_near_the_end = len(self._waiting) <= self._at_once * len(self._replicas)
         return self._at_once if is_near_the_end else self._at_once + self._spare
 
-    def _give(self, replica: Replica, asked: Asked, hand_out: Callable[[Replica, Request], None]) -> None:
+    def _give(
+        self, replica: Replica, asked: InFlightRequest, hand_out: Callable[[Replica, Request], None]
+    ) -> None:
         replica.dealt[asked.request.key] = asked
         hand_out(replica, asked.request)
 
     def drop(self, keys: Set[str] | None) -> list[tuple[Replica, list[str]]]:
         """Forgets requests, or all; returns the replicas that had some, with their keys."""
 
-        def is_kept(asked: Asked) -> bool:
+        def is_kept(asked: InFlightRequest) -> bool:
             return keys is not None and asked.request.key not in keys
 
         self._waiting = deque(filter(is_kept, self._waiting))
@@ -85,15 +85,15 @@ class Dealing:
                 dropped.append((replica, gone))
         return dropped
 
-    def take(self, replica: Replica, found: StepResult) -> StepResult:
+    def take(self, replica: Replica, result: StepResult) -> StepResult:
         """Returns what a replica's step brings to callers; nothing of requests that were dropped."""
         seen = (
-            replica.dealt[event.key].unseen(event) for event in found.events if event.key in replica.dealt
+            replica.dealt[event.key].unseen(event) for event in result.events if event.key in replica.dealt
         )
         events = [event for event in seen if event is not None]
         finished = [
             replica.dealt.pop(output.key).completed(output)
-            for output in found.finished
+            for output in result.finished
             if output.key in replica.dealt
         ]
         return StepResult(events, finished)

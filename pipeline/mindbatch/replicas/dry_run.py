@@ -70,5 +70,5 @@ def _process_lines(spec: ProcessSpec, setup: JobSetup, logs: Path) -> Iterator[s
 
 
 def _words(variables: Mapping[str, str], argv: Sequence[str]) -> str:
-    given = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
-    return " ".join([*given, shlex.join(argv)])
+    assignments = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
+    return " ".join([*assignments, shlex.join(argv)])

@@ -8,12 +8,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
-from mindbatch.io.errors import EXIT_FAILED
+from mindbatch.engine.engine import StepEngine, StepResult
+from mindbatch.engine.request import Request
+from mindbatch.io.errors import EXIT_FAILED, PromptError
 from mindbatch.io.screen_text import say
 from mindbatch.replicas.connection import Array, Message, MessageConnection, MessageError
-from mindbatch.replicas.messages import BEAT, HELLO, NOTICE
+from mindbatch.replicas.messages import (
+    ABORT,
+    ADD,
+    BEAT,
+    HELLO,
+    NOTICE,
+    STEP,
+    requests_of,
+    result_fields,
+    statistics_fields,
+)
 
 BEAT_SECONDS = 1.0
 LOADING, WAITING, COMPILING, STEPPING, IDLE = "loading", "waiting", "compiling", "step", "idle"
@@ -90,3 +102,42 @@ class FrontLink:
             self._ended.set()
             say(f"the connection to the process that coordinates the job has ended ({error!r})")
         self._end_process(EXIT_FAILED)
+
+
+def serve(link: FrontLink, engine: StepEngine) -> NoReturn:
+    """Computes whatever the front asks for; does not return.
+
+    Raises:
+        Exception: a step failed.
+        MessageError: the front said something that is not understood.
+    """
+    while True:
+        if not engine.has_work:
+            link.begin(IDLE)
+        while (message := link.receive(wait=not engine.has_work)) is not None:
+            _answer(link, engine, message)
+        link.begin(STEPPING)
+        _send(link, engine, engine.step())
+
+
+def _answer(link: FrontLink, engine: StepEngine, message: Message) -> None:
+    if message.kind == ADD:
+        for request in requests_of(message.fields, message.arrays):
+            _add(link, engine, request)
+    elif message.kind == ABORT:
+        keys = message.fields["keys"]
+        engine.abort(None if keys is None else set(keys))
+        _send(link, engine, StepResult([], []))  # its load has changed
+    else:
+        raise MessageError(f"the front sent {message.kind!r}, which a leader does not understand")
+
+
+def _add(link: FrontLink, engine: StepEngine, request: Request) -> None:
+    try:
+        engine.add(request)
+    except PromptError as error:  # what the front has not found: a grammar that took too long here
+        _send(link, engine, StepResult([], [request.failure(error)]))
+
+
+def _send(link: FrontLink, engine: StepEngine, result: StepResult) -> None:
+    link.send(STEP, statistics=statistics_fields(engine.statistics), **result_fields(result))

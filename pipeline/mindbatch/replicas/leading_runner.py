@@ -5,13 +5,43 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs, StepValues
+from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.step import Step
-from mindbatch.engine.step_arrays import FloatArray, RunnerOutput, StepInputs, StepValues
 from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import Array, MessageConnection, MessageError
+from mindbatch.replicas.front_link import FrontLink
+from mindbatch.replicas.messages import BEGUN
 from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, step_parts
 from mindbatch.replicas.token_digest import COMPARED_STEPS, TokenDigest
+
+
+class AnnouncingRunner:
+    """If the process ends over a step, these are the requests that may be to blame."""
+
+    def __init__(self, runner: StageRunner, link: FrontLink) -> None:
+        self.vocab_size = runner.vocab_size
+        self._runner = runner
+        self._link = link
+        self._told: dict[int, set[str]] = {}  # of the latest step, by its first block
+
+    def run(self, step: Step) -> StepOutput:
+        self._tell(step)
+        return self._runner.run(step)
+
+    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
+        self._tell(step, first_block)
+        return self._runner.announce(step, first_block)
+
+    def complete(self, inputs: StepInputs) -> StepOutput:
+        return self._runner.complete(inputs)
+
+    def _tell(self, step: Step, first_block: int = 0) -> None:
+        keys = {tokens.group.request.key for tokens in step.scheduled}
+        if new := keys - self._told.get(first_block, set()):
+            self._link.send(BEGUN, keys=sorted(new))
+        self._told[first_block] = keys
 
 
 class RankRunner(Protocol):
@@ -100,17 +130,17 @@ class LeadingRunner:
         self._number = number
 
     def run(self, step: Step) -> RunnerOutput:
-        """See `Runner.run`. Errors: see `complete`."""
+        """Computes a step. Errors: see `complete`."""
         return self.complete(self.announce(step))
 
     def announce(self, step: Step, first_block: int = 0) -> StepInputs:
-        """See `StageRunner.announce`. OSError: a follower has gone."""
+        """Sends the step to the followers. OSError: a follower has gone."""
         inputs = self._runner.prepare(step, first_block)
         self._followers.announce(self._number, inputs)
         return inputs
 
     def complete(self, inputs: StepInputs) -> RunnerOutput:
-        """See `StageRunner.complete`.
+        """Computes the step with the followers.
 
         Raises:
             MindBatchError: ranks differ, see `Followers`.

@@ -12,16 +12,14 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from mindbatch.config.environment import thread_settings
-from mindbatch.config.memory import MachineMemory
+from mindbatch.config.machine import MachineMemory, thread_notes, usable_cores
 from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.processors import thread_notes, usable_cores
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.launch.job_ranks import JobRanks, Ranks
 from mindbatch.launch.log_folder import made_folder, temporary_folder
 from mindbatch.launch.preflight import JobSetup, set_up
-from mindbatch.launch.ranks import Ranks
 from mindbatch.launch.started_as import launcher_watch
 from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
@@ -218,5 +216,7 @@ def node_logs(config: ModelTaskConfig, owner: object, folder: Path | None = None
     Raises:
         ConfigError: launch.log_dir cannot be made.
     """
-    given = folder if config.launch.log_dir is None else Path(config.launch.log_dir)
-    return NodeLogs(temporary_folder(owner) if given is None else made_folder(given), config.runtime.verbose)
+    log_folder = folder if config.launch.log_dir is None else Path(config.launch.log_dir)
+    return NodeLogs(
+        temporary_folder(owner) if log_folder is None else made_folder(log_folder), config.runtime.verbose
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,18 @@ from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.replicas.connection import Array
 
+
+def versions() -> dict[str, str]:
+    """By package; those that are not installed are left out."""
+    installed = {}
+    for package in ("mindbatch", "mindspore"):
+        try:
+            installed[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return installed
+
+
 HELLO, JOB, MODEL, NOTICE, READY = "hello", "job", "model", "notice", "ready"
 ADD, ABORT, BEGUN, STEP, BEAT, FAILED = "add", "abort", "begun", "step", "beat", "failed"
 PEERS = "peers"
@@ -24,28 +37,27 @@ BEGUN (requests that are in a step for the first time), STEP, BEAT each
 second, FAILED. To a rank: JOB, PEERS (where the leader listens), ADD, ABORT."""
 
 _ERRORS: dict[str, type[MindBatchError]] = {
-    each.__name__: each for each in (MindBatchError, ConfigError, CheckpointError)
+    error.__name__: error for error in (MindBatchError, ConfigError, CheckpointError)
 }
 
 
 def request_parts(requests: Iterable[Request]) -> tuple[dict[str, Any], list[Array]]:
     """Fields and arrays of requests; their text and source stay where they are."""
     asked = [*requests]
-    prompts = [np.asarray(each.prompt_token_ids, np.int64) for each in asked]
+    prompts = [np.asarray(request.prompt_token_ids, np.int64) for request in asked]
     return {"requests": [*map(_request_fields, asked)]}, prompts
 
 
 def requests_of(fields: Mapping[str, Any], arrays: Sequence[Array]) -> list[Request]:
-    """The requests of fields and arrays."""
     return [
         Request(
-            key=each["key"],
+            key=request["key"],
             prompt_token_ids=tuple(prompt.tolist()),
-            params=DecodingParams(**each["params"]),
-            adapter=each["adapter"],
-            row_key=each["row_key"],
+            params=DecodingParams(**request["params"]),
+            adapter=request["adapter"],
+            row_key=request["row_key"],
         )
-        for each, prompt in zip(fields["requests"], arrays, strict=True)
+        for request, prompt in zip(fields["requests"], arrays, strict=True)
     ]
 
 
@@ -81,7 +93,7 @@ def result_of(fields: Mapping[str, Any]) -> StepResult:
 def _output_fields(output: RequestOutput) -> dict[str, Any]:
     return {
         "key": output.key,
-        "outputs": [vars(each) for each in output.outputs],
+        "outputs": [vars(completion) for completion in output.outputs],
         "prompt_logprobs": output.prompt_logprobs,
         "error": output.error,
         "num_cached_tokens": output.num_cached_tokens,
@@ -90,8 +102,8 @@ def _output_fields(output: RequestOutput) -> dict[str, Any]:
 
 def _output_of(fields: Mapping[str, Any]) -> RequestOutput:
     outputs = []
-    for each in fields["outputs"]:
-        output = CompletionOutput(**each)
+    for completion in fields["outputs"]:
+        output = CompletionOutput(**completion)
         output.logprobs = (
             None if output.logprobs is None else [_by_token(logprobs) for logprobs in output.logprobs]
         )
@@ -102,7 +114,7 @@ def _output_of(fields: Mapping[str, Any]) -> RequestOutput:
         prompt=None,
         prompt_token_ids=[],
         outputs=outputs,
-        prompt_logprobs=None if scored is None else [each and _by_token(each) for each in scored],
+        prompt_logprobs=None if scored is None else [by_token and _by_token(by_token) for by_token in scored],
         error=fields["error"],
         num_cached_tokens=fields["num_cached_tokens"],
     )

@@ -5,23 +5,118 @@ from __future__ import annotations
 import hmac
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.config.memory import lines, memory_here
+from mindbatch.config.lora_schema import LoraConfig
+from mindbatch.config.machine import lines, memory_here
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.engine.engine import StepEngine
+from mindbatch.engine.runner import StageRunner
 from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment
+from mindbatch.loading.build import (
+    Notice,
+    Runners,
+    engine_of,
+    load_runners,
+    virtual_engines_of,
+)
+from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.connection import connect
+from mindbatch.replicas.connection import MessageConnection, connect
+from mindbatch.replicas.follower import Follower
 from mindbatch.replicas.front_link import IDLE, STEPPING, WAITING, FrontLink
-from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields
-from mindbatch.replicas.peers import accept_followers, connect_to_leader, own_address
-from mindbatch.replicas.versions import versions
+from mindbatch.replicas.leading_runner import Followers, LeadingRunner
+from mindbatch.replicas.meeting_place import accept_followers, connect_to_leader, own_address
+from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields, versions
 
 if TYPE_CHECKING:  # most is imported when the front has answered
-    from mindbatch.replicas.loaded_rank import LoadedRank
+    from mindbatch.kernels.interface import Kernels
+
+
+@dataclass(frozen=True)
+class LoadedRank:
+    """Engine setup and runners of one loaded rank. topology: of its replica alone. rank: local to it."""
+
+    topology: Topology
+    rank: int
+    setup: EngineSetup
+    runners: Runners
+
+    @property
+    def is_leader(self) -> bool:
+        """True if this rank runs the engine."""
+        return self.rank == self.topology.leader_of(0)
+
+    @property
+    def followers(self) -> list[int]:
+        """The local ranks that the leader tells its steps."""
+        leader = self.topology.leader_of(0)
+        return [rank for rank in self.topology.ranks_of(0) if rank != leader]
+
+    def engine(
+        self,
+        connections: Mapping[int, MessageConnection],
+        around: Callable[[StageRunner], StageRunner] = lambda runner: runner,
+    ) -> StepEngine:
+        """The leader's engine, whose steps all ranks compute.
+
+        connections: to the followers, by local rank. around: what is put around the model's runner.
+        """
+        main, assistant = self._leading(connections) if connections else self.runners
+        make = virtual_engines_of if self.topology.pipeline_stage > 1 else engine_of
+        return make(self.setup, around(main), assistant)
+
+    def _leading(
+        self, connections: Mapping[int, MessageConnection]
+    ) -> tuple[StageRunner, StageRunner | None]:
+        leader, drafting = self.topology.leader_of(0), self.runners.assistant
+        followers = Followers(connections, [rank for rank in self.followers if rank > leader])
+        assistant = None if drafting is None else LeadingRunner(drafting, followers, number=1)
+        return LeadingRunner(self.runners.model, followers), assistant
+
+    def follower(self, leader: MessageConnection) -> Follower:
+        """Builds the follower that takes its steps from the leader of the replica."""
+        return Follower(leader, [runner for runner in self.runners if runner is not None])
+
+
+def load_rank(
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    topology: Topology,
+    rank: int,
+    notice: Notice,
+    meeting: bytes | None = None,
+    lora: LoraConfig | None = None,
+    *,
+    has_world: bool = True,
+) -> LoadedRank:
+    """Loads the part of a local rank; the processes of the whole replica must do so together.
+
+    topology: of the replica alone. notice, errors: see `build.load_engine`.
+    meeting: a secret of these processes alone, where all are on one host; None where they are not.
+    has_world: they form a MindSpore world; without one they meet in memory only, or through MPI.
+    """
+
+    def join(kernels: Kernels) -> None:
+        if has_world:
+            from mindbatch.parallel.context import initialise, join_group  # MindSpore
+
+            initialise(runtime.device_target)
+            join_group(topology, rank)
+        if meeting is not None or (topology.world_size > 1 and not has_world):
+            notice("waiting for the other ranks")
+            kernels.meet(topology, rank, meeting)
+            notice("loading weights 0%")
+
+    leads = rank == topology.leader_of(0)
+    setup = prepare(model, runtime, topology.part_of(rank), lora, with_tokenizer=leads)
+    return LoadedRank(topology, rank, setup, load_runners(setup, notice, join))
+
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 """By which machines of one name are told apart."""
@@ -67,13 +162,12 @@ def _take_part(environment: RankEnvironment) -> None:
 
 def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, Any]) -> NoReturn:
     """Loads this rank's part of the model that the job names; then leads its replica, or follows."""
-    from mindbatch.checkpoint.folders.folder_digest import folder_digest
+    from mindbatch.checkpoint.folders.digest_writer import folder_digest
     from mindbatch.config.environment import prepare_environment
     from mindbatch.config.lora_schema import LoraConfig
     from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
     from mindbatch.kernels.choice import kernels_in_use
     from mindbatch.replicas.admission import compared_folders
-    from mindbatch.replicas.loaded_rank import load_rank
 
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
     parallel, lora = ParallelConfig(**job["parallel"]), LoraConfig(**job["lora"])
@@ -98,8 +192,8 @@ def _meeting_of(environment: RankEnvironment, replica: Topology) -> bytes:
 
 def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
     """Serves the front with the engine of this replica, once the other ranks are there."""
-    from mindbatch.replicas.announcing_runner import AnnouncingRunner
-    from mindbatch.replicas.serving import serve
+    from mindbatch.replicas.front_link import serve
+    from mindbatch.replicas.leading_runner import AnnouncingRunner
 
     followers = {}
     if loaded.followers:

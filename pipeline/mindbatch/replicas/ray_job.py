@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.launch.job_ranks import JobRanks, Ranks
 from mindbatch.launch.preflight import JobSetup
 from mindbatch.launch.process_plan import JobPlan
-from mindbatch.launch.ranks import Ranks
 from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.process_commands import process_commands
@@ -23,14 +22,14 @@ def ray_ranks(config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs) -> RayRa
     resources = {"CPU": float(config.runtime.num_threads or 1)}
     if config.runtime.device_target == "Ascend":
         resources["NPU"] = 1.0
-    given = config.launch.log_dir
+    log_dir = config.launch.log_dir
     return RayRanks(
         setup.ray_address,
         setup.place.layout.topology,
         resources,
         rank_main.main,
         logs.folder / "ray.log",
-        None if given is None else Path(given),
+        None if log_dir is None else Path(log_dir),
     )
 
 

@@ -11,7 +11,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError, RankError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.ranks import Ranks
+from mindbatch.launch.job_ranks import Ranks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.connection import Message, MessageError
@@ -43,7 +43,7 @@ WAIT_SECONDS = 0.1
 
 
 def job_settings(settings: EngineSettings, topology: Topology) -> EngineSettings:
-    """Those of an engine over all replicas, which has their batches: whoever feeds it reckons with them."""
+    """Settings of an engine over all replicas, which has the batches of all of them."""
     batches = topology.pipeline_stage * topology.data_parallel  # each stage has one
     return replace(settings, batch_size=settings.batch_size * batches)
 
@@ -126,7 +126,7 @@ class RemoteEngine:
         """The sum of what the replicas have said last, in all attempts; what waits here waits too."""
         idle = self._checks.statistics
         now = [replica.statistics or idle for replica in self.replicas]
-        total = total_of([*now, *(each for replica in self.replicas for each in replica.earlier)])
+        total = total_of([*now, *(statistics for replica in self.replicas for statistics in replica.earlier)])
         return replace(total, waiting_requests=total.waiting_requests + self._dealing.num_waiting)
 
     def add(self, request: Request) -> None:
@@ -147,10 +147,10 @@ class RemoteEngine:
         result = StepResult([], [])
         arrival = self._links.next(WAIT_SECONDS)
         while arrival is not None:
-            found = self._answer(arrival)
-            if found is not None:
-                result.events.extend(found.events)
-                result.finished.extend(found.finished)
+            answer = self._answer(arrival)
+            if answer is not None:
+                result.events.extend(answer.events)
+                result.finished.extend(answer.finished)
             arrival = self._links.next(0)
         for failure in self._supervision.check():
             result.finished.extend(self._recover(failure))
@@ -158,7 +158,6 @@ class RemoteEngine:
         return result
 
     def abort(self, keys: Set[str] | None = None) -> None:
-        """See `Engine.abort`."""
         for replica, dropped in self._dealing.drop(keys):
             self._links.send(replica.leader, ABORT, keys=dropped)
 

@@ -67,18 +67,18 @@ class RemoteNode:
         self._send(START, processes=[_fields(spec) for spec in specs])
 
     def ended(self) -> list[EndedProcess]:
-        found = []
+        processes = []
         with suppress(Empty):
             while True:
-                found.append(self._told.get_nowait())
+                processes.append(self._told.get_nowait())
         if self._is_lost:
-            named = {each.name for each in found}
+            named = {process.name for process in processes}
             lost = sorted(self._living - named)
             how = f"was lost with its node {self.host}, to which the connection has ended"
-            found += [EndedProcess(name, how, (), is_lost=True) for name in lost]
-        found = [each for each in found if each.name in self._living]
-        self._living -= {each.name for each in found}
-        return found
+            processes += [EndedProcess(name, how, (), is_lost=True) for name in lost]
+        processes = [process for process in processes if process.name in self._living]
+        self._living -= {process.name for process in processes}
+        return processes
 
     def process_id(self, name: str) -> int | None:
         return None

@@ -20,7 +20,6 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.copy_meeting import SAME_CALLS
-from mindbatch.replicas.asked import Asked
 from mindbatch.replicas.connection import Message
 from mindbatch.replicas.messages import (
     failure_fields,
@@ -33,6 +32,7 @@ from mindbatch.replicas.messages import (
 )
 from mindbatch.replicas.remote_engine import WAIT_SECONDS, RemoteEngine, refuse_as_ranks
 from mindbatch.replicas.remote_nodes import RemoteNode
+from mindbatch.replicas.replica import InFlightRequest
 
 MOST_SECONDS_APART = 1800.0
 """So much later rank 0 may make a call than another."""
@@ -41,8 +41,8 @@ MOST_SECONDS_APART = 1800.0
 def digest_of(request: Request) -> str:
     """Hashes everything that decides the result of a request."""
     fields, [prompt] = request_parts([request])
-    said = json.dumps([fields, prompt.tolist()], sort_keys=True, default=str)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    content = json.dumps([fields, prompt.tolist()], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class SharingEngine:
@@ -101,7 +101,6 @@ class SharingEngine:
         return result
 
     def wait_until_ready(self) -> None:
-        """See `RemoteEngine.wait_until_ready`."""
         try:
             self._engine.wait_until_ready()
         except Exception as error:
@@ -123,7 +122,7 @@ class SharingEngine:
 
 
 class FollowingEngine:
-    """That of another copy: what rank 0 has computed for the same requests.
+    """Engine of another copy: returns what rank 0 has computed for the same requests.
 
     settings: of rank 0's engine. checks: an engine that accepts and refuses as ranks do.
     shared: what rank 0 shares; None is that it has closed its model, or ended.
@@ -142,7 +141,7 @@ class FollowingEngine:
         self.settings = settings
         self.statistics: EngineStatistics = checks.statistics
         self._checks, self._shared, self._check = checks, shared, check
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, InFlightRequest] = {}
         self._mine: dict[str, str] = {}  # digests of requests that rank 0 has not made yet
         self._theirs: dict[str, str] = {}  # and of those that were not made here yet
         self._early = StepResult([], [])  # what they have brought
@@ -179,7 +178,7 @@ class FollowingEngine:
             raise self._over
         refuse_as_ranks(request, self._checks)
         self._next = int(request.key) + 1
-        self._asked[request.key] = Asked.of(request)
+        self._asked[request.key] = InFlightRequest.of(request)
         self._mine[request.key] = digest_of(request)
         self._compare()
 

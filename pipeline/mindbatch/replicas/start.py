@@ -17,16 +17,14 @@ from mindbatch.io.screen_text import say
 from mindbatch.launch.copy_meeting import SAME_CALLS, Front
 from mindbatch.launch.host_only import keep_on_this_host
 from mindbatch.launch.job_key import VARIABLE
-from mindbatch.launch.job_ranks import JobRanks, NodeProcesses
+from mindbatch.launch.job_ranks import JobRanks, NodeProcesses, Ranks
 from mindbatch.launch.local_processes import LocalProcesses
 from mindbatch.launch.log_folder import write_replica_tables
 from mindbatch.launch.preflight import JobSetup
-from mindbatch.launch.process_plan import Address, JobPlan, ProcessSpec, inherited
-from mindbatch.launch.program import program_command
-from mindbatch.launch.ranks import Ranks
+from mindbatch.launch.process_plan import Address, JobPlan, ProcessSpec, inherited, program_command
 from mindbatch.launch.starters.starter import Program
 from mindbatch.launch.supervisor import Supervisor
-from mindbatch.replicas import agent_main
+from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas.process_commands import process_commands
 from mindbatch.replicas.remote_nodes import RemoteNodes
 

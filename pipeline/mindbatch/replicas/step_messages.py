@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.engine.step_arrays import StepInputs
+from mindbatch.engine.batch import StepInputs
 from mindbatch.replicas.connection import Array
 
 COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"
@@ -26,7 +26,6 @@ def step_parts(inputs: StepInputs) -> tuple[dict[str, Any], list[Array]]:
 
 
 def step_of(fields: Mapping[str, Any], arrays: list[Array]) -> StepInputs:
-    """The step of fields and arrays."""
     copies, *others = arrays
     # In memory of their own: those of a message begin at any byte, and MindSpore shares memory.
     rest = [np.array(array, np.int32) for array in others]

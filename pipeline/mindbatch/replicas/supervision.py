@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.launch.process_state import ProcessState, process_state
-from mindbatch.launch.ranks import EndedRank, Ranks
+from mindbatch.launch.job_ranks import EndedRank, Ranks
+from mindbatch.launch.supervisor import ProcessState, process_state
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.watch import LATE, Watch
 
@@ -110,30 +110,30 @@ class Supervision:
         if now < self._next_check:
             return []
         self._next_check = now + CHECK_SECONDS
-        found = [
+        failures = [
             *self._failures_of_ended(),
             *self._failures_of_disconnected(now),
             *self._failures_of_failed(now),
             *self._failures_of_hung(now),
         ]
         first: dict[int, Failure] = {}
-        for failure in found:
+        for failure in failures:
             first.setdefault(failure.replica, failure)
         for replica in first:
             self.forget(replica)
         return list(first.values())
 
     def _failures_of_ended(self) -> Iterable[Failure]:
-        """Those first that were killed or lost: the others of a replica may have ended because of them."""
-        ended = sorted(self._ranks.ended(), key=lambda each: not _is_a_cause(each))
-        for each in ended:
-            if each.rank in self._failed and not _is_a_cause(each):
+        """Yields first what was killed or lost: the others of a replica may have ended because of it."""
+        ended = sorted(self._ranks.ended(), key=lambda rank: not _is_a_cause(rank))
+        for rank in ended:
+            if rank.rank in self._failed and not _is_a_cause(rank):
                 continue  # it has said why
             yield Failure(
-                self._replica_of(each.rank),
-                f"rank {each.rank} {each.told}",
-                _lines(each),
-                may_be_a_row=not each.is_lost and each.how not in _OF_THE_OPERATOR,
+                self._replica_of(rank.rank),
+                f"rank {rank.rank} {rank.told}",
+                _lines(rank),
+                may_be_a_row=not rank.is_lost and rank.how not in _OF_THE_OPERATOR,
             )
 
     def _failures_of_disconnected(self, now: float) -> Iterable[Failure]:
@@ -145,7 +145,7 @@ class Supervision:
         """Yields the failures that ranks have reported, unless another rank's end explains them."""
         for rank, (since, faults) in self._failed.items():
             replica = self._replica_of(rank)
-            others = [each for each in self._topology.ranks_of(replica) if each not in self._failed]
+            others = [rank for rank in self._topology.ranks_of(replica) if rank not in self._failed]
             if any(other in self._disconnected for other in others):
                 continue  # how it has ended is yet to be told
             if not others or now - since > SECONDS_TO_EXPLAIN:
@@ -174,7 +174,7 @@ class Supervision:
         return "running" if self._running_until.get(rank, 0.0) > now else None
 
     def _process_of(self, rank: int) -> int | None:
-        """As it has said itself, or as who started it knows: one that is stopped may have said nothing."""
+        """Process id that the rank has told, or who started it knows: a stopped one may have told nothing."""
         return self._processes.get(rank) or self._ranks.process_id(rank)
 
     def _described(self, rank: int, state: ProcessState | None) -> str:

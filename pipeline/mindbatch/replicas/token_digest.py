@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from mindbatch.engine.step_arrays import FloatArray
+from mindbatch.engine.batch import FloatArray
 
 COMPARED_STEPS = 16
 """Ranks compare their digests after so many steps."""
@@ -24,5 +24,5 @@ class TokenDigest:
 
     def take(self) -> str:
         """The digest, which begins anew."""
-        found, self._hash = self._hash.hexdigest(), hashlib.sha256()
-        return found
+        digest, self._hash = self._hash.hexdigest(), hashlib.sha256()
+        return digest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mindbatch.launch.process_state import ProcessState
+from mindbatch.launch.supervisor import ProcessState
 
 Doing = Literal["loading", "waiting", "compiling", "step", "idle"]
 """Activity that a rank reports. Loading and compiling may take long, and hold back the heartbeats; it waits
@@ -54,7 +54,7 @@ class _Watched:
         return self.silent >= LATE
 
     @property
-    def takes_its_time(self) -> bool:
+    def is_loading_or_compiling(self) -> bool:
         return self.doing in ("loading", "compiling")
 
     @property
@@ -102,7 +102,7 @@ class Watch:
         self._ranks[rank] = _Watched(rank, replica)
 
     def forget(self, ranks: Iterable[int]) -> None:
-        """They have ended."""
+        """Stops watching ranks that have ended."""
         for rank in ranks:
             self._ranks.pop(rank, None)
 
@@ -118,8 +118,8 @@ class Watch:
     @property
     def suspects(self) -> list[int]:
         """Ranks whose process should be looked at for the next tick."""
-        late = {each.replica for each in self._ranks.values() if each.is_late or _may_stand(each)}
-        return [rank for rank, each in self._ranks.items() if each.replica in late]
+        late = {rank.replica for rank in self._ranks.values() if rank.is_late or _may_stand(rank)}
+        return [rank for rank, watched in self._ranks.items() if watched.replica in late]
 
     def tick(self, now: float, states: Mapping[int, ProcessState]) -> list[Hung]:
         """Counts the time since the last tick; returns what hangs, at most one entry for each replica.
@@ -130,31 +130,35 @@ class Watch:
         seconds = 0.0 if self._before is None else min(max(now - self._before, 0.0), LONGEST_TICK)
         self._before = now
         replicas: dict[int, list[_Watched]] = {}
-        for each in self._ranks.values():
-            replicas.setdefault(each.replica, []).append(each)
+        for watched in self._ranks.values():
+            replicas.setdefault(watched.replica, []).append(watched)
         for ranks in replicas.values():
-            busy = {each.rank for each in ranks if each.takes_its_time or states.get(each.rank) == "running"}
-            coming = {each.rank for each in ranks if each.gets_on(states.get(each.rank))}
-            for each in ranks:
-                others = (coming if each.waits else busy) - {each.rank}
-                each.count(seconds, states.get(each.rank), is_held_up=bool(others))
-        found = (self._hung(replica, ranks) for replica, ranks in replicas.items())
-        return [hung for hung in found if hung is not None]
+            busy = {
+                watched.rank
+                for watched in ranks
+                if watched.is_loading_or_compiling or states.get(watched.rank) == "running"
+            }
+            coming = {watched.rank for watched in ranks if watched.gets_on(states.get(watched.rank))}
+            for watched in ranks:
+                others = (coming if watched.waits else busy) - {watched.rank}
+                watched.count(seconds, states.get(watched.rank), is_held_up=bool(others))
+        hanging = (self._hung(replica, ranks) for replica, ranks in replicas.items())
+        return [hung for hung in hanging if hung is not None]
 
     def _hung(self, replica: int, ranks: list[_Watched]) -> Hung | None:
         """Blames a rank that is stopped or silent before those that wait for it in a collective operation."""
         if not any(map(self._has_no_patience_left, ranks)):
             return None
-        worst = max(ranks, key=lambda each: (each.stopped, each.silent_not_running, each.silent))
+        worst = max(ranks, key=lambda watched: (watched.stopped, watched.silent_not_running, watched.silent))
         if worst.stopped or worst.is_late:
             return Hung(replica, (worst.rank,), f"has not been heard from for {worst.silent:.0f} s", True)
-        stuck = [each for each in ranks if self._has_no_patience_left(each)]
-        if stuck[0].waits and (missing := [each for each in ranks if not each.waits]):
+        stuck = [watched for watched in ranks if self._has_no_patience_left(watched)]
+        if stuck[0].waits and (missing := [watched for watched in ranks if not watched.waits]):
             reason = f"the other ranks of the replica have waited for {stuck[0].standing:.0f} s"
-            return Hung(replica, tuple(each.rank for each in missing), reason)
+            return Hung(replica, tuple(watched.rank for watched in missing), reason)
         what = f"step {stuck[0].step}" if stuck[0].doing == "step" else stuck[0].doing
         return Hung(
-            replica, tuple(each.rank for each in stuck), f"{what} has lasted {stuck[0].standing:.0f} s"
+            replica, tuple(watched.rank for watched in stuck), f"{what} has lasted {stuck[0].standing:.0f} s"
         )
 
     def _has_no_patience_left(self, rank: _Watched) -> bool:
@@ -162,7 +166,7 @@ class Watch:
             LONGEST, self._hang_seconds
         ):
             return True
-        if rank.takes_its_time:
+        if rank.is_loading_or_compiling:
             return rank.stopped > 0 and rank.silent >= self._hang_seconds
         return rank.silent_not_running >= self._hang_seconds or _stands(rank, self._hang_seconds)
 

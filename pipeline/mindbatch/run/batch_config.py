@@ -26,7 +26,7 @@ NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be 
 
 @dataclass
 class BatchOutputConfig:
-    """Where the results go, and what they hold."""
+    """Place and content of the results."""
 
     dir: str | None = option(
         None, "folder of the run; the same command with the same folder resumes it", is_path=True
@@ -51,7 +51,7 @@ class BatchOutputConfig:
 
 @dataclass
 class BatchConfig(ModelTaskConfig):
-    """The keys of `mindbatch batch`, and of every task that continues or plans its runs."""
+    """The keys of a run, and of every task that continues or plans one."""
 
     advises_sampling: ClassVar[bool] = True
     records_seed: ClassVar[bool] = True
@@ -81,11 +81,26 @@ class BatchConfig(ModelTaskConfig):
         yield from data_faults(self.data)
         yield from _output_faults(self.output, self.data)
         yield from _adapter_faults(self)
-        if self.continues_run and self.output.on_mismatch != "refuse":
+        if self.is_continued and self.output.on_mismatch != "refuse":
             yield (
                 f"output.on_mismatch={self.output.on_mismatch}: a run can only be continued as it was begun; "
                 "remove it"
             )
+
+
+@dataclass
+class BatchTaskConfig(BatchConfig):
+    """The keys of `mindbatch batch`."""
+
+    continuing_key: ClassVar[str] = "retry"
+
+    retry: bool = option(
+        False, "run the rows again that failed in output.dir, with the settings of that run", is_kept=False
+    )
+
+    @property
+    def is_continued(self) -> bool:
+        return self.retry
 
 
 def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:

@@ -72,14 +72,14 @@ class Calibration:
 
     def _survivors(self) -> list[tuple[int, float]]:
         """Each length at which a sequence ended, with the share of sequences that are longer."""
-        at_risk, share, found = len(self.lengths) + len(self.unfinished), 1.0, []
+        at_risk, share, survivors = len(self.lengths) + len(self.unfinished), 1.0, []
         ended = Counter(self.lengths)
         for length in sorted({*self.lengths, *self.unfinished}):
             if ended[length]:
                 share *= 1 - ended[length] / at_risk
-                found.append((length, share))
+                survivors.append((length, share))
             at_risk -= ended[length] + self.unfinished.count(length)
-        return found
+        return survivors
 
     def compile_seconds(self) -> float:
         """Time beyond that of an ordinary step, in the steps that were the first of their shape."""
@@ -106,11 +106,11 @@ class Calibration:
         seconds = np.array([step.seconds for step in steps])
         costs, kept = np.zeros(3), [0, 1, 2]
         while kept:
-            found = np.linalg.lstsq(rows[:, kept], seconds, rcond=None)[0]
-            if found.min() >= 0:
-                costs[kept] = found
+            solution = np.linalg.lstsq(rows[:, kept], seconds, rcond=None)[0]
+            if solution.min() >= 0:
+                costs[kept] = solution
                 break
-            kept.pop(int(found.argmin()))
+            kept.pop(int(solution.argmin()))
         return costs
 
 

@@ -12,8 +12,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.io.hidden_values import without_hidden
 from mindbatch.io.interrupts import interruptible
+from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Entry, Kind
 from mindbatch.ledger.ledger import Ledger
@@ -28,17 +28,13 @@ class Generator(Protocol):
     """Runner of rows: an `LLM`, or a stand-in for it."""
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Steps[StepResult, None, None]:
-        """See `LLM.steps`."""
+        """Runs the rows; yields the result of each step."""
         ...
 
     @property
-    def kernels(self) -> str:
-        """See `LLM.kernels`."""
-        ...
+    def kernels(self) -> str: ...
 
-    def take_notes(self) -> list[str]:
-        """See `LLM.take_notes`."""
-        ...
+    def take_notes(self) -> list[str]: ...
 
     @property
     def statistics(self) -> EngineStatistics:
@@ -140,7 +136,7 @@ def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]
         reason = without_hidden(output.error.removeprefix(f"{source}: "))
         return "error", {"stage": PROMPT_STAGE, "reason": reason}
     body: dict[str, Any] = {
-        "generations": [_generation(each) for each in output.outputs],
+        "generations": [_generation(completion) for completion in output.outputs],
         "prompt_tokens": len(output.prompt_token_ids),
     }
     if output.prompt_logprobs is not None:

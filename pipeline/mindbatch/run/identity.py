@@ -149,9 +149,9 @@ def _provider(model: ModelConfig) -> dict[str, str]:
 
 def _quantization(model: ModelConfig, device_target: str) -> dict[str, str]:
     """Lists quantization of weights and cache; empty without, as in runs from before it could be asked."""
-    found = {} if model.quantization is None else {"model.quantization": model.quantization}
+    quantized = {} if model.quantization is None else {"model.quantization": model.quantization}
     cache = rounded_cache(model, device_target)
-    return found if cache is None else {**found, "model.cache_dtype": cache}
+    return quantized if cache is None else {**quantized, "model.cache_dtype": cache}
 
 
 def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:

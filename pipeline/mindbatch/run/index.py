@@ -149,11 +149,11 @@ class RowIndex:
 
     def failures(self, limit: int) -> list[RowFailure]:
         """The first rows that cannot be run."""
-        found = self._rows(
+        fetched = self._rows(
             "SELECT key, source, line, stage, reason FROM rows WHERE row IS NULL ORDER BY position LIMIT ?",
             (limit,),
         )
-        return [RowFailure(*fields) for fields in found]
+        return [RowFailure(*fields) for fields in fetched]
 
     def settle(self, outcomes: Iterable[Recovered], *, errors_too: bool = True) -> Standing:
         """Notes what the ledger holds: the last outcome of a key counts, and only for the same content.
@@ -199,25 +199,25 @@ class RowIndex:
         """The rows without an outcome, in the order in which they are to be run."""
         last = (-1, -1)
         while True:
-            found = self._rows(
+            fetched = self._rows(
                 "SELECT rank, position, row FROM rows WHERE (rank, position) > (?, ?) AND row IS NOT NULL "
                 f"AND kind IS NULL ORDER BY rank, position LIMIT {_ROWS_AT_ONCE}",
                 last,
             )
-            for rank, position, row in found:
+            for rank, position, row in fetched:
                 last = (rank, position)
                 yield DataRow.from_json(row)
-            if not found:
+            if not fetched:
                 return
 
     def in_order(self) -> Iterator[IndexedRow]:
         """Every row in the order of the data."""
         last = -1
-        while found := self._rows(
+        while fetched := self._rows(
             f"{_SELECT} WHERE position > ? ORDER BY position LIMIT {_ROWS_AT_ONCE}", (last,)
         ):
-            last = found[-1][0]
-            yield from map(_indexed, found)
+            last = fetched[-1][0]
+            yield from map(_indexed, fetched)
 
     def _repeated(self, key: str) -> str:
         places = self._rows("SELECT source, line FROM rows WHERE key = ? ORDER BY position LIMIT 2", (key,))
@@ -253,8 +253,8 @@ class RowIndex:
 _SELECT = "SELECT position, key, source, line, row, stage, reason, kind, part, start, length FROM rows"
 
 
-def _indexed(found: tuple[Any, ...]) -> IndexedRow:
-    _, key, source, line, row, stage, reason, kind, *place = found
+def _indexed(columns: tuple[Any, ...]) -> IndexedRow:
+    _, key, source, line, row, stage, reason, kind, *place = columns
     if row is None:
         return IndexedRow(None, RowFailure(key, source, line, stage, reason), None, None)
     return IndexedRow(DataRow.from_json(row), None, kind, None if kind is None else Place(*place))

@@ -7,7 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import BinaryIO
 
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.io.errors import ConfigError
@@ -101,19 +101,23 @@ def selection_of(data: DataConfig) -> Selection:
     return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit, data.max_errors)
 
 
-def _keys(given: object) -> Container[str] | None:
-    if given is None:
+def _keys(filter_keys: object) -> Container[str] | None:
+    if filter_keys is None:
         return None
-    if isinstance(given, str):
+    if isinstance(filter_keys, str):
         try:
-            lines = Path(given).read_text(encoding="utf-8").splitlines()
+            lines = Path(filter_keys).read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise ConfigError(f"data.filter_keys={given}: cannot be read ({reason_of(error)})") from error
+            raise ConfigError(
+                f"data.filter_keys={filter_keys}: cannot be read ({reason_of(error)})"
+            ) from error
         except UnicodeDecodeError as error:
-            raise ConfigError(f"data.filter_keys={given}: not UTF-8 text (byte {error.start})") from error
+            raise ConfigError(
+                f"data.filter_keys={filter_keys}: not UTF-8 text (byte {error.start})"
+            ) from error
         return frozenset(line for line in lines if line)
-    assert isinstance(given, list)
-    return frozenset(map(str, given))
+    assert isinstance(filter_keys, list)
+    return frozenset(map(str, filter_keys))
 
 
 def spool_standard_input(target: Path, stream: BinaryIO, storage: Storage | None = None) -> int:

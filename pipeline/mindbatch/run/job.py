@@ -13,10 +13,9 @@ from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
-from mindbatch.io.hidden_values import concealed
-from mindbatch.io.screen_text import say
+from mindbatch.io.screen_text import concealed, say
 from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
@@ -24,13 +23,21 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
-from mindbatch.run.computed_with import computed_with, mixed, results_by_kind
 from mindbatch.run.generation import Generator, Tally, generate
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
-from mindbatch.run.manifest import RowCounts, Status, now, write_manifest, written_results
+from mindbatch.run.manifest import (
+    RowCounts,
+    Status,
+    computed_with,
+    mixed,
+    now,
+    results_by_kind,
+    write_manifest,
+    written_results,
+)
 from mindbatch.run.monitor import Monitor
-from mindbatch.run.reading_line import ReadingLine
+from mindbatch.run.progress import ReadingLine
 from mindbatch.run.result_files import output_options, result_format, write_result_files
 from mindbatch.run.survey import survey, too_many_errors
 

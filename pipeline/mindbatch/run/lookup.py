@@ -48,7 +48,7 @@ def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
 def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry | None, ComputedWith | None]:
     """Reads the last entry of a row in the ledger, and with what it was computed."""
     with Ledger(folder, record.fingerprint) as ledger:
-        places = [found.place for found in ledger.recover() if found.key == key]
+        places = [entry.place for entry in ledger.recover() if entry.key == key]
         if not places:
             return None, None
         return ledger.read(places[-1]), ledger.part_computed_with(places[-1].part)

@@ -61,28 +61,28 @@ class Monitor:
 
     def session(self) -> Session:
         """Summarizes this session until now."""
-        found = self._statistics
+        statistics = self._statistics
         return Session(
             started=self._started,
             seconds=round(self._seconds, 3),
             rows=self._tally.done + self._tally.failed,
-            prompt_tokens=found.prompt_tokens if found else 0,
-            cached_prompt_tokens=found.cached_prompt_tokens if found else 0,
-            generated_tokens=found.generated_tokens if found else 0,
-            cache_waste=round(found.cache_waste, 4) if found else 0.0,
+            prompt_tokens=statistics.prompt_tokens if statistics else 0,
+            cached_prompt_tokens=statistics.cached_prompt_tokens if statistics else 0,
+            generated_tokens=statistics.generated_tokens if statistics else 0,
+            cache_waste=round(statistics.cache_waste, 4) if statistics else 0.0,
         )
 
-    def _snapshot(self, found: EngineStatistics) -> Snapshot:
+    def _snapshot(self, statistics: EngineStatistics) -> Snapshot:
         return Snapshot(
             seconds=self._seconds,
             rows_total=self._before.total,
             rows_done=self._before.done + self._tally.done,
             rows_failed=self._before.failed + self._tally.failed,
-            prompt_tokens=found.prompt_tokens,
-            cached_prompt_tokens=found.cached_prompt_tokens,
-            generated_tokens=found.generated_tokens,
-            running=found.running_sequences,
-            waiting=found.waiting_requests,
-            cache_used=found.cache_use,
-            preemptions=found.num_preemptions,
+            prompt_tokens=statistics.prompt_tokens,
+            cached_prompt_tokens=statistics.cached_prompt_tokens,
+            generated_tokens=statistics.generated_tokens,
+            running=statistics.running_sequences,
+            waiting=statistics.waiting_requests,
+            cache_used=statistics.cache_use,
+            preemptions=statistics.num_preemptions,
         )

@@ -13,7 +13,7 @@ from mindbatch.loading.setup import EngineSetup
 from mindbatch.parallel.topology import RankPlace, Topology
 from mindbatch.run.calibration import Calibration, steps_for
 from mindbatch.run.index import RowIndex
-from mindbatch.run.row_check import RowCheck
+from mindbatch.run.survey import RowCheck
 
 
 class LengthRange(NamedTuple):
@@ -50,7 +50,6 @@ class Lengths:
 
     @property
     def longest(self) -> int:
-        """The largest."""
         return max(self._counts, default=0)
 
     def quantile(self, share: float) -> int:
@@ -104,14 +103,14 @@ def count_rows(index: RowIndex, check: RowCheck) -> RowTotals:
     """Counts every row of the index."""
     totals = RowTotals(index.num_rows, index.num_unusable, index.failures(MOST_FAILURES))
     for row in index.pending():
-        found = check.count(row)
-        if isinstance(found, RowFailure):
+        counted_row = check.count(row)
+        if isinstance(counted_row, RowFailure):
             totals.unusable += 1
-            totals.failures = [*totals.failures, found][:MOST_FAILURES]
+            totals.failures = [*totals.failures, counted_row][:MOST_FAILURES]
         else:
-            totals.prompts.add(found.prompt)
-            totals.outputs.add(found.output, found.samples)
-            totals.sequences.add(found.sequence, found.samples)
+            totals.prompts.add(counted_row.prompt)
+            totals.outputs.add(counted_row.output, counted_row.samples)
+            totals.sequences.add(counted_row.sequence, counted_row.samples)
     return totals
 
 
@@ -169,12 +168,12 @@ class RankMemory:
                 {
                     "stage": stage,
                     "ranks_of_replica": [*ranks],
-                    "rank_weights_bytes": each.weights,
-                    "rank_adapter_bytes": each.adapter_slots,
-                    "rank_cache_bytes": each.caches,
-                    "rank_bytes": each.total,
+                    "rank_weights_bytes": stage_memory.weights,
+                    "rank_adapter_bytes": stage_memory.adapter_slots,
+                    "rank_cache_bytes": stage_memory.caches,
+                    "rank_bytes": stage_memory.total,
                 }
-                for stage, (ranks, each) in enumerate(self.stages())
+                for stage, (ranks, stage_memory) in enumerate(self.stages())
             ],
             "bytes": self.demand(range(self.topology.world_size)).total,
         }
@@ -192,7 +191,7 @@ class Plan:
 
     @property
     def num_batches(self) -> int:
-        """That generate side by side: one for each stage of each replica."""
+        """Batches that generate side by side: one for each stage of each replica."""
         return self.setup.num_engines * self.ranks.topology.data_parallel
 
     @property

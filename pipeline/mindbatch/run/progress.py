@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -11,7 +13,49 @@ from rich.console import Console
 from mindbatch.io.amounts import counted, duration
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import show
-from mindbatch.run.snapshot import RateMeter, Rates, Snapshot
+from mindbatch.run.snapshot import RateMeter, Rates, Snapshot, rates_between
+
+_LOOKED_AT = 1 << 12
+"""Rows between two looks at the clock."""
+_MOVING_SECONDS = 0.5
+_CLEARED = "\r\x1b[K"
+
+
+class ReadingLine:
+    """Called with counts of rows: on a terminal a line that changes, else one every 30 s.
+
+    kind: as of `RunProgress`.
+    """
+
+    def __init__(
+        self, kind: str, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._file = file or sys.stderr
+        self._moves = kind == "rich" or (kind == "auto" and self._file.isatty())
+        self._seconds = _MOVING_SECONDS if self._moves else PLAIN_LINE_SECONDS
+        self._is_silent = kind == "none"
+        self._clock = clock
+        self._shown = clock()
+        self._is_drawn = False
+
+    def __call__(self, rows: int, errors: int) -> None:
+        if rows % _LOOKED_AT or self._is_silent or self._clock() - self._shown < self._seconds:
+            return
+        self._shown = self._clock()
+        text = f"{counted(rows, 'row')} read, {counted(errors, 'error')}"
+        if self._moves:
+            self._is_drawn = True
+            self._file.write(_CLEARED + text)
+            self._file.flush()
+        else:
+            show(text, self._file)
+
+    def close(self) -> None:
+        """Clears what moves."""
+        if self._is_drawn:
+            self._file.write(_CLEARED)
+            self._file.flush()
+
 
 PLAIN_LINE_SECONDS = 30.0
 # Rows end in bursts and are of all lengths: what is left is reckoned with the rate of a longer time.
@@ -71,7 +115,7 @@ def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
 
 
 def status_line(snapshot: Snapshot, rates: Rates, left: float | None) -> str:
-    """All that is shown of a run, in one line."""
+    """Shows the progress of a run in one line."""
     rows = f"{snapshot.rows_done:,} of {snapshot.rows_total:,} rows done, {snapshot.rows_failed:,} failed"
     return f"{rows}, {engine_line(snapshot, rates)}, {clock(left)} left"
 
@@ -87,10 +131,10 @@ def engine_line(snapshot: Snapshot, rates: Rates) -> str:
 
 def closing_line(first: Snapshot, last: Snapshot) -> str:
     """Summarizes a session between its first and its last snapshot; what failed is counted elsewhere."""
-    seconds = max(last.seconds - first.seconds, 1e-9)
+    seconds, rate = last.seconds - first.seconds, rates_between(first, last).generated_tokens
     rows = f"{counted(last.rows_ended - first.rows_ended, 'row')} run"
     prompts = f"{counted(last.prompt_tokens, 'prompt token')} ({last.prefix_hits:.0%} found in the cache)"
-    generated = f"{last.generated_tokens:,} generated ({last.generated_tokens / seconds:,.0f} tokens/s)"
+    generated = f"{last.generated_tokens:,} generated ({rate:,.0f} tokens/s)"
     return f"{rows} in {duration(seconds)}; {prompts}, {generated}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.io.hidden_values import without_hidden
+from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
@@ -72,7 +72,7 @@ def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
 
 
 def _kind(value: Any) -> type:
-    """Its type; one of its own for a whole number that 64 bits hold only without a sign."""
+    """Type of a value; one of its own for a whole number that 64 bits hold only without a sign."""
     return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 

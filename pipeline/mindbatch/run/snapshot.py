@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from mindbatch.io.amounts import per_second
+
 SAMPLES_PER_WINDOW = 20
 
 
@@ -77,10 +79,8 @@ class RateMeter:
 def rates_between(start: Snapshot, end: Snapshot) -> Rates:
     """The mean rates from one moment to another; nothing where no time has passed."""
     seconds = end.seconds - start.seconds
-    if seconds <= 0:
-        return Rates()
     return Rates(
-        prompt_tokens=(end.prompt_tokens - start.prompt_tokens) / seconds,
-        generated_tokens=(end.generated_tokens - start.generated_tokens) / seconds,
-        rows=(end.rows_ended - start.rows_ended) / seconds,
+        prompt_tokens=per_second(end.prompt_tokens - start.prompt_tokens, seconds),
+        generated_tokens=per_second(end.generated_tokens - start.generated_tokens, seconds),
+        rows=per_second(end.rows_ended - start.rows_ended, seconds),
     )

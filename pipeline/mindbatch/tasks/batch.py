@@ -8,29 +8,28 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder, open_model
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.batch_config import BatchConfig, BatchTaskConfig
 from mindbatch.run.identity import fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.tasks.loading_line import LoadingLine
 
 
-def run(config: BatchConfig) -> int:
-    """Runs the task; returns the exit code: failed when any row has no result."""
-    return job_of(config).run()
+def run(config: BatchTaskConfig) -> int:
+    """Runs the task; returns the exit code: failed when any row has no result.
 
-
-def job_of(config: BatchConfig, *, retry: bool = False) -> BatchJob:
-    """The run that a configuration asks for; its model is loaded when there is a row for it."""
+    The model is loaded when there is a row for it.
+    """
     folder = Path(config.model.tokenizer or config.model.checkpoint_name_or_path or "")
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
-    return BatchJob(
+    job = BatchJob(
         config,
         fingerprint_fields(config, opened=opened),
         load=lambda folder: _load(config, folder, opened),
         tokenizer=lambda: Tokenizer.load(folder),
         command=typed_command(),
-        retry=retry,
+        retry=config.retry,
     )
+    return job.run()
 
 
 def _load(config: BatchConfig, folder: RunFolder, opened: OpenedFolder) -> LLM:

@@ -8,9 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from mindbatch.config.environment import cache_folder, thread_settings
-from mindbatch.config.memory import GIB, memory
+from mindbatch.config.machine import GIB, memory, usable_cores
 from mindbatch.config.paths import data_root
-from mindbatch.config.processors import usable_cores
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import printable, say, show, show_json

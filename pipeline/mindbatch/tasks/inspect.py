@@ -24,7 +24,7 @@ from mindbatch.io.foreign_formats import foreign_folder
 from mindbatch.io.screen_text import show, show_json
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.division import check_division
+from mindbatch.models.described_config import check_division
 from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (

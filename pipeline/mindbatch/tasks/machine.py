@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from mindbatch.config.memory import lines
+from mindbatch.config.machine import lines
 from mindbatch.io.children import run
 
 CPUINFO = Path("/proc/cpuinfo")

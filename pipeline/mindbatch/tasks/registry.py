@@ -26,6 +26,17 @@ class Task:
 
     examples: tuple[str, ...]
 
+    implied: tuple[str, ...] = ()
+    """Overrides that the name of the task stands for."""
+
+    configuration: str = ""
+    """Its shipped file, where that is not named after the task."""
+
+    @property
+    def primary(self) -> str:
+        """The name of its shipped file."""
+        return self.configuration or self.name
+
     @property
     def schema(self) -> type[TaskConfig]:
         """The schema of the task's keys."""
@@ -79,7 +90,7 @@ _ALL = (
     Task(
         name="batch",
         summary="run a whole dataset; the same command again resumes, and nothing is lost or done twice",
-        keys="mindbatch.run.batch_config:BatchConfig",
+        keys="mindbatch.run.batch_config:BatchTaskConfig",
         module="mindbatch.tasks.batch",
         examples=(
             "mindbatch batch model=tiny_gpt2 data.path=questions.jsonl output.dir=runs/a",
@@ -104,10 +115,12 @@ _ALL = (
     ),
     Task(
         name="retry",
-        summary="run the rows of a batch again that failed, with its own settings",
-        keys="mindbatch.tasks.retry:RetryConfig",
-        module="mindbatch.tasks.retry",
+        summary="run the rows of a batch again that failed, with its own settings: batch retry=true",
+        keys="mindbatch.run.batch_config:BatchTaskConfig",
+        module="mindbatch.tasks.batch",
         examples=("mindbatch retry output.dir=runs/a",),
+        implied=("retry=true",),
+        configuration="batch",
     ),
     Task(
         name="replay",

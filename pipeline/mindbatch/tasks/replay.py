@@ -42,9 +42,9 @@ def run(config: ReplayConfig) -> int:
     from mindbatch.ledger.run_folder import RunFolder  # these bring the engine: not needed for the keys
     from mindbatch.ledger.run_record import changes
     from mindbatch.llm import LLM
-    from mindbatch.run.computed_with import computed_with, differences
     from mindbatch.run.identity import fingerprint_fields
     from mindbatch.run.lookup import stored_row
+    from mindbatch.run.manifest import computed_with, differences
 
     stored = stored_row(config, RunFolder(Path(config.output.dir or "")), config.key or "")
     with LLM.from_config(_with_one_replica(config)) as llm:

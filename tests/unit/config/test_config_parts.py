@@ -10,7 +10,7 @@ from mindbatch.config import paths
 from mindbatch.config.compose import compose_task
 from mindbatch.config.faults import FaultLog
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import option_faults
 from mindbatch.config.schema import schema_keys

@@ -8,9 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from mindbatch.config.adapter_list import LIST_NAME
 from mindbatch.config.compose import compose_task
-from mindbatch.config.lora_schema import AdapterFolder, LoraConfig, lora_faults
+from mindbatch.config.lora_schema import LIST_NAME, AdapterFolder, LoraConfig, lora_faults
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import unknown_adapter
 from mindbatch.llm_input import options_of

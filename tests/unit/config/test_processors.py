@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config import processors
-from mindbatch.config.processors import granted_cores, thread_notes
+from mindbatch.config import machine as processors
+from mindbatch.config.machine import granted_cores, thread_notes
 
 
 @pytest.mark.parametrize(

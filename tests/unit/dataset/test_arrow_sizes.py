@@ -7,8 +7,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from mindbatch.dataset.arrow_sizes import cell_sizes, portions
-from mindbatch.dataset.arrow_values import column_values
+from mindbatch.dataset.arrow_values import cell_sizes, column_values, portions
 
 LONG = "x" * 100
 COLUMNS = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
-from mindbatch.prompts.json_rows import MAX_DEPTH, parse_row
+from mindbatch.prompts.prompt_lines import MAX_DEPTH, parse_row
 
 GOOD = b'{"id": 1, "prompt": "two"}'
 LIMIT = 1000

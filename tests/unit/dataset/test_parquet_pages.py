@@ -8,8 +8,7 @@ import pytest
 
 from mindbatch.dataset.data_files import DataFile
 from mindbatch.dataset.dataset import Dataset
-from mindbatch.dataset.parquet_footer import RowGroup, read_footer
-from mindbatch.dataset.parquet_pages import page_bytes
+from mindbatch.dataset.parquet_footer import RowGroup, page_bytes, read_footer
 
 SIZE = 100_000_000
 

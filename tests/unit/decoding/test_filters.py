@@ -16,13 +16,13 @@ from mindbatch.decoding.filters import (
     epsilon_mask,
     eta_mask,
     min_p_mask,
+    nucleus,
     sampling_candidates,
     top_h_mask,
     top_k_mask,
     top_n_sigma_mask,
     typical_mask,
 )
-from mindbatch.decoding.nucleus import nucleus
 from mindbatch.decoding.params import FILTERS
 from mindbatch.decoding.softmax import entropy, likeliest_and_normalisers, weights_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.drafting import guess
-from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.strategy import GroupView

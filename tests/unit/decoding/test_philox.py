@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.decoding.philox import philox4x32, philox4x32_by_numpy, row_hash, uniform
+from mindbatch.decoding.draws import philox4x32, philox4x32_by_numpy, row_hash, uniform
 
 # counter words, key words, result words: file kat_vectors of Random123, lines "philox4x32 10".
 KNOWN_ANSWERS = [

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.registry import strategy_for, strategy_name
 from mindbatch.decoding.row import NotFiniteError, Row
 from mindbatch.decoding.strategy import Branch, GroupView

@@ -15,10 +15,10 @@ from shadow_model import VOCABULARY, fingerprints, logits_of
 
 from goodness_of_fit import draws, p_value
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Choice, Draft
+from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.drafting import guess
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.philox import row_hash
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy
@@ -62,7 +62,7 @@ def logits_for(rows: Sequence[Row], scores: Scores = model) -> NDArray[np.float3
     )
 
 
-def verify(rows: Sequence[Row], scores: Scores = model) -> list[tuple[Choice, ...]]:
+def verify(rows: Sequence[Row], scores: Scores = model) -> list[tuple[TokenChoice, ...]]:
     """The choices of each row, each in a group of its own, all in one call."""
     decisions = SpeculativeStrategy().advance([GroupView([one]) for one in rows], logits_for(rows, scores))
     for decision, one in zip(decisions, rows, strict=True):
@@ -72,7 +72,7 @@ def verify(rows: Sequence[Row], scores: Scores = model) -> list[tuple[Choice, ..
     return [decision.branches[0].choices for decision in decisions]
 
 
-def plain(start: Row, count: int) -> list[Choice]:
+def plain(start: Row, count: int) -> list[TokenChoice]:
     """What decoding without drafts adds to the row."""
     ahead, choices = start.fork(), []
     for _ in range(count):
@@ -82,7 +82,7 @@ def plain(start: Row, count: int) -> list[Choice]:
     return choices
 
 
-def until_it_differs(choices: list[Choice], draft: Sequence[int]) -> tuple[Choice, ...]:
+def until_it_differs(choices: list[TokenChoice], draft: Sequence[int]) -> tuple[TokenChoice, ...]:
     """The choices that a draft can save: those it foresaw, and the one after them unless it has ended."""
     for place, choice in enumerate(choices):
         ended = choice.token_id in EOS
@@ -232,7 +232,7 @@ def give_drafts(rows: Sequence[Row], count: int, scores: Scores | None) -> None:
         )
         guesses.append(guess(ahead, logits))
         for one, guessed in zip(ahead, guesses[-1], strict=True):
-            one.append(Choice(guessed.token_id, 0.0))
+            one.append(TokenChoice(guessed.token_id, 0.0))
     for one, drawn in zip(rows, zip(*guesses, strict=True), strict=True):
         distributions = tuple(found.probabilities for found in drawn)
         one.draft = Draft(
@@ -256,7 +256,7 @@ def exact(start: Row, count: int) -> dict[tuple[int, ...], float]:
             probability *= float(wanted(ahead)[token])
             if probability == 0.0:  # nothing may follow what cannot be
                 break
-            ahead.append(Choice(token, 0.0))
+            ahead.append(TokenChoice(token, 0.0))
         found[tokens] = probability
     return found
 

@@ -11,7 +11,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Constraint
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer
+from mindbatch.prompts.token_bytes import LoadedTokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 
 PADDING = 9

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, settings
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Choice, Draft
+from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.drafting import guess
-from mindbatch.decoding.philox import row_hash
+from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.row import Row
 from mindbatch.engine.assistant import Assistant
 
@@ -40,7 +40,7 @@ def from_scratch(one: Row, count: int, positions: int) -> Draft | None:
         [guessed] = guess([ahead], logits[np.newaxis])
         assert guessed is not None
         guesses.append(guessed)
-        ahead.append(Choice(guesses[-1].token_id, 0.0))
+        ahead.append(TokenChoice(guesses[-1].token_id, 0.0))
         if guesses[-1].token_id in EOS:
             break
     if not guesses:
@@ -67,7 +67,7 @@ def make(**changes: int) -> tuple[Assistant, ShadowRunner]:
 
 def grow(one: Row, tokens: Sequence[int]) -> None:
     for token in tokens:
-        one.append(Choice(token, 0.0))
+        one.append(TokenChoice(token, 0.0))
 
 
 def spans(runner: ShadowRunner) -> list[tuple[int, int]]:

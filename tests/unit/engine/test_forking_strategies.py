@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shadow_model import VOCABULARY, drain, make_engine, request, settings, text_of
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Choice
+from mindbatch.decoding.choice import TokenChoice
 from mindbatch.decoding.row import top_logprobs
 from mindbatch.decoding.strategy import Branch, Decision, GroupView
 
@@ -39,7 +39,7 @@ class Wandering:
         parents[self.random.integers(WIDTH)] = int(self.random.integers(len(group.rows)))
         tokens = self.random.integers(0, VOCABULARY, WIDTH).tolist()
         return [
-            Branch(parent, index, (Choice(token, -1.0, top_logprobs(logits[0], 0.0, token, 1)),))
+            Branch(parent, index, (TokenChoice(token, -1.0, top_logprobs(logits[0], 0.0, token, 1)),))
             for index, (parent, token) in enumerate(zip(parents, tokens, strict=True))
         ]
 
@@ -79,7 +79,7 @@ class Ending(Wandering):
         return 1
 
     def _branches(self, group: GroupView, logits: NDArray[np.float32]) -> list[Branch]:
-        return [Branch(0, 0, (Choice(1, -1.0),))] if group.rows[0].step < 2 else []
+        return [Branch(0, 0, (TokenChoice(1, -1.0),))] if group.rows[0].step < 2 else []
 
 
 def test_a_group_without_branches_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ import pytest
 
 from mindbatch.engine.prompt_context import PromptContext, context_of
 from mindbatch.io.errors import PromptError
-from mindbatch.models.architecture import TwoPositions
+from mindbatch.models.architecture import BlockPositions2D
 
-MODEL = TwoPositions(start_id=9, mask_ids=(8, 7))
+MODEL = BlockPositions2D(start_id=9, mask_ids=(8, 7))
 
 
 @pytest.mark.parametrize(

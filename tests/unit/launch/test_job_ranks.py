@@ -4,14 +4,13 @@ import pytest
 
 from listed_processes import ListedProcesses
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch.job_ranks import JobRanks
-from mindbatch.launch.process_plan import JobPlan, Layout, ProcessSpec
-from mindbatch.launch.ranks import EndedRank
+from mindbatch.launch.job_ranks import EndedRank, JobRanks
+from mindbatch.launch.process_plan import JobPlan, NodeLayout, ProcessSpec
 from mindbatch.parallel.topology import Topology
 
 
 def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
-    layout = Layout(Topology(dp, mp), dp * mp // len(nodes))
+    layout = NodeLayout(Topology(dp, mp), dp * mp // len(nodes))
     plan = JobPlan(layout, ("127.0.0.1", 1), bytes(32), "127.0.0.1", lambda rank: 0)
 
     def place_of(spec: ProcessSpec) -> int:

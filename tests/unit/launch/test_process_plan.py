@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.launch.process_plan import JobPlan, Layout, inherited
+from mindbatch.launch.process_plan import JobPlan, NodeLayout, inherited
 from mindbatch.launch.rank_environment import take_rank_environment
 from mindbatch.parallel.topology import Topology
 
@@ -11,7 +11,7 @@ KEY = bytes(32)
 
 def plan(dp: int, mp: int, pp: int = 1, local: int | None = None, *, has_schedulers: bool = True) -> JobPlan:
     topology = Topology(dp, mp, pp)
-    layout = Layout(topology, local or topology.world_size)
+    layout = NodeLayout(topology, local or topology.world_size)
     return JobPlan(
         layout, ("10.0.0.1", 7000), KEY, "10.0.0.1", lambda rank: rank % layout.local_size, has_schedulers
     )
@@ -52,12 +52,12 @@ def test_ranks_with_a_rank_table_on_npus_have_no_dynamic_cluster() -> None:
 
 
 def test_nodes_have_blocks_of_neighbours() -> None:
-    layout = Layout(Topology(2, 4), 2)
+    layout = NodeLayout(Topology(2, 4), 2)
     assert layout.num_nodes == 4
     assert [*layout.ranks_of(3)] == [6, 7]
     assert [layout.node_of(rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match="8 ranks on nodes of 3"):
-        Layout(Topology(2, 4), 3)
+        NodeLayout(Topology(2, 4), 3)
 
 
 def test_what_a_launcher_has_set_is_not_handed_on() -> None:

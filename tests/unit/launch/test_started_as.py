@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.started_as import StartedAs, first_host, port_of, started_as
+from mindbatch.launch.started_as import LauncherEnvironment, first_host, port_of, started_as
 
 MSRUN = {
     "MS_ROLE": "MS_WORKER",
@@ -31,7 +31,9 @@ SRUN = {
     "SLURM_PROCID": "3",
     "SLURM_STEP_NODELIST": "npu[03-06]",
 }
-AS_MSRUN = StartedAs(launcher="msrun", rank=2, size=4, master_addr="10.0.0.1", master_port=8118, device_id=2)
+AS_MSRUN = LauncherEnvironment(
+    launcher="msrun", rank=2, size=4, master_addr="10.0.0.1", master_port=8118, device_id=2
+)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ AS_MSRUN = StartedAs(launcher="msrun", rank=2, size=4, master_addr="10.0.0.1", m
         ),
         (
             MPIRUN,
-            StartedAs(
+            LauncherEnvironment(
                 launcher="mpirun",
                 rank=1,
                 size=2,
@@ -60,18 +62,20 @@ AS_MSRUN = StartedAs(launcher="msrun", rank=2, size=4, master_addr="10.0.0.1", m
         ),
         (
             MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
-            StartedAs(launcher="mpirun", rank=1, size=2, job=MPIRUN["PMIX_NAMESPACE"]),
+            LauncherEnvironment(launcher="mpirun", rank=1, size=2, job=MPIRUN["PMIX_NAMESPACE"]),
         ),
         (
             TABLE,
-            StartedAs(
+            LauncherEnvironment(
                 launcher="rank_table", rank=1, size=2, rank_table=TABLE["RANK_TABLE_FILE"], device_id=5
             ),
         ),
-        (SRUN, StartedAs(launcher="srun", rank=3, size=4, master_addr="npu03", job="slurm 99.0")),
+        (SRUN, LauncherEnvironment(launcher="srun", rank=3, size=4, master_addr="npu03", job="slurm 99.0")),
     ],
 )
-def test_each_launcher_is_known_by_its_variables(environment: dict[str, str], expected: StartedAs) -> None:
+def test_each_launcher_is_known_by_its_variables(
+    environment: dict[str, str], expected: LauncherEnvironment
+) -> None:
     assert started_as(environment) == expected
 
 

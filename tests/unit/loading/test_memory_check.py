@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.config.memory import GIB, MachineMemory
+from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.model_runner import RecordedSteps
 from mindbatch.io.errors import ConfigError, MindBatchError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.models.architecture import Architecture, TwoPositions
+from mindbatch.models.architecture import Architecture, BlockPositions2D
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from small_configs import BETWEEN, CHATGLM
@@ -28,7 +28,7 @@ def test_its_type_is_its_successors() -> None:
 
 def test_positions() -> None:
     arch = described()
-    assert arch.two_positions == TwoPositions(99, (98, 97))
+    assert arch.two_positions == BlockPositions2D(99, (98, 97))
     assert arch.rotary is not None
     assert arch.rotary.positions == 2
     rounded = (1e4 ** -np.array([0, 0.5], np.float32)).astype(np.float16)
@@ -66,7 +66,7 @@ def test_what_is_otherwise_is_refused(settings: dict[str, Any], message: str) ->
 
 def test_the_earliest_release_does_not_say_which_masks_it_has() -> None:
     config = {"model_type": "chatglm", "position_encoding_2d": True}
-    assert describe(config).two_positions == TwoPositions(130004, (130001, 130000))
+    assert describe(config).two_positions == BlockPositions2D(130004, (130001, 130000))
     with pytest.raises(
         CheckpointError, match="gmask_token_id=null: must be given where bos_token_id is not 130004"
     ):

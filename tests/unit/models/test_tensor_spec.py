@@ -14,9 +14,9 @@ from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import (
     Sharding,
     TensorSpec,
+    interleaved,
     shard_specs,
     source_shapes,
-    taking_turns,
 )
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 from small_configs import BETWEEN, CHATGLM, EXPERTS, GPT2, LLAMA
@@ -152,7 +152,7 @@ def test_each_of_two_ranks_holds_about_half_of_a_model() -> None:
 def test_parts_take_turns_in_rank_files_as_in_whole_ones(queries: int, ranks: int) -> None:
     """4 groups of query heads with a key and a value head each, of 2 numbers, over ranks, and beyond 4."""
     runs = (2 * queries, 2, 2)
-    query, *shared = taking_turns("qkv.weight", runs, 4, 1, unit=2)
+    query, *shared = interleaved("qkv.weight", runs, 4, 1, unit=2)
     parts = (query, *(replace(part, is_shared=True) for part in shared))
     [spec] = ColumnLinear(*parts).parameters("layers.0.qkv")
     full = np.arange(4 * sum(runs))

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
 from mindbatch.io.errors import CheckpointError, PromptError
-from mindbatch.prompts.loaded_tokenizer import LoadedTokenizer, kept
+from mindbatch.prompts.token_bytes import LoadedTokenizer, kept
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
 

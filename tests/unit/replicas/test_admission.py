@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mindbatch.checkpoint.folders.folder_digest import folder_digest
+from mindbatch.checkpoint.folders.digest_writer import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.memory import GIB, MachineMemory
+from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.paths import data_root
@@ -18,7 +18,7 @@ from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.loading import memory_check
 from mindbatch.replicas import load
 from mindbatch.replicas.admission import RankAdmission
-from mindbatch.replicas.versions import versions
+from mindbatch.replicas.messages import versions
 
 RUNTIME, PARALLEL = RuntimeConfig(num_threads=3), ParallelConfig(data_parallel=2)
 

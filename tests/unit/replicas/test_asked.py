@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, StreamEvent
-from mindbatch.replicas.asked import Asked
+from mindbatch.replicas.replica import InFlightRequest
 
 
 def events(cuts: set[int], tokens: int) -> list[StreamEvent]:
@@ -16,8 +16,8 @@ def events(cuts: set[int], tokens: int) -> list[StreamEvent]:
     return [*made, StreamEvent("key", 0, "", (), "length")]
 
 
-def asked() -> Asked:
-    return Asked.of(Request("key", (1, 2), DecodingParams()))
+def asked() -> InFlightRequest:
+    return InFlightRequest.of(Request("key", (1, 2), DecodingParams()))
 
 
 @given(st.sets(st.integers(1, 19)), st.sets(st.integers(1, 19)), st.integers(0, 20))

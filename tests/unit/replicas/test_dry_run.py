@@ -67,7 +67,7 @@ def test_the_program_of_a_launcher() -> None:
     assert found[1] == f"  mpirun, which starts an agent for each rank; in {shlex.quote(str(LOGS))}"
     words = shlex.split(found[2])
     assert words[words.index("mpirun") :][:3] == ["mpirun", "-np", "2"]
-    assert "mindbatch.replicas.agent_main" in words[-2]
+    assert "mindbatch.replicas.agent" in words[-2]
     assert variables(found[2])["MINDBATCH_JOB_KEY"] == "(hidden)"
 
 

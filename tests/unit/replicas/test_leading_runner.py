@@ -9,8 +9,8 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
+from mindbatch.engine.batch import FloatArray, StepInputs, StepValues
 from mindbatch.engine.step import Step
-from mindbatch.engine.step_arrays import FloatArray, StepInputs, StepValues
 from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import MessageConnection, MessageError

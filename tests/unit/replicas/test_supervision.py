@@ -5,8 +5,8 @@ from collections.abc import Container, Mapping
 
 import pytest
 
-from mindbatch.launch.process_state import ProcessState
-from mindbatch.launch.ranks import EndedRank
+from mindbatch.launch.job_ranks import EndedRank
+from mindbatch.launch.supervisor import ProcessState
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.supervision import SECONDS_TO_END, Failure, Supervision
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.launch.process_state import ProcessState
+from mindbatch.launch.supervisor import ProcessState
 from mindbatch.replicas.watch import LATE, LONGEST, LONGEST_TICK, Doing, Hung, Watch
 
 HANG = 60.0

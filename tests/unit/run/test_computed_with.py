@@ -3,7 +3,7 @@
 import pytest
 
 from mindbatch.ledger.part import ComputedWith
-from mindbatch.run.computed_with import differences
+from mindbatch.run.manifest import differences
 
 
 def kind(kernels: str, dtype: str = "float32", model_parallel: int = 1) -> ComputedWith:

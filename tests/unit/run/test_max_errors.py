@@ -10,7 +10,7 @@ import pytest
 
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.run.job import TooManyErrors
-from mindbatch.run.reading_line import ReadingLine
+from mindbatch.run.progress import ReadingLine
 from stub_job import job_config, lines_of, make_job, never
 
 LONG = {"prompt": "why " * 5000}

@@ -22,7 +22,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.index import RowIndex
 from mindbatch.run.plan import MOST_FAILURES, Plan, RankMemory, RowTotals, count_rows, time_after, time_at
-from mindbatch.run.row_check import RowCheck
+from mindbatch.run.survey import RowCheck
 from sizes import sizes
 from stub_job import shared_tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.config.memory import memory
+from mindbatch.config.machine import memory
 from mindbatch.tasks import doctor, machine
 from mindbatch.tasks.doctor import DoctorConfig
 

@@ -9,7 +9,7 @@ import pytest
 from mindbatch import cli
 from mindbatch.config.schema import schema_keys
 from mindbatch.io import screen_text
-from mindbatch.io.hidden_values import concealed, hide, without_hidden
+from mindbatch.io.screen_text import concealed, hide, without_hidden
 from mindbatch.llm import LLM
 from mindbatch.tasks.registry import TASKS
 from shadow_llm import make_llm

@@ -47,8 +47,8 @@ class StepAdapters(NamedTuple):
 
     def of(self, name: str) -> AdaptedLayer | None:
         """The adapter parameters of a layer; None where no adapter adds anything to it."""
-        found = self.parameters.get(name)
-        return None if found is None else AdaptedLayer(*found, self.slots.kept)
+        parameters = self.parameters.get(name)
+        return None if parameters is None else AdaptedLayer(*parameters, self.slots.kept)
 
 
 class AdaptedLayer(NamedTuple):

@@ -23,13 +23,13 @@ def of_qwen(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
 
 
 def of_qwen3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """The same with norms of heads, which its class has."""
+    """Makes the arguments of `of_qwen`; the class itself has norms of heads."""
     _never(reader, "attention_bias")
     return of_qwen(reader, arch)
 
 
 def of_qwen3_moe(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
-    """The same with experts in all layers."""
+    """Makes the arguments of `of_qwen3`, with experts in all layers."""
     _never(reader, "mlp_only_layers")
     reader.needs("decoder_sparse_step", [1])
     return of_qwen3(reader, arch) | _experts(reader, arch, "num_experts")
@@ -55,8 +55,8 @@ def of_deepseek_v3(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     assert latent is not None, "every deepseek describes it"
     if not latent.query_rank:
         reader.fault("q_lora_rank", "MindFormers 1.9 does not load queries that are not compressed")
-    found = _sizes(reader, arch) | _shared_experts(reader, arch) | _latent_scaling(reader, arch)
-    return found | {
+    arguments = _sizes(reader, arch) | _shared_experts(reader, arch) | _latent_scaling(reader, arch)
+    return arguments | {
         "num_key_value_heads": arch.heads,
         "q_lora_rank": latent.query_rank,
         "kv_lora_rank": latent.rank,
@@ -118,70 +118,74 @@ def _never(reader: ConfigReader, *keys: str) -> None:
 
 def _scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     """The argument rope_scaling: {} where positions are rotated as they are."""
-    found = reader.value("rope_scaling")
-    if not isinstance(found, Mapping):
+    rope_scaling = reader.value("rope_scaling")
+    if not isinstance(rope_scaling, Mapping):
         return {}
-    kind = found.get("rope_type") or found.get("type") or "default"
+    kind = rope_scaling.get("rope_type") or rope_scaling.get("type") or "default"
     if kind == "default":
         return {}
     if kind != "yarn":
         reader.fault("rope_scaling", f"rope_type {kind!r}: {NOT_COMPUTED}; allowed: default, yarn")
         return {}
-    others = sorted(key for key in found.keys() - _YARN_KEYS if found[key] is not None)
+    others = sorted(key for key in rope_scaling.keys() - _YARN_KEYS if rope_scaling[key] is not None)
     if others:
         reader.fault("rope_scaling", f"{', '.join(others)}: {NOT_COMPUTED}; remove it")
     settings = YARN_DEFAULTS | {
         "rope_type": "yarn",
-        "factor": float(found["factor"]),
-        _ORIGINAL: found.get(_ORIGINAL) or arch.max_positions,
-        **{key: found[key] for key in (*YARN_DEFAULTS, *LATENT_SCALES) if found.get(key) is not None},
+        "factor": float(rope_scaling["factor"]),
+        _ORIGINAL: rope_scaling.get(_ORIGINAL) or arch.max_positions,
+        **{
+            key: rope_scaling[key]
+            for key in (*YARN_DEFAULTS, *LATENT_SCALES)
+            if rope_scaling.get(key) is not None
+        },
     }
     return {"rope_scaling": settings}
 
 
 def _latent_scaling(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     """MindFormers takes YaRN with a factor of 40 where nothing else is said."""
-    found = _scaling(reader, arch)
-    if not found:
+    arguments = _scaling(reader, arch)
+    if not arguments:
         return {"rotary_scaling_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
-    scales = [found["rope_scaling"].get(key) for key in LATENT_SCALES]
+    scales = [arguments["rope_scaling"].get(key) for key in LATENT_SCALES]
     if not scales[0] or scales[0] != scales[1]:
         reader.fault("rope_scaling", "mscale and mscale_all_dim must be equal and above 0")
-    return found
+    return arguments
 
 
 def _experts(reader: ConfigReader, arch: Architecture, count_key: str) -> dict[str, Any]:
     experts = arch.experts
     assert experts is not None, "a family of mixtures"
-    its = experts.routing
-    if its.chosen < 2:
-        reader.fault("num_experts_per_tok", f"must be from 2 to {count_key}={its.experts}")
+    routing = experts.routing
+    if routing.chosen < 2:
+        reader.fault("num_experts_per_tok", f"must be from 2 to {count_key}={routing.experts}")
     return {
-        count_key: its.experts,
+        count_key: routing.experts,
         "moe_intermediate_size": experts.intermediate_size,
-        "num_experts_per_tok": its.chosen,
-        "norm_topk_prob": its.is_normalised,
+        "num_experts_per_tok": routing.chosen,
+        "norm_topk_prob": routing.is_normalised,
     }
 
 
 def _shared_experts(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     """Experts of which some are shared and the rest chosen by groups."""
-    found = _experts(reader, arch, "n_routed_experts")
+    arguments = _experts(reader, arch, "n_routed_experts")
     experts = arch.experts
     assert experts is not None
-    its = experts.routing
-    if its.chosen % its.chosen_groups:
-        reader.fault("topk_group", f"must divide num_experts_per_tok={its.chosen}")
-    elif its.chosen_groups < its.groups and its.chosen != 2 * its.chosen_groups:
+    routing = experts.routing
+    if routing.chosen % routing.chosen_groups:
+        reader.fault("topk_group", f"must divide num_experts_per_tok={routing.chosen}")
+    elif routing.chosen_groups < routing.groups and routing.chosen != 2 * routing.chosen_groups:
         reader.fault(
             "topk_group",
             "MindFormers 1.9 rates a group by its best num_experts_per_tok / topk_group experts, the model "
-            f"by two; allowed: topk_group={its.chosen // 2}, or n_group={its.groups}",
+            f"by two; allowed: topk_group={routing.chosen // 2}, or n_group={routing.groups}",
         )
-    return found | {
+    return arguments | {
         "n_shared_experts": sum(experts.shared) // experts.intermediate_size,
-        "routed_scaling_factor": its.scale,
-        "n_group": its.groups,
-        "topk_group": its.chosen_groups,
+        "routed_scaling_factor": routing.scale,
+        "n_group": routing.groups,
+        "topk_group": routing.chosen_groups,
         "first_k_dense_replace": arch.num_layers - len(experts.layers),
     }

@@ -19,7 +19,9 @@ def division_faults(arch: Architecture, size: int) -> Iterator[str]:
     undivided = _undivided(arch, size)
     if undivided:
         numbers = ", ".join(f"{name}={number}" for name, number in undivided.items())
-        allowed = ", ".join(str(each) for each in range(1, arch.heads + 1) if not _undivided(arch, each))
+        allowed = ", ".join(
+            str(candidate) for candidate in range(1, arch.heads + 1) if not _undivided(arch, candidate)
+        )
         yield f"parallel.model_parallel={size}: does not divide {numbers}; allowed for this model: {allowed}"
 
 
@@ -34,7 +36,7 @@ def _undivided(arch: Architecture, size: int) -> Mapping[str, int]:
         numbers["moe_intermediate_size"] = arch.experts.intermediate_size
         if arch.experts.shared:
             numbers["shared_expert_intermediate_size"] = sum(arch.experts.shared)
-    found = {name: number for name, number in numbers.items() if number % size}
+    undivided = {name: number for name, number in numbers.items() if number % size}
     if arch.latent is None and arch.kv_heads % size and size % arch.kv_heads:
-        found["num_key_value_heads"] = arch.kv_heads
-    return found
+        undivided["num_key_value_heads"] = arch.kv_heads
+    return undivided

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.backends.mindformers import arguments as given
+from mindbatch.backends.mindformers import arguments
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
@@ -131,14 +131,14 @@ _QK_NORM = (
     (".self_attn.k_norm.", ".self_attention.k_layernorm."),
 )
 FAMILIES: dict[str, Family] = {
-    "qwen2": Family("qwen2", "qwen2", "Qwen2", "Qwen2", given.of_qwen),
-    "qwen3": Family("qwen3", "qwen3", "Qwen3", "Qwen3", given.of_qwen3),
-    "qwen3_moe": Family("qwen3_moe", "qwen3_moe", "Qwen3Moe", "Qwen3Moe", given.of_qwen3_moe),
-    "glm4": Family("glm4", "glm4", "Glm4", "Glm4", given.of_glm4),
-    "glm4_moe": Family("glm4_moe", "glm4_moe", "Glm4Moe", "Glm4Moe", given.of_glm4_moe, _QK_NORM),
-    "deepseek_v3": Family("deepseek3", "deepseek_v3", "DeepseekV3", "DeepseekV3", given.of_deepseek_v3),
-    "telechat3": Family("telechat3", "telechat3", "Telechat3", "TeleChat3", given.of_qwen),
+    "qwen2": Family("qwen2", "qwen2", "Qwen2", "Qwen2", arguments.of_qwen),
+    "qwen3": Family("qwen3", "qwen3", "Qwen3", "Qwen3", arguments.of_qwen3),
+    "qwen3_moe": Family("qwen3_moe", "qwen3_moe", "Qwen3Moe", "Qwen3Moe", arguments.of_qwen3_moe),
+    "glm4": Family("glm4", "glm4", "Glm4", "Glm4", arguments.of_glm4),
+    "glm4_moe": Family("glm4_moe", "glm4_moe", "Glm4Moe", "Glm4Moe", arguments.of_glm4_moe, _QK_NORM),
+    "deepseek_v3": Family("deepseek3", "deepseek_v3", "DeepseekV3", "DeepseekV3", arguments.of_deepseek_v3),
+    "telechat3": Family("telechat3", "telechat3", "Telechat3", "TeleChat3", arguments.of_qwen),
     "telechat": Family(
-        "telechat2", "telechat2", "Telechat2", "Telechat2", given.of_telechat2, layers_key="n_layer"
+        "telechat2", "telechat2", "Telechat2", "Telechat2", arguments.of_telechat2, layers_key="n_layer"
     ),
 }

@@ -30,16 +30,16 @@ def layer_sample(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
     dense = 0 if arch.experts is None else count - len(arch.experts.layers)
     layers: tuple[int, ...] = (0,)
     counts: tuple[int, ...] = (count,)
-    said: dict[str, int] = {}
+    dense_count: dict[str, int] = {}
     if 0 < dense < count:
-        layers, counts, said = (0, dense), (dense, count - dense), {_DENSE_LAYERS: 1}
+        layers, counts, dense_count = (0, dense), (dense, count - dense), {_DENSE_LAYERS: 1}
     lists = {
         key: [value[layer] for layer in layers]
         for key, value in config.items()
         if "layer" in key and isinstance(value, list) and len(value) == count  # one entry a layer
     }
     return LayerSample(
-        layers, counts, {**config, **lists, FAMILIES[arch.model_type].layers_key: len(layers), **said}
+        layers, counts, {**config, **lists, FAMILIES[arch.model_type].layers_key: len(layers), **dense_count}
     )
 
 

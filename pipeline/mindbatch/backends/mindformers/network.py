@@ -58,7 +58,7 @@ class CpuDecoder(nn.Cell):
 
 
 class AscendDecoder(nn.Cell):
-    """The same for PagedAttention: every token is a sequence of one query, with a block table of its own."""
+    """Decoder for PagedAttention: every token is a sequence of one query, with a block table of its own."""
 
     def __init__(self, network: nn.Cell, cache: PagedCache) -> None:
         super().__init__(auto_prefix=False)
@@ -83,7 +83,7 @@ class AscendDecoder(nn.Cell):
         )
 
 
-class Head(nn.Cell):
+class HeadCell(nn.Cell):
     """Logits of hidden states [S, hidden]. slots: see `CpuDecoder`."""
 
     def __init__(self, head: nn.Cell, slots: StepSlots | None = None) -> None:
@@ -190,7 +190,7 @@ def assemble(
     else:
         put_in_for_ascend(network)
         decoder = AscendDecoder(network.model, cache)
-    whole = Network(decoder, Head(network.model.output_layer, slots))
+    whole = Network(decoder, HeadCell(network.model.output_layer, slots))
     return Model(
         arch.vocab_size,
         lambda: whole,

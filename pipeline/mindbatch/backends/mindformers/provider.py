@@ -30,12 +30,11 @@ from mindbatch.checkpoint.placement.rank_files import as_placed
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
 from mindbatch.kernels.choice import compiled
-from mindbatch.models.adapter_names import prefix_renames
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.experts import ExpertNames
 from mindbatch.models.folder_tensors import left_out_faults
-from mindbatch.models.merged_adapter import MergedAdapter, planned_merge
+from mindbatch.models.merged_adapter import MergedAdapter, planned_merge, prefix_renames
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tied_tensors, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes
@@ -50,7 +49,6 @@ if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
 def open_folder(
     home: Path, model_type: str, ignore: IgnoredKeys, part: RankPart
 ) -> tuple[ModelFolder, ModelSpec]:
-    """See `loading.providers.Provider.open_folder`."""
     if part.stages > 1:
         raise ConfigError(stages_fault(part.stages))
     source, config = str(home / CONFIG_NAME), read_config(home)
@@ -81,14 +79,13 @@ def _dtype_faults(folder: ModelFolder) -> Iterator[str]:
         if not name.endswith(ExpertNames.correction):
             first.setdefault(folder.info(name).dtype, name)
     if len(first) > 1:
-        found = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))
-        yield f"{folder.path}: tensors of several types: {found}; {PROVIDER} takes weights of one type"
+        types = ", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(first.items()))
+        yield f"{folder.path}: tensors of several types: {types}; {PROVIDER} takes weights of one type"
 
 
 def fit_adapters(
     spec: ModelSpec, adapters: Mapping[str, LoraAdapter], max_loaded: int | None = None
 ) -> FittedAdapters:
-    """See `loading.providers.Provider.fit_adapters`."""
     fitted = fit_beside(adapter_specs(spec), adapters, _base_tensors(spec), max_loaded)
     largest = max(map(_places(spec, fitted).numbers, fitted.adapters.values()))
     return replace(fitted, slot_numbers=(largest,))
@@ -100,7 +97,6 @@ def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
 
 
 def merge(spec: ModelSpec, folder: ModelFolder, adapter: LoraAdapter) -> MergedAdapter:
-    """See `loading.providers.Provider.merge`."""
     base = _base_tensors(spec)
     return planned_merge(folder, adapter, base, as_placed(whole_placements(base.shapes), 1).ranks[0])
 
@@ -119,7 +115,6 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     adapters: FittedAdapters | None = None,
 ) -> Model:
-    """See `loading.providers.Provider.load`."""
     assert isinstance(spec, MindFormersSpec)
     if adapters is not None and kernels.device_target == "Ascend":
         raise ConfigError(NOT_ON_ASCEND)

@@ -13,10 +13,10 @@ _LOGGER = logging.getLogger(__name__)
 @contextmanager
 def quietly() -> Iterator[None]:
     """Turns standard output, where MindFormers prints tables, into a record of the log, shown if verbose."""
-    said = StringIO()
+    printed = StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(printed):
             yield
     finally:
-        if said.getvalue():
-            _LOGGER.info(said.getvalue())
+        if printed.getvalue():
+            _LOGGER.info(printed.getvalue())

@@ -34,15 +34,15 @@ class StoredSlice:
         self.was_read = False
 
     def get_shape(self) -> list[int]:
-        """Its sizes, as safetensors gives them."""
+        """Sizes of the tensor, as safetensors gives them."""
         return [*self._folder.info(self._name).shape]
 
     def __getitem__(self, key: Any) -> Array:
         """A part of the values, verified against the tensor's digest, in the type that the network keeps."""
         self.was_read = True
         values: FloatArray = self._folder.floats(self._name)
-        found: Array = values[key].astype(self._dtype, copy=False)
-        return found
+        part: Array = values[key].astype(self._dtype, copy=False)
+        return part
 
 
 class HeadHalves:
@@ -57,7 +57,7 @@ class HeadHalves:
         self._half = half
 
     def get_shape(self) -> list[int]:
-        """Its sizes, as safetensors gives them."""
+        """Sizes of the half, as safetensors gives them."""
         rows, *others = self._fused.get_shape()
         return [rows // 2, *others]
 
@@ -65,8 +65,8 @@ class HeadHalves:
         """A part of the values."""
         whole = self._fused[:]
         halves = whole.reshape(self._heads, 2, -1, *whole.shape[1:])
-        found: Array = halves[:, self._half].reshape(self.get_shape())[key]
-        return found
+        half: Array = halves[:, self._half].reshape(self.get_shape())[key]
+        return half
 
 
 def load_weights(

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeGuard
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
-from mindbatch.checkpoint.formats.in_threads import in_threads
+from mindbatch.checkpoint.formats.open_file import in_threads
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object, read_limited
 from mindbatch.io.errors import CheckpointError
@@ -80,7 +80,7 @@ class Marked(NamedTuple):
 
 
 def marked_digest(file: StoredFile, name: str) -> Marked:
-    """Both of a file's tensor, read once."""
+    """Computes digest and mark of a file's tensor in one reading."""
     info = file.info(name)
     digest, mark = started_digest(info.dtype, info.shape), hashlib.blake2b(_start(info.dtype, info.shape))
     for chunk in file.chunks(name):
@@ -97,16 +97,15 @@ def mark_of(dtype: str, shape: Iterable[int], data: memoryview) -> bytes:
 
 
 def tensor_digest(file: StoredFile, name: str) -> str:
-    """The digest of a file's tensor."""
     info = file.info(name)
     return digest_of(info.dtype, info.shape, file.chunks(name))
 
 
 def digests_of(files: Mapping[str, StoredFile]) -> Digests:
     """The digests of files as they are now."""
-    found = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files))
+    digests = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files))
     tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
-    for (file_name, name), digest in found.items():
+    for (file_name, name), digest in digests.items():
         tensors[file_name][name] = digest
     return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
 

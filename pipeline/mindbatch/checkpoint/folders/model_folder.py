@@ -74,7 +74,7 @@ class StoredWeights(Protocol):
         ...
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """The same as float32, float16 or the bits of bfloat16 (uint16), whichever takes no conversion."""
+        """Reads float32, float16 or the bits of bfloat16 (uint16), whichever takes no conversion."""
         ...
 
 
@@ -125,7 +125,6 @@ class ModelFolder(Closing):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All tensor names."""
         return self._tensors.names
 
     @property
@@ -155,12 +154,12 @@ class ModelFolder(Closing):
         return name in self._tensors.tensors
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """As read_float32, verified: against a digest the whole tensor is read, whatever is asked for."""
+        """Reads as read_float32, verified: against a digest the whole tensor is read, whatever is asked."""
         self._check_once(name)
         return read_float32(self._tensors.file(name), name, rows, columns)
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """As read_floats, verified as `floats` are."""
+        """Reads as read_floats, verified as `floats` are."""
         self._check_once(name)
         return read_floats(self._tensors.file(name), name, rows, columns)
 
@@ -179,7 +178,6 @@ class ModelFolder(Closing):
         self._tensors.verify()
 
     def close(self) -> None:
-        """Closes the files."""
         self._tensors.close()
 
 
@@ -248,8 +246,8 @@ def _cut_faults(
     if not settings:
         if num_ranks == asked[0] * asked[1]:
             return []
-        found = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
-        return [f"{found}; asked for: {_shown_cut(*asked)}; {whole}"]
+        count_line = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
+        return [f"{count_line}; asked for: {_shown_cut(*asked)}; {whole}"]
     cut = settings.get("model_parallel", num_ranks // asked[1]), settings.get("pipeline_stage", asked[1])
     if cut == asked:
         return []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.formats.in_threads import in_threads
+from mindbatch.checkpoint.formats.open_file import in_threads
 
 _BEGINNING_BYTES = 4096
 

@@ -26,18 +26,20 @@ def rank_folders(folder: Path) -> list[Path]:
     CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01), is no folder, or is a
     link that leads out.
     """
-    found: dict[int, list[str]] = {}
+    names_by_rank: dict[int, list[str]] = {}
     for name in file_names(folder):
         if match := _RANK.fullmatch(name):
-            found.setdefault(int(match[1]), []).append(name)
-    missing = [rank for rank in range(max(found, default=-1) + 1) if rank not in found]
-    faults = [f"{' and '.join(names)} are one rank" for names in found.values() if len(names) > 1]
-    faults += [fault for names in found.values() for name in names for fault in _folder_faults(folder, name)]
+            names_by_rank.setdefault(int(match[1]), []).append(name)
+    missing = [rank for rank in range(max(names_by_rank, default=-1) + 1) if rank not in names_by_rank]
+    faults = [f"{' and '.join(names)} are one rank" for names in names_by_rank.values() if len(names) > 1]
+    faults += [
+        fault for names in names_by_rank.values() for name in names for fault in _folder_faults(folder, name)
+    ]
     if missing:
         ranks = ", ".join(first_lines(missing, str, noun="ranks"))
-        faults.append(f"ranks are missing: {ranks}; there must be rank_0 to rank_{max(found)}")
+        faults.append(f"ranks are missing: {ranks}; there must be rank_0 to rank_{max(names_by_rank)}")
     raise_if_any(faults, str(folder))
-    return [folder / found[rank][0] for rank in range(len(found))]
+    return [folder / names_by_rank[rank][0] for rank in range(len(names_by_rank))]
 
 
 def _folder_faults(home: Path, name: str) -> list[str]:

@@ -24,8 +24,7 @@ from mindbatch.checkpoint.folders.digests import (
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
 from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
-from mindbatch.checkpoint.formats.in_threads import in_threads
-from mindbatch.checkpoint.formats.open_file import allow_open_files, open_tensor_file
+from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
@@ -53,7 +52,6 @@ class TensorSet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All tensor names."""
         return tuple(self.tensors)
 
     @property
@@ -99,7 +97,6 @@ class TensorSet:
         return have_equal_floats((first, one), (second, other))
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
-        """As StoredFile.read_into."""
         self.file(name).read_into(name, start, buffer)
 
     def digest(self, name: str) -> str | None:
@@ -117,19 +114,21 @@ class TensorSet:
         return in_threads(lambda name: tensor_digest(self.file(name), name), names)
 
     def checked_digests(self, names: Iterable[str]) -> dict[str, str]:
-        """The same. CheckpointError names those that are not as digests.json says."""
-        found = self.computed_digests(names)
-        self._check(found)
-        return found
+        """Computes digests; CheckpointError names tensors that are not as digests.json says."""
+        digests = self.computed_digests(names)
+        self._check(digests)
+        return digests
 
     def marked_digests(self, names: Iterable[str]) -> dict[str, Marked]:
-        """The same, each with its mark."""
-        found = in_threads(lambda name: marked_digest(self.file(name), name), names)
-        self._check({name: each.digest for name, each in found.items()})
-        return found
+        """Computes digests, each with its mark, and checks them."""
+        marked = in_threads(lambda name: marked_digest(self.file(name), name), names)
+        self._check({name: mark.digest for name, mark in marked.items()})
+        return marked
 
-    def _check(self, found: Mapping[str, str]) -> None:
-        raise_if_any([damage(self.file(name), name) for name in found if self._is_damaged(name, found[name])])
+    def _check(self, digests: Mapping[str, str]) -> None:
+        raise_if_any(
+            [damage(self.file(name), name) for name in digests if self._is_damaged(name, digests[name])]
+        )
 
     def _is_damaged(self, name: str, digest: str) -> bool:
         recorded = self.digest(name)
@@ -152,7 +151,6 @@ class TensorSet:
         return [line for file in self.files.values() for line in _crc_faults(file)]
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self.files.values():
             file.close()
 
@@ -199,7 +197,6 @@ class Source(Closing):
         raise_if_any([line for rank in sets for line in rank.checksum_faults()])
 
     def close(self) -> None:
-        """Closes all files."""
         for tensors in self.ranks:
             tensors.close()
 
@@ -285,9 +282,9 @@ def _crc_faults(file: StoredFile) -> list[str]:
     if file.crc is None:
         return []
     end, expected = file.crc
-    found = 0
+    checksum = 0
     for chunk in file.byte_chunks(0, end):
-        found = crc32(chunk, found)
-    if found == expected:
+        checksum = crc32(chunk, checksum)
+    if checksum == expected:
         return []
-    return [f"{file.path}: damaged: its CRC-32 is {found:08x}, recorded is {expected:08x}"]
+    return [f"{file.path}: damaged: its CRC-32 is {checksum:08x}, recorded is {expected:08x}"]

@@ -42,8 +42,8 @@ def read_weight_map(folder: Path, index: str = INDEX_NAME) -> dict[str, str]:
     if num_shards > _MAX_SHARDS:
         raise CheckpointError(f"{path}: weight_map names {num_shards} files; at most {_MAX_SHARDS} may be")
     suffix = _SUFFIX_OF[index]
-    found = reversed(weight_map.items())
-    unsafe = {shown(file): name for name, file in found if not _is_plain_shard(file, suffix)}
+    entries = reversed(weight_map.items())
+    unsafe = {shown(file): name for name, file in entries if not _is_plain_shard(file, suffix)}
     raise_if_any(
         [
             f"weight_map sends tensor {shown(name)} to {file}; must be the plain name of a {suffix} file"
@@ -91,9 +91,9 @@ def _absent(
 ) -> list[str]:
     faults = []
     for name, file in weight_map.items():
-        found = holders.get(name, ())
-        if file in shards and file not in found:
-            place = f"; it is in {', '.join(found)}" if found else ""
+        shards_with_it = holders.get(name, ())
+        if file in shards and file not in shards_with_it:
+            place = f"; it is in {', '.join(shards_with_it)}" if shards_with_it else ""
             faults.append(f"{where}: tensor {shown(name)} is not in {file}, where the index puts it{place}")
     return faults
 
@@ -112,12 +112,12 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
     contradictory.
     """
     names = file_names(folder)
-    found = weights_in(names)
-    if found is None:
+    weights_file = weights_in(names)
+    if weights_file is None:
         raise CheckpointError(_no_weights(folder, names))
-    if found in _SUFFIX_OF:
-        return open_shards(folder, found)
-    return {found: open_tensor_file(file_in(folder, found))}
+    if weights_file in _SUFFIX_OF:
+        return open_shards(folder, weights_file)
+    return {weights_file: open_tensor_file(file_in(folder, weights_file))}
 
 
 def weights_in(names: Collection[str]) -> str | None:

@@ -30,7 +30,7 @@ from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
     MAX_NAME_LENGTH,
-    Extent,
+    ByteExtent,
     ReadableFile,
     StoredFile,
     StoredTensor,
@@ -53,7 +53,7 @@ class _Value:
     name: str
     kind: str
     dims: list[int]
-    content: Extent
+    content: ByteExtent
 
 
 @dataclass
@@ -64,7 +64,7 @@ class _Parameter:
     shape: tuple[int, ...]
     needed: int
     nbytes: int = 0
-    extents: list[Extent] = field(default_factory=list)
+    extents: list[ByteExtent] = field(default_factory=list)
 
     @property
     def is_text(self) -> bool:
@@ -75,7 +75,7 @@ class _Parameter:
         alike = (value.kind, value.dims) == (self.first.kind, self.first.dims)
         return alike and self.nbytes < self.needed
 
-    def add(self, part: Extent) -> None:
+    def add(self, part: ByteExtent) -> None:
         self.extents.append(part)
         self.nbytes += part.nbytes
 
@@ -203,7 +203,7 @@ def _shape(value: _Value) -> tuple[int, ...]:
 
 
 def _value(file: WireReader) -> _Value:
-    """The next Value of the file."""
+    """Reads the next Value."""
     _expect(file, VALUE, "an entry")
     value = file.message()
     _expect(value, TAG, "a name")
@@ -220,7 +220,7 @@ def _value(file: WireReader) -> _Value:
     for rest in (tensor, value):
         if not rest.at_end:
             rest.refuse(f"{rest.end - rest.position} bytes more than an entry has")
-    return _Value(name, kind, dims, Extent(content.position, content.end - content.position))
+    return _Value(name, kind, dims, ByteExtent(content.position, content.end - content.position))
 
 
 def _dims_and_type(tensor: WireReader) -> tuple[list[int], str]:

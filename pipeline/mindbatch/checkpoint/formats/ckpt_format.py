@@ -8,12 +8,55 @@ tag that follow each other: all with its dims, each with the next part of its by
 everything before as a big-endian number of ten bytes (`save_checkpoint(crc_check=True)`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
-from mindbatch.checkpoint.formats.stored import Extent, TensorEntry
+from mindbatch.checkpoint.formats.stored import (
+    DTYPES,
+    ByteExtent,
+    TensorEntry,
+    dtype_faults,
+    name_faults,
+    shape_faults,
+)
 from mindbatch.checkpoint.formats.wire_format import bytes_field, bytes_header, number_field
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """A file of `total_bytes`: the parts of `head` at their offsets, and each tensor's bytes at its extents.
+
+    Head and extents cover the file exactly once, so that they may be written in any order, by any number of
+    processes.
+    """
+
+    total_bytes: int
+    head: Sequence[tuple[int, bytes]]
+    extents: Mapping[str, tuple[ByteExtent, ...]]
+
+    @property
+    def head_digest(self) -> str:
+        """The hex SHA-256 of the head, as digests.json has it (see `StoredFile.head_digest`)."""
+        digest = hashlib.sha256()
+        for _, data in sorted(self.head):
+            digest.update(data)
+        return digest.hexdigest()
+
+
+def entry_faults(tensors: Iterable[TensorEntry]) -> list[str]:
+    """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
+    faults, seen = [], set[str]()
+    for name, dtype, shape in tensors:
+        tensor_faults = [*name_faults(name), *(["is there twice"] if name in seen else [])]
+        tensor_faults += dtype_faults(dtype) or shape_faults([*shape], DTYPES[dtype])
+        faults += [f"tensor {shown(name)}: {fault}" for fault in tensor_faults]
+        seen.add(name)
+    return faults
+
 
 VALUE = 1
 TAG, TENSOR, MAP_TENSOR = 1, 2, 3
@@ -55,14 +98,14 @@ def ckpt_layout(
     entries = [TensorEntry(*tensor) for tensor in tensors]
     raise_if_any(entry_faults(entries) or _unloadable(entries))
     head: list[tuple[int, bytes]] = []
-    extents: dict[str, tuple[Extent, ...]] = {}
+    extents: dict[str, tuple[ByteExtent, ...]] = {}
     position = 0
     for entry in entries:
         parts = []
         for nbytes in _parts(entry.nbytes, slice_bytes):
             before = _before_content(entry, nbytes)
             head.append((position, before))
-            parts.append(Extent(position + len(before), nbytes))
+            parts.append(ByteExtent(position + len(before), nbytes))
             position += len(before) + nbytes
         extents[entry.name] = tuple(parts)
     return FileLayout(position, head, extents)

@@ -80,8 +80,8 @@ def converted(values: Array, source: str, target: str) -> tuple[Array, int]:
     if target == "F32":
         return wide, 0
     if target == "BF16":
-        found = _bfloat16(wide)
-        return found, int(np.count_nonzero(found & 0x7FFF == 0x7F80)) - _infinities(wide)
+        values_16 = _bfloat16(wide)
+        return values_16, int(np.count_nonzero(values_16 & 0x7FFF == 0x7F80)) - _infinities(wide)
     with np.errstate(over="ignore", invalid="ignore"):
         half = wide.astype(np.float16)
     return half, _infinities(half) - _infinities(wide)
@@ -130,7 +130,7 @@ def read_float32(
 def read_floats(
     file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
 ) -> Array:
-    """As `read_float32`, but in the type that they are stored in, as `array_type` has it."""
+    """Reads as `read_float32`, but in the type that is stored, as `array_type` has it."""
     return _read(file, name, rows, columns, is_widened=False)
 
 
@@ -162,7 +162,7 @@ def _read(
 
 
 def read_stored(file: StoredFile, name: str) -> Array:
-    """All elements of a tensor of any dtype, as `array_type` has them.
+    """Reads a tensor of any dtype, as `array_type` has it.
 
     CheckpointError when the file cannot be read any more.
     """

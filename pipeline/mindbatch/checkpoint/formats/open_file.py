@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from mindbatch.checkpoint.formats.ckpt_file import open_ckpt
 from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
@@ -14,6 +17,23 @@ from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PICKLE_SUFFIXES, PYTORCH_SUFFIXES, foreign_file
+
+Item = TypeVar("Item", bound=Hashable)
+Result = TypeVar("Result")
+
+
+def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> dict[Item, Result]:
+    """The result of `work` for each item, in threads, as many as there are processors.
+
+    Reading and hashing leave the interpreter to the other threads.
+    """
+    distinct = list(items)
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    try:
+        return dict(zip(distinct, pool.map(work, distinct), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
 
 SUFFIXES = (".safetensors", ".ckpt")
 _OTHERS = 256  # files that are open besides: pipes, logs, libraries
@@ -52,7 +72,6 @@ class OpenFiles(Closing):
             return self._files[path]
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()

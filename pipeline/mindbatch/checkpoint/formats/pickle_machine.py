@@ -92,9 +92,9 @@ class _Machine:
         end = self.position + count
         if end > len(self.data):
             raise PickleFault("truncated")
-        found = self.data[self.position : end]
+        content = self.data[self.position : end]
         self.position = end
-        return found
+        return content
 
     def number(self, layout: str) -> Any:
         """The next number, as `struct` names its form."""
@@ -105,9 +105,9 @@ class _Machine:
         end = self.data.find(b"\n", self.position, self.position + _MAX_NAME_BYTES + 1)
         if end < 0:
             raise PickleFault(f"a name without an end, or of more than {_MAX_NAME_BYTES} bytes")
-        found = self.take(end - self.position)
+        line = self.take(end - self.position)
         self.position += 1
-        return _text(found)
+        return _text(line)
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
@@ -121,8 +121,8 @@ class _Machine:
         """The values since the last mark, which is removed."""
         if not self.marked:
             raise PickleFault("takes a mark where there is none")
-        found, self.stack = self.stack, self.marked.pop()
-        return found
+        values, self.stack = self.stack, self.marked.pop()
+        return values
 
     def pop_many(self, count: int) -> tuple[Any, ...]:
         return tuple(reversed([self.pop() for _ in range(count)]))
@@ -150,8 +150,8 @@ def _name(code: bytes) -> str:
 
 
 def _protocol(machine: _Machine) -> None:
-    if (found := machine.number("B")) > _PROTOCOL:
-        raise PickleFault(f"pickle protocol {found}; must be {_PROTOCOL}, that of torch.save")
+    if (protocol := machine.number("B")) > _PROTOCOL:
+        raise PickleFault(f"pickle protocol {protocol}; must be {_PROTOCOL}, that of torch.save")
 
 
 def _string(machine: _Machine) -> None:

@@ -25,7 +25,7 @@ _MAX_ARGUMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class TorchStorage:
     """`count` elements that tensors may share; `key` says where they are."""
 
     key: str
@@ -37,20 +37,20 @@ class Storage:
 class TensorView:
     """A tensor: element `first` of the storage on, in steps of `strides` elements. Nothing is checked yet."""
 
-    storage: Storage
+    storage: TorchStorage
     first: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
 class TensorMeaning:
-    """See `Meaning`. Arguments may be shared and of any length: their number is looked at first.
+    """The `Meaning` of torch.save's pickles. The number of arguments, which may be shared, is checked first.
 
     storages: all that were named, by key.
     """
 
     def __init__(self) -> None:
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, TorchStorage] = {}
 
     def named(self, name: str) -> Global:
         """The name, if it is one that tensors are saved with."""
@@ -61,12 +61,12 @@ class TensorMeaning:
     def applied(self, function: Global, arguments: tuple[Any, ...]) -> Any:
         """An empty dict, a size, or a tensor."""
         meaning = _FUNCTIONS.get(function.name)
-        found = meaning(arguments) if meaning and len(arguments) <= _MAX_ARGUMENTS else None
-        if found is None:
+        value = meaning(arguments) if meaning and len(arguments) <= _MAX_ARGUMENTS else None
+        if value is None:
             raise PickleFault(f"REDUCE {function.name} with other arguments than torch.save gives it")
-        return found
+        return value
 
-    def persistent(self, identity: Any) -> Storage:
+    def persistent(self, identity: Any) -> TorchStorage:
         """A storage, from ("storage", its class, key, device, count) and, in the old format, None."""
         if isinstance(identity, tuple) and len(identity) <= _MAX_ARGUMENTS:
             match identity:
@@ -74,10 +74,10 @@ class TensorMeaning:
                     _is_key(key) and _are_sizes((count,)) and rest in ([], [None])
                 ):
                     if dtype := STORAGES.get(name.removeprefix("torch.")):
-                        return self._storage(Storage(key, dtype, count))
+                        return self._storage(TorchStorage(key, dtype, count))
         raise PickleFault("BINPERSID of what is not a storage as torch.save names it")
 
-    def _storage(self, storage: Storage) -> Storage:
+    def _storage(self, storage: TorchStorage) -> TorchStorage:
         known = self.storages.setdefault(storage.key, storage)
         if known != storage:
             raise PickleFault(
@@ -101,7 +101,15 @@ def _size(arguments: tuple[Any, ...]) -> tuple[int, ...] | None:
 def _view(arguments: tuple[Any, ...]) -> TensorView | None:
     """From storage, offset, size, stride, requires_grad, hooks and, since torch 1.13, metadata."""
     match arguments:
-        case (Storage() as storage, int(first), tuple(shape), tuple(strides), bool(), dict() as hooks, *rest):
+        case (
+            TorchStorage() as storage,
+            int(first),
+            tuple(shape),
+            tuple(strides),
+            bool(),
+            dict() as hooks,
+            *rest,
+        ):
             if not hooks and rest in ([], [None], [{}]) and all(map(_are_sizes, ((first,), shape, strides))):
                 return TensorView(storage, first, shape, strides)
     return None

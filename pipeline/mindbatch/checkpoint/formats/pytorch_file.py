@@ -13,8 +13,8 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any, shown
 from mindbatch.checkpoint.formats.pickle_machine import PickleFault, read_pickle
-from mindbatch.checkpoint.formats.pickled_tensors import Storage, TensorMeaning, TensorView
-from mindbatch.checkpoint.formats.stored import DTYPES, Extent, ReadableFile, StoredFile
+from mindbatch.checkpoint.formats.pickled_tensors import TensorMeaning, TensorView, TorchStorage
+from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent, ReadableFile, StoredFile
 from mindbatch.checkpoint.formats.strided import StridedFile, stored_view, view_faults
 from mindbatch.checkpoint.formats.zip_members import stored_members
 from mindbatch.io.errors import CheckpointError
@@ -50,14 +50,16 @@ def open_pytorch(path: Path) -> StoredFile:
         raise
 
 
-def _opened(file: ReadableFile, views: Mapping[str, TensorView], extents: Mapping[str, Extent]) -> StoredFile:
+def _opened(
+    file: ReadableFile, views: Mapping[str, TensorView], extents: Mapping[str, ByteExtent]
+) -> StoredFile:
     faults = [f"tensor {shown(name)}: {fault}" for name in views for fault in view_faults(name, views[name])]
     raise_if_any(faults)
     tensors = [stored_view(name, view, extents[view.storage.key]) for name, view in views.items()]
     return StridedFile(file, "pytorch", tensors)
 
 
-def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent]]:
+def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExtent]]:
     """The tensors of a zip file, and where the storages are, by key."""
     members = stored_members(file)
     home = next(iter(members), "").partition("/")[0]
@@ -66,8 +68,8 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent
     if f"{home}/data.pkl" not in members:
         raise CheckpointError("a zip archive without data.pkl, so not one of torch.save")
     order = members.get(f"{home}/byteorder")
-    if order and (found := file.fetch(order.offset, min(order.nbytes, 16))) != b"little":
-        raise CheckpointError(f"byteorder {shown(found)}; must be 'little'")
+    if order and (byteorder := file.fetch(order.offset, min(order.nbytes, 16))) != b"little":
+        raise CheckpointError(f"byteorder {shown(byteorder)}; must be 'little'")
     offset, nbytes = members[f"{home}/data.pkl"]
     if nbytes > MAX_PICKLE_BYTES:
         raise CheckpointError(f"data.pkl has {nbytes} bytes; at most {MAX_PICKLE_BYTES} are allowed")
@@ -85,8 +87,8 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent
     return _views(content), extents
 
 
-def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent]]:
-    """The same of a file from before PyTorch 1.6: five pickles, and each storage behind its count."""
+def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExtent]]:
+    """Opens a file from before PyTorch 1.6: five pickles, and each storage behind its count."""
     data = file.fetch(0, MAX_PICKLE_BYTES)
     meaning, nothing = TensorMeaning(), TensorMeaning()
     magic, position = _pickled(data, 0, nothing, "the magic number")
@@ -107,7 +109,7 @@ def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, Extent]]:
         storage = meaning.storages[key]
         count = int.from_bytes(file.fetch(position, _COUNT_BYTES), "little")
         nbytes = storage.count * DTYPES[storage.dtype]
-        extents[key] = Extent(position + _COUNT_BYTES, nbytes)
+        extents[key] = ByteExtent(position + _COUNT_BYTES, nbytes)
         _check_size(storage, count * DTYPES[storage.dtype])
         position += _COUNT_BYTES + nbytes
         if position > file.size:
@@ -124,7 +126,7 @@ def _pickled(data: bytes, start: int, meaning: TensorMeaning, what: str) -> tupl
         raise CheckpointError(f"{what}: {fault}") from None
 
 
-def _check_size(storage: Storage, nbytes: int) -> None:
+def _check_size(storage: TorchStorage, nbytes: int) -> None:
     needed = storage.count * DTYPES[storage.dtype]
     if nbytes != needed:
         raise CheckpointError(

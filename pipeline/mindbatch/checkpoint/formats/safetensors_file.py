@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
+from mindbatch.checkpoint.formats.ckpt_format import FileLayout, entry_faults
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
     MAX_SIZE,
-    Extent,
+    ByteExtent,
     ReadableFile,
     StoredFile,
     StoredTensor,
@@ -78,11 +78,11 @@ def parse_header(header: bytes, file_bytes: int, where: str) -> dict[str, Stored
     data_start = LENGTH_BYTES + len(header)
     tensors: list[StoredTensor] = []
     for name, entry in entries.items():
-        if found := name_faults(name) or _entry_faults(entry):
-            faults += [f"tensor {shown(name)}: {fault}" for fault in found]
+        if entry_faults := name_faults(name) or _entry_faults(entry):
+            faults += [f"tensor {shown(name)}: {fault}" for fault in entry_faults]
         else:
             begin, end = entry["data_offsets"]
-            extent = Extent(data_start + begin, end - begin)
+            extent = ByteExtent(data_start + begin, end - begin)
             tensors.append(StoredTensor(name, entry["dtype"], tuple(entry["shape"]), (extent,)))
     tensors.sort(key=lambda tensor: tensor.extents)
     # Gaps around an entry that could not be read would only be noise.
@@ -119,10 +119,10 @@ def _are_sizes(value: object) -> bool:
 def _size_faults(dtype: str, shape: list[int], offsets: list[int]) -> list[str]:
     if faults := shape_faults(shape, DTYPES[dtype]):
         return faults
-    needed, found = math.prod(shape) * DTYPES[dtype], offsets[1] - offsets[0]
-    if needed == found:
+    needed, nbytes = math.prod(shape) * DTYPES[dtype], offsets[1] - offsets[0]
+    if needed == nbytes:
         return []
-    return [f"shape {shown(shape)} of {dtype} needs {needed} bytes, its data_offsets {offsets} hold {found}"]
+    return [f"shape {shown(shape)} of {dtype} needs {needed} bytes, its data_offsets {offsets} hold {nbytes}"]
 
 
 def _layout_faults(tensors: Iterable[StoredTensor], data_start: int, file_bytes: int) -> list[str]:
@@ -156,12 +156,12 @@ def safetensors_layout(
     entries = [TensorEntry(*tensor) for tensor in tensors]
     raise_if_any(entry_faults(entries))
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    offsets: dict[str, Extent] = {}
+    offsets: dict[str, ByteExtent] = {}
     position = 0
     for entry in sorted(entries, key=lambda entry: -DTYPES[entry.dtype]):
         span = [position, position + entry.nbytes]
         header[entry.name] = {"dtype": entry.dtype, "shape": [*entry.shape], "data_offsets": span}
-        offsets[entry.name] = Extent(position, entry.nbytes)
+        offsets[entry.name] = ByteExtent(position, entry.nbytes)
         position += entry.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
@@ -172,5 +172,5 @@ def safetensors_layout(
     if fault := parts_fault(text):
         raise CheckpointError(f"a safetensors header of {fault}")
     head = len(text).to_bytes(LENGTH_BYTES, "little") + text
-    extents = {name: (Extent(len(head) + start, nbytes),) for name, (start, nbytes) in offsets.items()}
+    extents = {name: (ByteExtent(len(head) + start, nbytes),) for name, (start, nbytes) in offsets.items()}
     return FileLayout(len(head) + position, ((0, head),), extents)

@@ -31,7 +31,7 @@ MAX_NAME_LENGTH = 512
 MAX_SIZE = 2**63 - 1
 
 
-class Extent(NamedTuple):
+class ByteExtent(NamedTuple):
     """Some consecutive bytes of a file."""
 
     offset: int
@@ -61,7 +61,7 @@ class StoredTensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    extents: tuple[Extent, ...]
+    extents: tuple[ByteExtent, ...]
 
     @property
     def itemsize(self) -> int:
@@ -74,7 +74,7 @@ class StoredTensor:
         return math.prod(self.shape) * self.itemsize
 
 
-def byte_ranges(extents: Iterable[Extent], start: int, count: int) -> Iterator[Extent]:
+def byte_ranges(extents: Iterable[ByteExtent], start: int, count: int) -> Iterator[ByteExtent]:
     """File extents of the bytes start .. start + count of a tensor, in order.
 
     ValueError when the extents are shorter than that.
@@ -84,7 +84,7 @@ def byte_ranges(extents: Iterable[Extent], start: int, count: int) -> Iterator[E
     for offset, nbytes in extents:
         if count and start < nbytes:
             taken = min(count, nbytes - start)
-            yield Extent(offset + start, taken)
+            yield ByteExtent(offset + start, taken)
             start, count = 0, count - taken
         else:
             start -= min(start, nbytes)
@@ -155,7 +155,7 @@ class ReadableFile:
             rest, offset = rest[count:], offset + count
 
     def close(self) -> None:
-        """Closes the file; closing twice is no fault."""
+        """Closes the file; closing twice is no error."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -194,7 +194,7 @@ class StoredFile(Closing):
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Its size, and when it was changed last (in nanoseconds), as it was opened."""
+        """Size of the file, and its time of change (in nanoseconds), when it was opened."""
         return self._file.size, self._file.changed
 
     def info(self, name: str) -> StoredTensor:
@@ -248,5 +248,4 @@ class StoredFile(Closing):
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()

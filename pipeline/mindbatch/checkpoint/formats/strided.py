@@ -10,7 +10,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.pickled_tensors import TensorView
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
-    Extent,
+    ByteExtent,
     ReadableFile,
     StoredFile,
     StoredTensor,
@@ -22,8 +22,8 @@ from mindbatch.checkpoint.formats.stored import (
 def view_faults(name: str, view: TensorView) -> list[str]:
     """Checks a tensor's name and shape, and that its elements lie inside its storage, each once."""
     itemsize = DTYPES[view.storage.dtype]
-    if found := [*name_faults(name), *shape_faults([*view.shape], itemsize)]:
-        return found
+    if form_faults := [*name_faults(name), *shape_faults([*view.shape], itemsize)]:
+        return form_faults
     if len(view.strides) != len(view.shape):
         return [f"shape {shown([*view.shape])} with strides {shown([*view.strides])}"]
     end = view.first + _span(view)
@@ -52,10 +52,10 @@ def _repeats(view: TensorView) -> bool:
     return False
 
 
-def stored_view(name: str, view: TensorView, storage: Extent) -> tuple[StoredTensor, tuple[int, ...]]:
+def stored_view(name: str, view: TensorView, storage: ByteExtent) -> tuple[StoredTensor, tuple[int, ...]]:
     """The tensor with the part of the file that its elements are in, and its strides."""
     itemsize = DTYPES[view.storage.dtype]
-    extent = Extent(storage.offset + view.first * itemsize, _span(view) * itemsize)
+    extent = ByteExtent(storage.offset + view.first * itemsize, _span(view) * itemsize)
     return StoredTensor(name, view.storage.dtype, view.shape, (extent,)), view.strides
 
 
@@ -68,16 +68,15 @@ class StridedFile(StoredFile):
     def __init__(
         self, file: ReadableFile, kind: str, tensors: Iterable[tuple[StoredTensor, tuple[int, ...]]]
     ) -> None:
-        found = [*tensors]
-        super().__init__(file, kind, {tensor.name: tensor for tensor, _ in found})
+        strided = [*tensors]
+        super().__init__(file, kind, {tensor.name: tensor for tensor, _ in strided})
         self._strides = {
-            tensor.name: strides for tensor, strides in found if not _is_row_major(tensor.shape, strides)
+            tensor.name: strides for tensor, strides in strided if not _is_row_major(tensor.shape, strides)
         }
         self._gathered: tuple[str, memoryview] | None = None
         self._lock = Lock()
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
-        """As StoredFile.read_into."""
         if name not in self._strides:
             super().read_into(name, start, buffer)
             return
@@ -91,7 +90,7 @@ class StridedFile(StoredFile):
         flat[:] = data[start : start + len(flat)]
 
     def _gather(self, tensor: StoredTensor, strides: tuple[int, ...]) -> memoryview:
-        """All bytes of a tensor, row-major."""
+        """Gathers the bytes of a tensor, row-major."""
         import numpy as np  # nothing else here needs it
 
         from mindbatch.checkpoint.formats.floats import array_type

@@ -140,7 +140,6 @@ def varint(value: int) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """Encodes a number field."""
     return varint(number << 3 | VARINT) + varint(value)
 
 

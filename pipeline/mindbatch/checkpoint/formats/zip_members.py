@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.stored import Extent, ReadableFile, name_faults
+from mindbatch.checkpoint.formats.stored import ByteExtent, ReadableFile, name_faults
 from mindbatch.io.errors import CheckpointError
 
 MAX_DIRECTORY_BYTES = 16 << 20
@@ -35,11 +35,11 @@ class _Entry:
     header: int
 
 
-def stored_members(file: ReadableFile) -> Mapping[str, Extent]:
+def stored_members(file: ReadableFile) -> Mapping[str, ByteExtent]:
     """The members by name, all of it bounded. CheckpointError, without the path, for what is not right."""
     start, nbytes, count = _directory(file)
     entries = _entries(file.fetch(start, nbytes), count)
-    members: dict[str, Extent] = {}
+    members: dict[str, ByteExtent] = {}
     position, previous = 0, "the beginning"
     for entry in sorted(entries, key=lambda entry: entry.header):
         if entry.header < position:
@@ -72,11 +72,11 @@ def _has_locator(file: ReadableFile, end: int) -> bool:
 
 def _directory_64(file: ReadableFile, end: int) -> tuple[int, int, int]:
     position = end - _LOCATOR_64.size - _END_64.size
-    found = file.fetch(max(position, 0), _END_64.size + _LOCATOR_64.size)
-    if position < 0 or not found.startswith(b"PK\6\6"):
+    records = file.fetch(max(position, 0), _END_64.size + _LOCATOR_64.size)
+    if position < 0 or not records.startswith(b"PK\6\6"):
         raise CheckpointError("the zip file's directory of 64 bits is missing")
-    _, length, _, _, disk, first_disk, here, count, nbytes, start = _END_64.unpack(found[: _END_64.size])
-    locator = _LOCATOR_64.unpack(found[_END_64.size :])
+    _, length, _, _, disk, first_disk, here, count, nbytes, start = _END_64.unpack(records[: _END_64.size])
+    locator = _LOCATOR_64.unpack(records[_END_64.size :])
     if disk or first_disk or here != count or length != _END_64.size - 12:
         raise CheckpointError("the zip file's directory of 64 bits is not as torch.save writes it")
     if locator != (b"PK\6\7", 0, position, 1):
@@ -149,13 +149,13 @@ def _sizes_64(name: str, sizes: tuple[int, ...], extra: bytes) -> list[int]:
     while position + 4 <= len(extra):
         number, length = struct.unpack_from("<2H", extra, position)
         if number == _SIZES_64 and length >= 8 * large and position + 4 + length <= len(extra):
-            found = iter(struct.unpack_from(f"<{large}Q", extra, position + 4))
-            return [next(found) if size == _IN_64_BITS else size for size in sizes]
+            large_sizes = iter(struct.unpack_from(f"<{large}Q", extra, position + 4))
+            return [next(large_sizes) if size == _IN_64_BITS else size for size in sizes]
         position += 4 + length
     raise CheckpointError(f"zip member {shown(name)}: its sizes of 64 bits are missing")
 
 
-def _content(file: ReadableFile, entry: _Entry) -> Extent:
+def _content(file: ReadableFile, entry: _Entry) -> ByteExtent:
     """Locates the member's bytes, behind a header of its own that must match the directory."""
     head = file.fetch(entry.header, _LOCAL.size + len(entry.name.encode()))
     where = f"zip member {shown(entry.name)}"
@@ -166,7 +166,7 @@ def _content(file: ReadableFile, entry: _Entry) -> Extent:
         _LOCAL.size :
     ] != entry.name.encode():
         raise CheckpointError(f"{where}: its own header and the directory differ")
-    said = {packed, nbytes} - {_IN_64_BITS} - ({0} if flags & _SIZE_LATER else set())
-    if said - {entry.nbytes}:
+    own_sizes = {packed, nbytes} - {_IN_64_BITS} - ({0} if flags & _SIZE_LATER else set())
+    if own_sizes - {entry.nbytes}:
         raise CheckpointError(f"{where}: its own header says other sizes than the directory, {entry.nbytes}")
-    return Extent(entry.header + len(head) + extra_bytes, entry.nbytes)
+    return ByteExtent(entry.header + len(head) + extra_bytes, entry.nbytes)

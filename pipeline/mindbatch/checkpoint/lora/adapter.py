@@ -14,9 +14,10 @@ from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults, tied_faults
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, config_warnings, read_lora_config
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     Role,
@@ -25,7 +26,6 @@ from mindbatch.checkpoint.lora.names import (
     unused_faults,
 )
 from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.stored_array import ArrayShard, StoredArray
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
@@ -69,8 +69,8 @@ def open_adapter(
         CheckpointError: lists what is wrong: settings that are not supported, tensors that would not be used,
             halves without the other, other ranks than the settings say, no effect.
     """
-    given = Path(path)
-    folder = given.parent if given.is_file() else existing_folder(path)
+    adapter_path = Path(path)
+    folder = adapter_path.parent if adapter_path.is_file() else existing_folder(path)
     faults: list[str] = []
     settings = None
     is_unsaid = not has_file(folder, ADAPTER_CONFIG)
@@ -81,16 +81,21 @@ def open_adapter(
         )
     with collecting(faults):
         settings = None if is_unsaid else read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
-    with collecting(faults), open_source(given if given.is_file() else _file_of(folder)) as source:
+    with (
+        collecting(faults),
+        open_source(adapter_path if adapter_path.is_file() else _file_of(folder)) as source,
+    ):
         [tensors] = source.ranks
         stored = _without_training(tensors.tensors)
         if is_unsaid and scaling is not None:
-            settings = LoraSettings(first_rank(find_modules(stored), tensors.shapes), 0.0, given=scaling)
+            settings = LoraSettings(
+                first_rank(find_modules(stored), tensors.shapes), 0.0, uniform_scaling=scaling
+            )
         modules = _checked(settings, tensors, stored, faults)
     raise_if_any(faults)
     assert settings is not None
     warnings = [*config_warnings(settings, base), *_dropped_warnings(len(tensors.tensors) - len(stored))]
-    return LoraAdapter(given, settings, modules, tuple(f"{given}: {line}" for line in warnings))
+    return LoraAdapter(adapter_path, settings, modules, tuple(f"{adapter_path}: {line}" for line in warnings))
 
 
 def _without_training(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -104,11 +109,11 @@ def _dropped_warnings(count: int) -> Iterator[str]:
 
 
 def _file_of(folder: Path) -> Path:
-    found = [name for name in ADAPTER_FILES if has_file(folder, name)]
-    if len(found) == 1:
-        return file_in(folder, found[0])
+    present = [name for name in ADAPTER_FILES if has_file(folder, name)]
+    if len(present) == 1:
+        return file_in(folder, present[0])
     needed = f"must have one of {' and '.join(ADAPTER_FILES)}"
-    if found:
+    if present:
         raise CheckpointError(f"{folder}: has both; {needed}")
     names = file_names(folder)
     if OLD_ADAPTER_FILE in names:
@@ -127,25 +132,25 @@ def _file_of(folder: Path) -> Path:
     raise CheckpointError(f"{folder}: no adapter; {needed}{near}")
 
 
-def first_rank(found: FoundModules, shapes: Mapping[str, tuple[int, ...]]) -> int:
+def first_rank(found_modules: FoundModules, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Rows of the first matrix A, with which those of the others are compared; 1 where there is none."""
-    first = (shapes[names[Role.A]] for names in found.modules.values() if Role.A in names)
+    first = (shapes[names[Role.A]] for names in found_modules.modules.values() if Role.A in names)
     return next((shape[0] for shape in first if shape), 1)
 
 
 def _checked(
     settings: LoraSettings | None, tensors: TensorSet, stored: Mapping[str, StoredTensor], faults: list[str]
 ) -> dict[str, AdaptedModule]:
-    found = find_modules(stored)
+    found_modules = find_modules(stored)
     where = f"{tensors.path}: "
-    unused = first_lines(unused_faults(found.others), str, limit=4)
-    faults += [where + line for line in (*found.faults, *unused)]
+    unused = first_lines(unused_faults(found_modules.others), str, limit=4)
+    faults += [where + line for line in (*found_modules.faults, *unused)]
     if settings is None:
         raise CheckpointError([])  # the faults are told already
-    faults += [where + line for line in module_faults(found, settings, stored)]
+    faults += [where + line for line in module_faults(found_modules, settings, stored)]
     if faults:
         raise CheckpointError([])
-    modules = adapted_modules(found, settings, _arrays(tensors, found))
+    modules = adapted_modules(found_modules, settings, _arrays(tensors, found_modules))
     raise_if_any(
         [*effect_faults(modules.values()), *tied_faults(modules.values(), settings)], str(tensors.path)
     )
@@ -153,19 +158,19 @@ def _checked(
 
 
 def module_faults(
-    found: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
+    found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> list[str]:
     """A line for each module, or tensor, that does not go with the settings or with the others."""
     try:
-        return [*shape_faults(found, settings, stored), *setting_faults(found, settings)]
+        return [*shape_faults(found_modules, settings, stored), *setting_faults(found_modules, settings)]
     except ValueError as error:
         return [f"{ADAPTER_CONFIG}: an expression {error}"]
 
 
-def _arrays(tensors: TensorSet, found: FoundModules) -> dict[str, StoredArray]:
+def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, StoredArray]:
     """Locates the stored tensors, each checked against its digest, if it has one."""
     arrays: dict[str, StoredArray] = {}
-    names = [name for roles in found.modules.values() for name in roles.values()]
+    names = [name for roles in found_modules.modules.values() for name in roles.values()]
     for name, marked in tensors.marked_digests(names).items():
         path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
         whole = full_region(shape)
@@ -176,14 +181,14 @@ def _arrays(tensors: TensorSet, found: FoundModules) -> dict[str, StoredArray]:
 
 
 def adapted_modules(
-    found: FoundModules, settings: LoraSettings, arrays: Mapping[str, StoredArray]
+    found_modules: FoundModules, settings: LoraSettings, arrays: Mapping[str, StoredArray]
 ) -> dict[str, AdaptedModule]:
     """Builds an AdaptedModule for each module by these settings. arrays: by the names of their tensors."""
     modules: dict[str, AdaptedModule] = {}
-    for module, names in found.modules.items():
-        kind = Kind.EMBEDDING if module in found.embeddings else Kind.LINEAR
-        kind = Kind.WHOLE if {Role.WEIGHT, Role.BASE} & {*names} else kind
+    for module, names in found_modules.modules.items():
+        kind = ModuleKind.EMBEDDING if module in found_modules.embeddings else ModuleKind.LINEAR
+        kind = ModuleKind.WHOLE if {Role.WEIGHT, Role.BASE} & {*names} else kind
         scaling = settings.scaling_of(module) if Role.A in names else 0.0
         stored = {role: arrays[name] for role, name in names.items()}
-        modules[module] = AdaptedModule(module, kind, stored, scaling, module in found.embeddings)
+        modules[module] = AdaptedModule(module, kind, stored, scaling, module in found_modules.embeddings)
     return modules

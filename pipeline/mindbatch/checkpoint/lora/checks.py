@@ -10,44 +10,46 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.base_weight import read_array
 from mindbatch.checkpoint.lora.modules import AdaptedModule
 from mindbatch.checkpoint.lora.names import FoundModules, Role, is_head, is_vocabulary
 from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.stored_array import read_array
 
 
-def setting_faults(found: FoundModules, settings: LoraSettings) -> Iterator[str]:
+def setting_faults(found_modules: FoundModules, settings: LoraSettings) -> Iterator[str]:
     """Modules that the settings do not mean, and what they say to be there and is not."""
-    low_rank = [module for module, roles in found.modules.items() if Role.A in roles]
-    if not found.modules:
+    low_rank = [module for module, roles in found_modules.modules.items() if Role.A in roles]
+    if not found_modules.modules:
         yield "no pair of lora_A and lora_B"
-    meant = [module for module in low_rank if not _follows(module, found, settings)]
+    meant = [module for module in low_rank if not _follows(module, found_modules, settings)]
     yield from settings.targets.faults(meant)
     if settings.targets.all_linear:
         for module in low_rank:
-            if module in found.embeddings or is_head(module):
+            if module in found_modules.embeddings or is_head(module):
                 yield f"module {shown(module)} is none of target_modules, 'all-linear'"
-    whole = [module for module, roles in found.modules.items() if Role.WEIGHT in roles]
+    whole = [module for module, roles in found_modules.modules.items() if Role.WEIGHT in roles]
     for name in sorted(settings.targets.saved.names):
         if not any(f".{module}".endswith(f".{name}") for module in whole):
             yield f"modules_to_save has {shown(name)}, of which there is no weight"
-    yield from _role_faults(found, low_rank, settings)
+    yield from _role_faults(found_modules, low_rank, settings)
 
 
-def _follows(module: str, found: FoundModules, settings: LoraSettings) -> bool:
+def _follows(module: str, found_modules: FoundModules, settings: LoraSettings) -> bool:
     """True if it is a head that no target names, and that is adapted because the embedding is."""
-    is_tied = settings.ties and bool(found.embeddings) and is_head(module)
+    is_tied = settings.ties and bool(found_modules.embeddings) and is_head(module)
     return is_tied and settings.targets.meant_by(module) is None
 
 
-def _role_faults(found: FoundModules, low_rank: Iterable[str], settings: LoraSettings) -> Iterator[str]:
+def _role_faults(
+    found_modules: FoundModules, low_rank: Iterable[str], settings: LoraSettings
+) -> Iterator[str]:
     """Biases and magnitudes that the settings do not say, or say and are missing."""
     for role, key, is_said in (
         (Role.MAGNITUDE, "use_dora", settings.has_magnitudes),
         (Role.BIAS, "lora_bias", settings.has_biases),
     ):
         for module in low_rank:
-            name = found.modules[module].get(role)
+            name = found_modules.modules[module].get(role)
             if name is not None and not is_said:
                 yield f"tensor {shown(name)}: would not be used, for {key} is not true"
             if name is None and is_said:
@@ -56,14 +58,14 @@ def _role_faults(found: FoundModules, low_rank: Iterable[str], settings: LoraSet
 
 
 def shape_faults(
-    found: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
+    found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> Iterator[str]:
     """Tensors of another rank than the settings say, that do not go together, or are no floats."""
-    for module, names in found.modules.items():
+    for module, names in found_modules.modules.items():
         shapes = {role: stored[name].shape for role, name in names.items()}
-        for role, needed, said in _needed(module, shapes, settings):
+        for role, needed, requirement in _needed(module, shapes, settings):
             if not _fits(shapes[role], needed):
-                yield f"tensor {shown(names[role])}: shape {[*shapes[role]]} must be {said}"
+                yield f"tensor {shown(names[role])}: shape {[*shapes[role]]} must be {requirement}"
         for name in names.values():
             if stored[name].dtype not in FLOAT_DTYPES:
                 allowed = ", ".join(FLOAT_DTYPES)

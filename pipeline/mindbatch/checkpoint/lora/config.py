@@ -10,8 +10,7 @@ from typing import Any
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.checkpoint.lora.module_pattern import ModulePattern
-from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.target_settings import target_settings_faults, targets_of
+from mindbatch.checkpoint.lora.settings import LoraSettings, target_settings_faults, targets_of
 from mindbatch.io.errors import CheckpointError
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -101,7 +100,7 @@ def _settings(content: Mapping[str, Any], scaling: float | None) -> LoraSettings
     return LoraSettings(
         rank=_rank(content),
         alpha=0.0 if alpha is None else float(alpha),
-        given=scaling if alpha is None else None,
+        uniform_scaling=scaling if alpha is None else None,
         rank_stabilised=content.get("use_rslora") or False,
         fan_in_fan_out=content.get("fan_in_fan_out") or False,
         targets=targets_of(content),

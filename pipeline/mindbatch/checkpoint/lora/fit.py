@@ -2,14 +2,64 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role, weight_of
 from mindbatch.checkpoint.placement.regions import Shape
+
+
+@dataclass(frozen=True)
+class LoraPlan:
+    """The weights of a model that an adapter acts on, beside it, merged or resharded.
+
+    modules: by the model's weight, that of a tied head among them.
+    """
+
+    adapter: LoraAdapter
+    modules: Mapping[str, AdaptedModule]
+    base: BaseTensors
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers of all its arrays."""
+        arrays = (array for module in self.modules.values() for array in module.arrays.values())
+        return sum(math.prod(array.shape) for array in arrays)
+
+    @cached_property
+    def stored_modules(self) -> dict[str, AdaptedModule]:
+        """Modules that have a tensor of their own."""
+        return {weight: module for weight, module in self.modules.items() if weight in self.base.shapes}
+
+    @cached_property
+    def inputs_first(self) -> frozenset[str]:
+        """The weights of these that are stored [inputs, outputs]."""
+        transposed = self.base.transposed
+        modules = self.stored_modules.items()
+        return frozenset(
+            weight for weight, module in modules if is_turned(self.adapter, module, weight, transposed)
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells the adapter from others, wherever it is and whatever its scaling."""
+        modules = self.stored_modules.items()
+        arrays = (array for _, module in modules for array in module.arrays.values())
+        digests = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
+        is_turned = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
+        return hashlib.sha256(json.dumps([is_turned, digests]).encode()).hexdigest()
+
+
+def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:
+    """Plans what an adapter acts on. CheckpointError: what `adapted_weights` refuses."""
+    return LoraPlan(adapter, adapted_weights(adapter, base), base)
 
 
 @dataclass(frozen=True)
@@ -38,7 +88,7 @@ def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, Adapte
             that have matrices in some layers only.
     """
     faults: list[str] = []
-    found: dict[str, AdaptedModule] = {}
+    by_weight: dict[str, AdaptedModule] = {}
     shapes, renames, tied = base.shapes, base.renames, base.tied
     all_shapes = {**shapes, **{head: shapes[own] for head, own in tied.items() if own in shapes}}
     for name, module in adapter.modules.items():
@@ -48,20 +98,20 @@ def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, Adapte
             tensor = next(iter(module.arrays.values())).name
             faults.append(f"tensor {shown(tensor)}: the model has no {shown(weight)}{near}")
             continue
-        if weight in found:
+        if weight in by_weight:
             faults.append(f"module {shown(name)}: {shown(weight)} is adapted twice")
-        found[weight] = module
+        by_weight[weight] = module
         faults += _fit_faults(adapter, module, weight, all_shapes[weight], base.transposed)
     if not faults:
         is_own = any(weight_of(name, {}) in all_shapes for name in adapter.modules)
         reverse = {} if is_own else {own: theirs for theirs, own in renames.items()}
-        faults += _gaps(adapter, [name for name in all_shapes if name not in found], reverse, all_shapes)
+        faults += _gaps(adapter, [name for name in all_shapes if name not in by_weight], reverse, all_shapes)
     raise_if_any(faults, str(adapter.path))
-    return found | _heads_of_saved_embeddings(adapter, found, tied)
+    return by_weight | _heads_of_saved_embeddings(adapter, by_weight, tied)
 
 
 def _heads_of_saved_embeddings(
-    adapter: LoraAdapter, found: Mapping[str, AdaptedModule], tied: Mapping[str, str]
+    adapter: LoraAdapter, by_weight: Mapping[str, AdaptedModule], tied: Mapping[str, str]
 ) -> dict[str, AdaptedModule]:
     """The heads that get a saved embedding as well, because both are one tensor of the model.
 
@@ -69,8 +119,8 @@ def _heads_of_saved_embeddings(
     """
     heads: dict[str, AdaptedModule] = {}
     for head, own in tied.items():
-        module = found.get(own)
-        if module is None or head in found or module.kind is not Kind.WHOLE:
+        module = by_weight.get(own)
+        if module is None or head in by_weight or module.kind is not ModuleKind.WHOLE:
             continue
         if Role.WEIGHT in module.arrays and adapter.settings.targets.saved.match(module.module):
             continue

@@ -13,11 +13,10 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.base_weight import BaseWeight
-from mindbatch.checkpoint.lora.edits import Addition, BiasAddition, Edit, Replacement
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.modules import AdaptedModule, Kind
+from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
+from mindbatch.checkpoint.lora.merge import Addition, BiasAddition, Edit, Replacement
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.lora.plan import LoraPlan, plan_lora
 from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, oriented
@@ -40,7 +39,6 @@ class MergePlan:
 
     @property
     def path(self) -> Path:
-        """Path of the adapter."""
         return self.plan.adapter.path
 
     @property
@@ -50,7 +48,6 @@ class MergePlan:
 
     @property
     def digest(self) -> str:
-        """See `LoraPlan.digest`."""
         return self.plan.digest
 
     @property
@@ -64,8 +61,8 @@ class MergePlan:
         settings = self.plan.adapter.settings
         if not (settings.ranks or settings.alphas):
             return {}
-        found = sorted((weight, module.scaling) for weight, module in self.modules.items())
-        return {SCALINGS_KEY: hashlib.sha256(json.dumps(found).encode()).hexdigest()}
+        scalings = sorted((weight, module.scaling) for weight, module in self.modules.items())
+        return {SCALINGS_KEY: hashlib.sha256(json.dumps(scalings).encode()).hexdigest()}
 
     def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
         return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
@@ -81,7 +78,7 @@ class MergePlan:
         elif tensor in self._of_bias:
             module = self._of_bias[tensor]
             array = module.arrays[Role.BIAS]
-            if module.kind is Kind.WHOLE:
+            if module.kind is ModuleKind.WHOLE:
                 yield Replacement(array, segment.local, segment.whole)
             else:
                 yield BiasAddition(array, module.scaling, segment.local, segment.whole[0])
@@ -131,7 +128,7 @@ def plan_merge(
 
 
 def bias_of(weight: str) -> str:
-    """The bias beside a weight."""
+    """Finds the name of the bias that belongs to a weight."""
     return weight.removesuffix("weight") + "bias"
 
 

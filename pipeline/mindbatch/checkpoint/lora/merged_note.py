@@ -27,9 +27,9 @@ def refuse_merged_before(digests: Mapping[str, str], path: Path) -> None:
     """
     before = merged_before(path)
     faults = [
-        f"{given}: {path} has this adapter merged already, with scaling {before[digest]:g} "
+        f"{adapter}: {path} has this adapter merged already, with scaling {before[digest]:g} "
         f"({MARKER_NAME} says so); it would be added twice"
-        for given, digest in digests.items()
+        for adapter, digest in digests.items()
         if digest in before
     ]
     if faults:

@@ -48,7 +48,6 @@ class MergedWeights(Closing):
         return self._folder.names
 
     def file_name(self, name: str) -> str:
-        """See `StoredWeights`."""
         return self._folder.file_name(name)
 
     def info(self, name: str) -> StoredShape:

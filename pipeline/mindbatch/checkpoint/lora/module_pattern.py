@@ -39,7 +39,7 @@ class ModulePattern:
         self._whole = self._sequence(tree, 0)
 
     def matches(self, name: str) -> bool:
-        """As re.fullmatch. ValueError when that takes too long."""
+        """Matches as re.fullmatch. ValueError when that takes too long."""
         return len(name) in self._whole(name, {0})
 
     def matches_end(self, name: str) -> bool:
@@ -48,7 +48,7 @@ class ModulePattern:
         return len(name) in self._whole(name, starts)
 
     def matches_start(self, name: str) -> bool:
-        """As re.match. ValueError as of `matches`."""
+        """Matches as re.match. ValueError as of `matches`."""
         return bool(self._whole(name, {0}))
 
     def _sequence(self, items: Iterable[Any], depth: int) -> _Node:
@@ -134,12 +134,12 @@ def _repeat(low: int, high: int, inner: _Node) -> _Node:
             before, starts = starts, inner(name, starts)
             if not starts or starts == before:  # the same for however many more
                 break
-        found, newest, count = {*starts}, starts, low
+        reached, newest, count = {*starts}, starts, low
         while newest and count < high:
-            newest = inner(name, newest) - found
-            found |= newest
+            newest = inner(name, newest) - reached
+            reached |= newest
             count += 1
-        return found
+        return reached
 
     return run
 

@@ -83,24 +83,24 @@ def is_head(module: str) -> bool:
 
 def find_modules(names: Iterable[str]) -> FoundModules:
     """Puts the tensors of each module together; a fault line for what lacks its other half, or is twice."""
-    found = FoundModules()
+    found_modules = FoundModules()
     for name in names:
         parsed = _parsed(name)
         if parsed is None:
-            found.others.append(name)
+            found_modules.others.append(name)
             continue
         module, role = parsed
         if "lora_embedding_" in name:
-            found.embeddings.add(module)
-        roles = found.modules.setdefault(module, {})
+            found_modules.embeddings.add(module)
+        roles = found_modules.modules.setdefault(module, {})
         if roles.setdefault(role, name) != name:
             what = "matrix" if role in (Role.A, Role.B) else "tensor"
-            found.faults.append(f"tensor {shown(name)}: module {shown(module)} has this {what} twice")
-    for module, roles in [*found.modules.items()]:
+            found_modules.faults.append(f"tensor {shown(name)}: module {shown(module)} has this {what} twice")
+    for module, roles in [*found_modules.modules.items()]:
         if faults := [*_half_faults(module, roles)]:
-            del found.modules[module]
-            found.faults += faults
-    return found
+            del found_modules.modules[module]
+            found_modules.faults += faults
+    return found_modules
 
 
 def _parsed(name: str) -> tuple[str, Role] | None:

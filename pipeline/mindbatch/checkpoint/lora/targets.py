@@ -105,8 +105,8 @@ class Targets:
 
     def _layer_of(self, module: str) -> int | None:
         if not self.layer_names:
-            found = _FIRST_NUMBER.match(module)
-            return _number(found[1]) if found else None
+            match = _FIRST_NUMBER.match(module)
+            return _number(match[1]) if match else None
         parts = module.split(".")
         for name in self.layer_names:
             for before, number, _ in zip(parts, parts[1:], parts[2:], strict=False):

@@ -24,7 +24,7 @@ class Sections(Enum):
     PAIR = ("gate", "up")
 
 
-class Order(Enum):
+class SectionOrder(Enum):
     """Arrangement of sections in one tensor.
 
     GROUPED: all that belongs to one key/value head, then the next; of a pair, row by row in turn.
@@ -43,13 +43,13 @@ class Form:
     """
 
     names: tuple[str, ...]
-    order: Order = Order.JOINED
+    order: SectionOrder = SectionOrder.JOINED
     transposed: bool = False
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The same elements in Hugging Face's form and in MindFormers'."""
+    """Elements in Hugging Face's form and the same in MindFormers'."""
 
     original: Form
     stored: Form
@@ -60,7 +60,7 @@ class Rule:
         for form in (self.original, self.stored):
             if len(form.names) not in (1, count):
                 raise ValueError(f"{form.names}: must be 1 name or {count}")
-        if self.original.order is not Order.JOINED:
+        if self.original.order is not SectionOrder.JOINED:
             raise ValueError(f"{self.original.names}: only MindFormers' form can be grouped")
 
 
@@ -94,14 +94,14 @@ class Options:
     num_layers: int | None = None
 
     @property
-    def order(self) -> Order:
+    def order(self) -> SectionOrder:
         """Order of the sections in fused tensors."""
-        return Order.GROUPED if self.grouped else Order.JOINED
+        return SectionOrder.GROUPED if self.grouped else SectionOrder.JOINED
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """All rules of a model type.
+    """Rules between the names of a model type in two checkpoints.
 
     unused: shell patterns of tensors that MindFormers has no parameter for.
     has_own_head: MindFormers never takes the token embedding for the head.
@@ -133,12 +133,12 @@ def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
 
 
 def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> set[str]:
-    """Those of the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
+    """Selects the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
     known = _rules_by_name(dialect, is_stored)
     return {name for name in names if name in known or _without_layer(name)[0] in known}
 
 
-def rule_for(dialect: Dialect, name: str, given: Collection[str], *, is_stored: bool) -> Rule:
+def rule_for(dialect: Dialect, name: str, names_present: Collection[str], *, is_stored: bool) -> Rule:
     """The rule that the tensor belongs to, with its layer put in.
 
     CheckpointError when there is none, or when other tensors of it are missing.
@@ -152,7 +152,7 @@ def rule_for(dialect: Dialect, name: str, given: Collection[str], *, is_stored: 
     rule = known[plain]
     rule = replace(rule, original=_filled(rule.original, layer), stored=_filled(rule.stored, layer))
     names = (rule.stored if is_stored else rule.original).names
-    if missing := [each for each in names if each not in given]:
+    if missing := [needed for needed in names if needed not in names_present]:
         raise CheckpointError(f"tensor {shown(name)}: goes with {', '.join(missing)}, which is missing")
     return rule
 

@@ -9,7 +9,7 @@ _BOTH = ("weight", "bias")
 
 
 def dialect(options: Options) -> Dialect:
-    """The rules."""
+    """Makes the rules between Hugging Face's names and MindFormers'."""
     return Dialect(
         (
             Rule(Form(("model.embed_tokens.weight",)), Form(("model.tok_embeddings.embedding_weight",))),

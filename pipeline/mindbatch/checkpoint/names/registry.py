@@ -40,7 +40,6 @@ def dialect(model_type: str, options: Options | None = None) -> Dialect:
 
 
 def heads_of(arch: Architecture) -> Heads:
-    """The heads of an architecture."""
     return Heads(arch.heads, arch.kv_heads, arch.head_dim)
 
 
@@ -57,7 +56,7 @@ def detected_options(model_type: str, names: Collection[str], options: Options) 
     """The options with the qkv_concat that fits more of the names, which are MindFormers'."""
     kinds = [replace(options, qkv_concat=is_fused) for is_fused in (False, True)]
     return max(
-        kinds, key=lambda each: len(known_names(dialect(model_type, each), names, is_stored=True))
+        kinds, key=lambda concat: len(known_names(dialect(model_type, concat), names, is_stored=True))
     )  # the first of equals
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.names.dialect import Dialect, Heads, Order, Rule, Sections, rule_for, unused_names
+from mindbatch.checkpoint.names.dialect import (
+    Dialect,
+    Heads,
+    Rule,
+    SectionOrder,
+    Sections,
+    rule_for,
+    unused_names,
+)
 from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, shapes_of, spans, view_of
 from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
@@ -22,7 +30,9 @@ def as_mindformers(dialect: Dialect, heads: Heads, placements: Placements, num_r
     ranks: list[dict[str, StoredShard]] = []
     for rank in range(num_ranks):
         shards = {
-            name: shard for name, each in placements.items() if (shard := each.shards[rank]) is not None
+            name: shard
+            for name, placement in placements.items()
+            if (shard := placement.shards[rank]) is not None
         }
         shapes = {name: shard.shape for name, shard in shards.items()}
         key = tuple(shapes.items())
@@ -65,7 +75,7 @@ def to_mindformers(dialect: Dialect, originals: Mapping[str, Shape], heads: Head
 
 
 def to_huggingface(dialect: Dialect, stored: Mapping[str, Shape], heads: Heads) -> RankFiles:
-    """The same, given the tensors under MindFormers' names.
+    """Plans files under Hugging Face's names, from tensors under MindFormers'.
 
     Raises:
         CheckpointError: as `to_mindformers`.
@@ -77,18 +87,18 @@ def _whole_files(
     dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
 ) -> RankFiles:
     unused = unused_names(dialect, shapes)
-    given = {name: shape for name, shape in shapes.items() if name not in unused}
+    used = {name: shape for name, shape in shapes.items() if name not in unused}
     faults: list[str] = []
     rules: dict[Rule, None] = {}
-    for name in given:
+    for name in used:
         with collecting(faults):
-            rules[rule_for(dialect, name, given, is_stored=is_stored)] = None
+            rules[rule_for(dialect, name, used, is_stored=is_stored)] = None
     originals: dict[str, Shape] = {}
     stored: dict[str, StoredShard] = {}
     for rule in rules:
         with collecting(faults):
             known = rule.stored if is_stored else rule.original
-            sizes = read_sizes(known, given, heads.weights(rule.sections), _group_unit(rule, heads))
+            sizes = read_sizes(known, used, heads.weights(rule.sections), _group_unit(rule, heads))
             originals |= shapes_of(rule.original, sizes)
             stored |= _stored_tensors(rule, sizes)
     raise_if_any(faults)
@@ -119,7 +129,7 @@ def _segment(rule: Rule, whole: Span, part: Span, is_matrix: bool) -> Segment:
 
 def _group_unit(rule: Rule, heads: Heads) -> int | None:
     """Outputs of the last section in a group of the stored tensor, None where it is not grouped."""
-    if len(rule.stored.names) == len(rule.sections.value) or rule.stored.order is not Order.GROUPED:
+    if len(rule.stored.names) == len(rule.sections.value) or rule.stored.order is not SectionOrder.GROUPED:
         return None
     return heads.head_dim if rule.sections is Sections.QKV else 1
 
@@ -130,8 +140,8 @@ def _fused(stored: StoredShard, shards: Mapping[str, Shard]) -> StoredShard:
     def segments() -> Iterator[tuple[str, Segment]]:
         for tensor, segment in stored.segments:
             for own in shards[tensor].segments:
-                if (found := segment.within(own)) is not None:
-                    yield tensor, found
+                if (common := segment.within(own)) is not None:
+                    yield tensor, common
 
     padding = tuple(
         segment.local_at(common)
@@ -152,10 +162,10 @@ def _unfused(placement: Placement, shard: Shard, rank: int, whole: StoredShard) 
         ]
         own_view = tuple(stop for _, stop in own[0].local) if own else None
     segments = [
-        (tensor, found)
+        (tensor, common)
         for segment in own
-        for tensor, each in whole.segments
-        if (found := segment.within(each)) is not None
+        for tensor, part in whole.segments
+        if (common := segment.within(part)) is not None
     ]
     return StoredShard.of(segments, shard.shape, shard.padding, own_view)
 

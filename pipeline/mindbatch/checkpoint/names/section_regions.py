@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mindbatch.checkpoint.names.dialect import Form, Order
+from mindbatch.checkpoint.names.dialect import Form, SectionOrder
 from mindbatch.checkpoint.placement.regions import Region, Shape
 from mindbatch.io.errors import CheckpointError
 
@@ -46,11 +46,11 @@ def read_sizes(
     Raises:
         CheckpointError: tensors that do not fit each other, or that cannot be divided so.
     """
-    found = [_flat(form, shapes[name]) for name in form.names]
-    inputs = found[0][1]
-    if any(other != inputs for _, other in found):
+    matrices = [_flat(form, shapes[name]) for name in form.names]
+    inputs = matrices[0][1]
+    if any(other != inputs for _, other in matrices):
         raise CheckpointError(f"{_shown(form, shapes)}: must have the same number of inputs")
-    outputs = tuple(size for size, _ in found)
+    outputs = tuple(size for size, _ in matrices)
     if len(outputs) < len(weights):
         weights = tuple(weight // math.gcd(*weights) for weight in weights)
         share, rest = divmod(outputs[0], sum(weights))
@@ -86,11 +86,11 @@ def view_of(form: Form, sizes: Sizes) -> Shape | None:
 
 
 def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
-    """All outputs of a section, in order."""
+    """Yields the outputs of a section, in order."""
     size = sizes.outputs[section]
     if len(form.names) > 1:
         yield _span(form, form.names[section], (0, size), 0, sizes.inputs)
-    elif form.order is Order.JOINED:
+    elif form.order is SectionOrder.JOINED:
         yield _span(form, form.names[0], (0, size), sum(sizes.outputs[:section]), sizes.inputs)
     elif _alternates(form, sizes):
         width = sizes.inputs or 1
@@ -103,7 +103,7 @@ def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
 
 
 def _alternates(form: Form, sizes: Sizes) -> bool:
-    grouped = len(form.names) == 1 and form.order is Order.GROUPED
+    grouped = len(form.names) == 1 and form.order is SectionOrder.GROUPED
     return grouped and len(sizes.outputs) > 1 and set(sizes.units) == {1} and sizes.inputs is not None
 
 

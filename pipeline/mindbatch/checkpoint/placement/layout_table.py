@@ -69,18 +69,18 @@ def described_cut(placement: Placement) -> str:
     if len(set(sizes)) != 1:
         return "unevenly" if sizes else "nowhere"
     parts = [-(-size // local) if local else 1 for size, local in zip(placement.shape, sizes[0], strict=True)]
-    found = [f"dimension {index} in {count}" for index, count in enumerate(parts) if count > 1]
-    copies = _times(len(sizes) // math.prod(parts), "each " if found else "")
+    cuts = [f"dimension {index} in {count}" for index, count in enumerate(parts) if count > 1]
+    copies = _times(len(sizes) // math.prod(parts), "each " if cuts else "")
     padded = [
         f"padded to {whole}"
         for size, local, count in zip(placement.shape, sizes[0], parts, strict=True)
         if (whole := local * count) > size
     ]
     fused = [f"{regions} pieces a rank"] if regions > 1 else []
-    return ", ".join([*(found or ["whole"]), *fused, *copies, *padded])
+    return ", ".join([*(cuts or ["whole"]), *fused, *copies, *padded])
 
 
-def _times(count: int, each: str) -> list[str]:
+def _times(count: int, prefix: str) -> list[str]:
     if count < 2:
         return []
-    return [f"{each}{'twice' if count == 2 else f'{count} times'}"]
+    return [f"{prefix}{'twice' if count == 2 else f'{count} times'}"]

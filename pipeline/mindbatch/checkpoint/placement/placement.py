@@ -96,7 +96,7 @@ Placements = Mapping[str, Placement]
 
 def joined_segments(segments: list[Segment]) -> tuple[Segment, ...]:
     """Segments of one tensor in order of it, as few as may be."""
-    return tuple(Segment(*pair) for pair in merged((each.local, each.whole) for each in segments))
+    return tuple(Segment(*pair) for pair in merged((segment.local, segment.whole) for segment in segments))
 
 
 def single_segment(shape: Shape, whole: Region) -> Shard:
@@ -105,7 +105,7 @@ def single_segment(shape: Shape, whole: Region) -> Shard:
 
 
 def whole_placements(shapes: Mapping[str, Shape]) -> dict[str, Placement]:
-    """All tensors on one rank, as in a full checkpoint."""
+    """Places all tensors on one rank, as in a full checkpoint."""
     return {
         name: Placement(name, shape, (single_segment(shape, full_region(shape)),))
         for name, shape in shapes.items()

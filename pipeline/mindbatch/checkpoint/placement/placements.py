@@ -40,12 +40,12 @@ def placements(
     ranks = [TensorSlice(rank, model_parallel) for rank in range(model_parallel)]
     shards = cache(lambda sharded: [_shard(sharded, rank) for rank in ranks])  # the layers are alike
     absent = [None] * model_parallel
-    found: dict[str, Placement] = {}
+    by_source: dict[str, Placement] = {}
     for source, shape in source_shapes(specs).items():
         of_layer = shards(tuple((replace(part, source=""), sharding) for part, sharding in parts[source]))
         by_stage = [of_layer if stage in stages[source] else absent for stage in range(pipeline_stage)]
-        found[source] = Placement(source, shape, tuple(shard for stage in by_stage for shard in stage))
-    return found
+        by_source[source] = Placement(source, shape, tuple(shard for stage in by_stage for shard in stage))
+    return by_source
 
 
 def allowed_model_parallel(specs: Iterable[TensorSpec]) -> list[int]:
@@ -72,7 +72,7 @@ def check_sizes(
 
 
 def _slice_faults(specs: Sequence[TensorSpec], size: int) -> Iterator[str]:
-    """All that the number does not divide, each kind of it once by the first tensor that has it.
+    """Yields what the number of ranks does not divide, each kind once by the first tensor that has it.
 
     Inputs are the outputs of another tensor, and are named where those divide.
     """
@@ -99,11 +99,14 @@ ShardedParts = Sequence[tuple[Part, Sharding]]
 
 def _parts_by_source(specs: Iterable[TensorSpec]) -> dict[str, ShardedParts]:
     """The parts of every checkpoint tensor in their order in it, each once."""
-    found: dict[str, dict[tuple[Part, Sharding], None]] = {}
+    sharded_parts: dict[str, dict[tuple[Part, Sharding], None]] = {}
     for spec in specs:
         for part in spec.parts:
-            found.setdefault(part.source, {})[part, spec.sharding] = None
-    return {source: sorted(parts, key=lambda each: each[0].first) for source, parts in found.items()}
+            sharded_parts.setdefault(part.source, {})[part, spec.sharding] = None
+    return {
+        source: sorted(parts, key=lambda part_sharding: part_sharding[0].first)
+        for source, parts in sharded_parts.items()
+    }
 
 
 def _shard(parts: ShardedParts, rank: TensorSlice) -> Shard:
@@ -111,7 +114,7 @@ def _shard(parts: ShardedParts, rank: TensorSlice) -> Shard:
     if parts[0][0].matrix is None:
         return _shard_of_matrix(parts, rank)
     by_matrix = groupby(sorted(parts, key=_matrix), _matrix)
-    shards = [_shard_of_matrix([*its], rank) for _, its in by_matrix]
+    shards = [_shard_of_matrix([*matrix_parts], rank) for _, matrix_parts in by_matrix]
     segments = [segment for shard in shards for segment in shard.segments]
     shape = (len(shards), *shards[0].shape[1:])
     return Shard(shape, joined_segments(segments))
@@ -128,13 +131,15 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
     [part, sharding], end = parts[0], 0
     left, right = part.input_bounds(sharding, rank)
     columns = (0, right - left)
-    for low, high in sorted(chain.from_iterable(_held_ranges(*each, rank) for each in parts)):
+    for low, high in sorted(
+        chain.from_iterable(_held_ranges(*part_sharding, rank) for part_sharding in parts)
+    ):
         start, end = end, end + high - low
         if start < end:
             segments.append(
                 Segment(part.region((start, end), columns), part.region((low, high), (left, right)))
             )
-    filled, end = end, sum(each.local_outputs(how, rank) for each, how in parts)
+    filled, end = end, sum(part.local_outputs(how, rank) for part, how in parts)
     if filled < end:
         padding.append(part.region((filled, end), columns))
     shape = tuple(stop for _, stop in part.region((0, end), columns))
@@ -153,15 +158,15 @@ def stages_of(specs: Sequence[TensorSpec], stages: Sequence[Stage]) -> dict[str,
         ValueError: a spec with a name that neither a layer nor the ends of a decoder have.
     """
     tied = is_tied(specs)
-    found: dict[str, set[int]] = {}
+    stages_by_source: dict[str, set[int]] = {}
     for spec in specs:
         holding = {stage.index for stage in stages if holds(stage, spec, tied=tied)}
         for part in spec.parts:
-            found.setdefault(part.source, set()).update(holding)
-    return found
+            stages_by_source.setdefault(part.source, set()).update(holding)
+    return stages_by_source
 
 
-def with_replicas(found: Placements, model_parallel: int, data_parallel: int) -> dict[str, Placement]:
+def with_replicas(by_name: Placements, model_parallel: int, data_parallel: int) -> dict[str, Placement]:
     """The placements of `data_parallel` copies of a model that is cut over `model_parallel` ranks a stage.
 
     A rank is (stage * data_parallel + copy) * model_parallel + its place among its model-parallel
@@ -176,5 +181,5 @@ def with_replicas(found: Placements, model_parallel: int, data_parallel: int) ->
                 for shard in placement.shards[start : start + model_parallel] * data_parallel
             ),
         )
-        for name, placement in found.items()
+        for name, placement in by_name.items()
     }

@@ -43,12 +43,11 @@ class Copy(NamedTuple):
 
     @property
     def source_rows(self) -> tuple[int, int]:
-        """Rows of the source, as it is stored."""
+        """First and last row of the source as it is stored."""
         return rows_of(self.source)
 
     @property
     def target_rows(self) -> tuple[int, int]:
-        """Rows of the target."""
         return rows_of(self.target)
 
 
@@ -79,9 +78,9 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
     is_renamed = source.is_renamed or target.is_renamed
     copies = _RenamedCopies(source) if is_renamed else _JoinedCopies(source)
     plans = [
-        TensorPlan(name, rank, each.shard.shape, each.shard.view, copies.of(each), each.shard.padding)
+        TensorPlan(name, rank, shard.shard.shape, shard.shard.view, copies.of(shard), shard.shard.padding)
         for rank, tensors in enumerate(target.ranks)
-        for name, each in tensors.items()
+        for name, shard in tensors.items()
     ]
     if not is_renamed:
         place = {name: index for index, name in enumerate(target.shapes)}
@@ -113,7 +112,7 @@ class _RenamedCopies:
 
 
 class _JoinedCopies(_RenamedCopies):
-    """The same for files with the names of the full tensors: joined to as few copies as may be.
+    """Copies for files with the names of the full tensors, joined to as few as may be.
 
     The layers of a model are all cut alike, so that the copies are found for one of them.
     """
@@ -123,9 +122,9 @@ class _JoinedCopies(_RenamedCopies):
         numbers: dict[object, int] = {}  # of what the locations of a tensor have in common with others'
         self._alike = {
             tensor: numbers.setdefault(
-                tuple((each.rank, each.segment) for each in found.values()), len(numbers)
+                tuple((location.rank, location.segment) for location in locations.values()), len(numbers)
             )
-            for tensor, found in self._locations.items()
+            for tensor, locations in self._locations.items()
         }
         self._known: dict[tuple[Shard, int], list[Copy]] = {}
 
@@ -140,10 +139,10 @@ class _JoinedCopies(_RenamedCopies):
 
 def first_locations(files: RankFiles) -> dict[str, dict[Region, Location]]:
     """For each full tensor where each of its regions is stored, on the lowest of the ranks that have it."""
-    found: dict[str, dict[Region, Location]] = {name: {} for name in files.shapes}
+    locations: dict[str, dict[Region, Location]] = {name: {} for name in files.shapes}
     for tensor, location in files.locations():
-        found[tensor].setdefault(location.segment.whole, location)
-    return found
+        locations[tensor].setdefault(location.segment.whole, location)
+    return locations
 
 
 def _sources_of(wanted: Segment, locations: Iterable[Location]) -> Iterator[Copy]:
@@ -164,12 +163,12 @@ def _sources_of(wanted: Segment, locations: Iterable[Location]) -> Iterator[Copy
 
 
 def _joined(copies: Iterable[Copy]) -> Iterator[Copy]:
-    """As few copies as may be of each source tensor."""
+    """Joins copies of each source tensor to as few as may be."""
     pairs: dict[tuple[int, str], list[Pair]] = {}
     for copy in copies:
         pairs.setdefault(copy.source_tensor, []).append((copy.source, copy.target))
-    for (rank, name), found in pairs.items():
-        yield from (Copy(rank, name, *pair) for pair in merged(found))
+    for (rank, name), regions in pairs.items():
+        yield from (Copy(rank, name, *pair) for pair in merged(regions))
 
 
 def _name_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
@@ -183,6 +182,6 @@ def _name_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
 
 def _shape_faults(source: RankFiles, target: RankFiles) -> Iterator[str]:
     for name in source.shapes.keys() & target.shapes.keys():
-        found, needed = source.shapes[name], target.shapes[name]
-        if found != needed:
-            yield f"tensor {shown(name)}: has shape {[*found]} in the source, {[*needed]} in the target"
+        shape, needed = source.shapes[name], target.shapes[name]
+        if shape != needed:
+            yield f"tensor {shown(name)}: has shape {[*shape]} in the source, {[*needed]} in the target"

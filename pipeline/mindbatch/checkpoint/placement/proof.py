@@ -67,9 +67,9 @@ def prove(plans: Sequence[TensorPlan], source: RankFiles, target: RankFiles) -> 
         wanted = _Stored(goal.tensors, indexed(goal.shard))
         key = _key(plan, wanted, sources)
         if key not in right:
-            found = [f"{_place(plan)}: {line}" for line in _plan_faults(plan, wanted, sources)]
-            faults += found
-            right |= set() if found else {key}
+            plan_faults = [f"{_place(plan)}: {line}" for line in _plan_faults(plan, wanted, sources)]
+            faults += plan_faults
+            right |= set() if plan_faults else {key}
     missing = (f"tensor {shown(name)}: not made for target rank {rank}" for name, rank in sorted(needed))
     raise_if_any([*faults, *missing])
 

@@ -25,10 +25,12 @@ class StoredShard:
         padding: tuple[Region, ...] = (),
         other_view: Shape | None = None,
     ) -> StoredShard:
-        """As Shard. segments: each with the name of its full tensor."""
-        found = [*segments]
-        number = {tensor: index for index, tensor in enumerate(dict.fromkeys(name for name, _ in found))}
-        numbered = tuple(segment._replace(tensor=number[tensor]) for tensor, segment in found)
+        """Makes a shard as `Shard`; segments: each with the name of its full tensor."""
+        named_segments = [*segments]
+        number = {
+            tensor: index for index, tensor in enumerate(dict.fromkeys(name for name, _ in named_segments))
+        }
+        numbered = tuple(segment._replace(tensor=number[tensor]) for tensor, segment in named_segments)
         return cls((*number,), Shard(shape, numbered, padding, other_view))
 
     @property
@@ -42,10 +44,12 @@ class StoredShard:
         shape = region_shape(region)
         part = Segment(full_region(shape), region)
         segments = (part.within(segment) for segment in self.shard.segments)
-        return replace(self, shard=Shard(shape, tuple(each for each in segments if each is not None)))
+        return replace(
+            self, shard=Shard(shape, tuple(segment for segment in segments if segment is not None))
+        )
 
     def of_renamed(self, names: Mapping[str, str]) -> StoredShard:
-        """The same where the full tensors have other names."""
+        """Makes a shard of full tensors that have other names."""
         return replace(self, tensors=tuple(names[name] for name in self.tensors))
 
 
@@ -81,10 +85,10 @@ class RankFiles:
 
     def stored_names(self) -> dict[str, tuple[str, ...]]:
         """The stored tensors that hold parts of a full tensor, by its name, in order of the ranks."""
-        found: dict[str, dict[str, None]] = {name: {} for name in self.shapes}
+        stored_names: dict[str, dict[str, None]] = {name: {} for name in self.shapes}
         for tensor, location in self.locations():
-            found[tensor][location.name] = None
-        return {name: tuple(stored) or (name,) for name, stored in found.items()}
+            stored_names[tensor][location.name] = None
+        return {name: tuple(stored) or (name,) for name, stored in stored_names.items()}
 
 
 def as_placed(placements: Placements, num_ranks: int) -> RankFiles:

@@ -13,17 +13,17 @@ Pair = tuple[Region, Region]
 
 
 def full_region(shape: Shape) -> Region:
-    """All elements of a tensor."""
+    """Region of all elements of a tensor."""
     return tuple((0, size) for size in shape)
 
 
 def region_shape(region: Region) -> Shape:
-    """Its sizes."""
+    """Computes the size of a region in each dimension."""
     return tuple(stop - start for start, stop in region)
 
 
 def volume(region: Region) -> int:
-    """Elements of it."""
+    """Counts the elements of a region."""
     return math.prod(stop - start for start, stop in region)
 
 
@@ -56,7 +56,7 @@ def oriented(region: Region, transposed: bool) -> Region:
 
 
 def rows_of(region: Region) -> tuple[int, int]:
-    """Its range in the first dimension; a scalar is one row."""
+    """Range of a region in the first dimension; a scalar is one row."""
     return region[0] if region else (0, 1)
 
 
@@ -79,7 +79,7 @@ def uncovered(region: Region, covers: Iterable[Region]) -> list[Region]:
     for cover in covers:
         if not rest:
             break
-        rest = [left for each in rest for left in difference(each, cover)]
+        rest = [left for region in rest for left in difference(region, cover)]
     return rest
 
 
@@ -97,10 +97,10 @@ def first_overlap(regions: Sequence[Region]) -> Region | None:
         range(len(regions[0])), key=lambda dimension: len({region[dimension][0] for region in regions})
     )
     open_regions: list[Region] = []
-    for region in sorted(regions, key=lambda each: each[along]):
-        open_regions = [each for each in open_regions if each[along][1] > region[along][0]]
-        for each in open_regions:
-            if (common := intersection(each, region)) is not None:
+    for region in sorted(regions, key=lambda box: box[along]):
+        open_regions = [box for box in open_regions if box[along][1] > region[along][0]]
+        for box in open_regions:
+            if (common := intersection(box, region)) is not None:
                 return common
         open_regions.append(region)
     return None
@@ -111,19 +111,19 @@ def merged(pairs: Iterable[Pair]) -> list[Pair]:
 
     The regions of each side must be disjoint.
     """
-    found = list(pairs)
+    joined = list(pairs)
     count = 0
-    while count != len(found):
-        count = len(found)
-        for dimension in reversed(range(len(found[0][0]) if found else 0)):
-            found = _merged_along(found, dimension)
-    return sorted(found, key=lambda pair: pair[1])
+    while count != len(joined):
+        count = len(joined)
+        for dimension in reversed(range(len(joined[0][0]) if joined else 0)):
+            joined = _merged_along(joined, dimension)
+    return sorted(joined, key=lambda pair: pair[1])
 
 
 def _merged_along(pairs: Iterable[Pair], dimension: int) -> list[Pair]:
     """Joins pairs that differ in this dimension alone and touch there."""
     joined: list[Pair] = []
-    for pair in sorted(pairs, key=lambda each: (*_without(each, dimension), each[0][dimension])):
+    for pair in sorted(pairs, key=lambda pair: (*_without(pair, dimension), pair[0][dimension])):
         last = joined[-1] if joined else None
         if last and _without(last, dimension) == _without(pair, dimension) and _touch(last, pair, dimension):
             first, second = (_extended(last[side], pair[side], dimension) for side in (0, 1))
@@ -147,5 +147,5 @@ def _extended(region: Region, by: Region, dimension: int) -> Region:
 
 
 def shown_region(region: Region) -> str:
-    """As it is written in Python: [0:4, 8:16]."""
+    """Writes a region as Python does: [0:4, 8:16]."""
     return f"[{', '.join(f'{start}:{stop}' for start, stop in region)}]"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.layout import HALVES, Layout, Needed
+from mindbatch.checkpoint.quantised.layout import HALVES, Needed, QuantisedLayout
 from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, group_count, grouped, groups_in_order
 
 BITS, IN_WORD = 4, 8
@@ -16,7 +16,7 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight outputs each place of a word 
 
 
 @dataclass(frozen=True)
-class Awq(Layout):
+class Awq(QuantisedLayout):
     """qweight [inputs, outputs / 8], qzeros [groups, outputs / 8], scales [groups, outputs].
 
     group_size: None for one group.
@@ -64,7 +64,7 @@ class Awq(Layout):
 def _by_outputs(words: Array) -> Array:
     """Words [n, m] -> uint8 [8 * m, n]."""
     columns = np.ascontiguousarray(words.T).view(np.uint32)
-    found = np.empty((len(columns), IN_WORD, len(words)), np.uint8)
+    outputs = np.empty((len(columns), IN_WORD, len(words)), np.uint8)
     for place, output in enumerate(ORDER):
-        found[:, output] = columns >> np.uint32(BITS * place) & np.uint32((1 << BITS) - 1)
-    return found.reshape(-1, len(words))
+        outputs[:, output] = columns >> np.uint32(BITS * place) & np.uint32((1 << BITS) - 1)
+    return outputs.reshape(-1, len(words))

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.layout import HALVES, Layout, Needed, group_faults
-from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, group_count, grouped, groups_in_order
-from mindbatch.checkpoint.quantised.packed_words import WORD_BITS, unpacked
+from mindbatch.checkpoint.quantised.layout import HALVES, Needed, QuantisedLayout, group_faults
+from mindbatch.checkpoint.quantised.matrix import (
+    WORD_BITS,
+    GroupedMatrix,
+    group_count,
+    grouped,
+    groups_in_order,
+    unpacked,
+)
 
 
 @dataclass(frozen=True)
-class CompressedInt8(Layout):
+class CompressedInt8(QuantisedLayout):
     """Format "int-quantized": weight [outputs, inputs] int8, weight_scale [outputs, groups].
 
     group_size: None for a scale for each output.
@@ -47,7 +53,7 @@ class CompressedInt8(Layout):
 
 
 @dataclass(frozen=True)
-class CompressedPacked(Layout):
+class CompressedPacked(QuantisedLayout):
     """Format "pack-quantized": weight_packed [outputs, inputs / n] of n numbers a word, each with half of the
     range added; weight_scale [outputs, groups]; weight_zero_point [outputs / n, groups], packed likewise.
 
@@ -78,16 +84,16 @@ class CompressedPacked(Layout):
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         groups = group_count(inputs, self.group_size)
-        found = {
+        needed = {
             "weight_packed": Needed(("I32",), (outputs, inputs // self._in_word), is_large=True),
             "weight_scale": Needed(HALVES, (outputs, groups)),
             "weight_shape": Needed(("I64", "I32"), (2,)),
         }
         if not self.is_symmetric:
-            found["weight_zero_point"] = Needed(("I32",), (-(-outputs // self._in_word), groups))
+            needed["weight_zero_point"] = Needed(("I32",), (-(-outputs // self._in_word), groups))
         if self.has_order:
-            found["weight_g_idx"] = Needed(("I32", "I64"), (inputs,))
-        return found
+            needed["weight_g_idx"] = Needed(("I32", "I64"), (inputs,))
+        return needed
 
     def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
         yield from super().value_faults(small, outputs, inputs)

@@ -11,7 +11,7 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.quantised.layout import Layout, Needed
+from mindbatch.checkpoint.quantised.layout import Needed, QuantisedLayout
 from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, ScaledIntegers
 from mindbatch.io.errors import CheckpointError
 
@@ -25,7 +25,7 @@ class QuantisedFolder(ModelFolder):
     Opening reads the scales, zeros and groups, too, lest they be found wrong while the weights load.
     """
 
-    def __init__(self, path: str | os.PathLike[str], layout: Layout) -> None:
+    def __init__(self, path: str | os.PathLike[str], layout: QuantisedLayout) -> None:
         """Raises:
         ConfigError: `path` is not a folder.
         CheckpointError: lists what is missing, damaged, or contradicts the layout.
@@ -52,12 +52,12 @@ class QuantisedFolder(ModelFolder):
         return (*plain, *self._modules)
 
     def file_name(self, name: str) -> str:
-        """See `ModelFolder`; of a quantised matrix, the file of its integers."""
+        """Names the file of a tensor; of a quantised matrix, that of its integers."""
         module = self._modules.get(name)
         return super().file_name(name if module is None else f"{module}.{self._layout.main}")
 
     def info(self, name: str) -> StoredTensor:
-        """See `ModelFolder`; a quantised matrix is told by its own shape, with the dtype of its scales."""
+        """Describes a tensor; a quantised matrix by its own shape and the dtype of its scales."""
         module = self._modules.get(name)
         if module is None:
             return super().info(name)
@@ -69,13 +69,12 @@ class QuantisedFolder(ModelFolder):
         return self._layout.size((rows, columns))
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """See `ModelFolder`."""
         if name not in self._modules:
             return super().floats(name, rows=rows, columns=columns)
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """See `ModelFolder`; float32 of a quantised matrix."""
+        """Reads rows for packing, a quantised matrix's as float32."""
         give = self.floats if name in self._modules else super().packable
         return give(name, rows=rows, columns=columns)
 
@@ -174,11 +173,11 @@ class QuantisedFolder(ModelFolder):
         return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
 
 
-def _modules(names: tuple[str, ...], layout: Layout) -> Mapping[str, str]:
+def _modules(names: tuple[str, ...], layout: QuantisedLayout) -> Mapping[str, str]:
     """The module of each quantised weight, by the weight's name."""
     end = f".{layout.marks}"
-    found = (name.removesuffix(end) for name in names if name.endswith(end))
-    return {f"{module}.{_WEIGHT}": module for module in found}
+    modules = (name.removesuffix(end) for name in names if name.endswith(end))
+    return {f"{module}.{_WEIGHT}": module for module in modules}
 
 
 def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.layout import HALVES, Layout, Needed, group_faults
-from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, group_count, grouped, groups_in_order
-from mindbatch.checkpoint.quantised.packed_words import WORD_BITS, unpacked
+from mindbatch.checkpoint.quantised.layout import HALVES, Needed, QuantisedLayout, group_faults
+from mindbatch.checkpoint.quantised.matrix import (
+    WORD_BITS,
+    GroupedMatrix,
+    group_count,
+    grouped,
+    groups_in_order,
+    unpacked,
+)
 
 
 @dataclass(frozen=True)
-class Gptq(Layout):
+class Gptq(QuantisedLayout):
     """qweight [inputs / n, outputs] of n in a word, qzeros [groups, outputs / n], scales [groups, outputs].
 
     group_size: None for one group. is_first_format: zeros are stored less one, without the carry.

@@ -24,7 +24,7 @@ class Needed(NamedTuple):
     is_optional: bool = False
 
 
-class Layout(ABC):
+class QuantisedLayout(ABC):
     """Storage layout of a folder's matrices. Tensors are identified by the ends of their names, after a dot.
 
     main: the end of the tensor whose shape tells the matrix's size.
@@ -45,7 +45,7 @@ class Layout(ABC):
 
     @abstractmethod
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
-        """Its tensors, by the ends of their names."""
+        """Tensors that a matrix of this size needs, by the ends of their names."""
 
     @abstractmethod
     def size_fault(self, outputs: int, inputs: int) -> str | None:

@@ -11,6 +11,20 @@ import numpy.typing as npt
 
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
 
+WORD_BITS = 32
+
+
+def unpacked(words: Array, bits: int) -> Array:
+    """Words [..., n] of 4 or 8 bits each number -> uint8 [..., n * 32 / bits]."""
+    numbers = np.ascontiguousarray(words).astype("<u4", copy=False).view(np.uint8)
+    if bits == 8:
+        return numbers
+    halves = np.empty((*numbers.shape, 2), np.uint8)
+    np.bitwise_and(numbers, 15, out=halves[..., 0])
+    np.right_shift(numbers, 4, out=halves[..., 1])
+    return halves.reshape(*numbers.shape[:-1], -1)
+
+
 ROWS_AT_ONCE = 64  # bounds what is computed on the way to a few hundred KiB
 
 
@@ -39,11 +53,11 @@ class GroupedMatrix:
     def floats(self, rows: slice, columns: slice) -> FloatArray:
         """Some outputs and inputs, given by bounds inside the matrix."""
         inputs = range(self.shape[1])[columns]
-        found = np.empty((rows.stop - rows.start, len(inputs)), np.float32)
+        weights = np.empty((rows.stop - rows.start, len(inputs)), np.float32)
         for first in range(rows.start, rows.stop, ROWS_AT_ONCE):
             part = slice(first, min(first + ROWS_AT_ONCE, rows.stop))
-            found[first - rows.start : part.stop - rows.start] = self._floats(part)[:, columns]
-        return found
+            weights[first - rows.start : part.stop - rows.start] = self._floats(part)[:, columns]
+        return weights
 
     def _floats(self, rows: slice) -> FloatArray:
         codes, scales = self.codes(rows).astype(np.float32), self.scales[rows]
@@ -75,7 +89,7 @@ def group_count(inputs: int, group_size: int | None) -> int:
 
 
 def grouped(group_size: int | None) -> str:
-    """The size of groups, for messages."""
+    """Words the group size for messages."""
     return "" if group_size is None else f", groups of {group_size}"
 
 

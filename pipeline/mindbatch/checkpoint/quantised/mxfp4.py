@@ -73,9 +73,9 @@ class Mxfp4Folder(ModelFolder):
                 )
             elif not self.has(scales):
                 yield f"{self.path}: tensor {shown(scales)} is missing; {self.quantised} needs it"
-            elif (found := super().info(scales)).dtype != "U8" or found.shape != blocks.shape[:3]:
+            elif (info := super().info(scales)).dtype != "U8" or info.shape != blocks.shape[:3]:
                 yield (
-                    f"{place} {shown(scales)} has dtype {found.dtype} and shape {[*found.shape]}; needed are "
+                    f"{place} {shown(scales)} has dtype {info.dtype} and shape {[*info.shape]}; needed are "
                     f"U8 and {[*blocks.shape[:3]]}"
                 )
             if self.has(name):
@@ -88,18 +88,18 @@ class Mxfp4Folder(ModelFolder):
         return (*(name for name in super().names if name not in parts), *self._stacks)
 
     def file_name(self, name: str) -> str:
-        """See `ModelFolder`; of a stack, the file of its blocks."""
+        """Names the file of a tensor; of a stack, that of its blocks."""
         return super().file_name(f"{name}{BLOCKS}" if name in self._stacks else name)
 
     def info(self, name: str) -> StoredTensor:
-        """See `ModelFolder`; a stack is told by its own shape."""
+        """Describes a tensor; a stack by its own shape."""
         if name not in self._stacks:
             return super().info(name)
         count, outputs, blocks, _ = super().info(f"{name}{BLOCKS}").shape
         return StoredTensor(name, "BF16", (count, blocks * 2 * BYTES, outputs), ())
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """See `ModelFolder`; of a stack, rows of one of its matrices, which count on from one to the next."""
+        """Reads rows; of a stack those of one matrix, which count on from one matrix to the next."""
         if name not in self._stacks:
             return super().floats(name, rows=rows, columns=columns)
         _, inputs, _ = self.info(name).shape
@@ -111,7 +111,7 @@ class Mxfp4Folder(ModelFolder):
         return matrix[:, first : first + rows.stop - rows.start].T
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """See `ModelFolder`; float32 of a stack."""
+        """Reads rows for packing, a stack's as float32."""
         give = self.floats if name in self._stacks else super().packable
         return give(name, rows=rows, columns=columns)
 
@@ -133,6 +133,6 @@ class Mxfp4Folder(ModelFolder):
     def _bytes(self, name: str, number: int) -> Array:
         """Reads one matrix's bytes of a stacked tensor."""
         self._check_once(name)
-        found = np.empty(super().info(name).shape[1:], np.uint8)
-        self._tensors.file(name).read_into(name, number * found.size, found.data.cast("B"))
-        return found
+        matrix = np.empty(super().info(name).shape[1:], np.uint8)
+        self._tensors.file(name).read_into(name, number * matrix.size, matrix.data.cast("B"))
+        return matrix

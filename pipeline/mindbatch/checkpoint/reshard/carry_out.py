@@ -109,8 +109,9 @@ def _make(
             with closing(recorder), closing(_write(plan, known, part, storage, progress)) as all_written:
                 for written in all_written:
                     recorder.take(written)
-                    known |= {(each.file, each.tensor): each.digest for each in written}
+                    known |= {(tensor.file, tensor.tensor): tensor.digest for tensor in written}
                 recorder.finish()
+            # The heads, too, before digests and marker vouch for the files.
             files.sync()
         _finish(plan, part, known, storage, progress)
 
@@ -153,8 +154,10 @@ def _finish(
         write_whole(part / name, data, storage)
     refuse_changed(plan)
     if plan.verify:
+        # Reading back takes long, and is worth nothing against a source that changes meanwhile.
         _read_back(plan, part, storage, progress)
         refuse_changed(plan)
+    # The marker comes before the journal goes: a folder with neither would be nobody's after a kill.
     write_whole(part / MARKER_NAME, marker_json(plan.marker()), storage)
     with writing(part):
         storage.remove(part / JOURNAL_NAME)

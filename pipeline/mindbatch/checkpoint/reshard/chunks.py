@@ -43,8 +43,9 @@ def fetch_of(copy: Copy) -> Fetch | None:
 
 
 def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """All rows of all writings, each once and in order; those of the sources in order where that can be."""
+    """Yields the rows of all writings once and in order; those of the sources in order where that can be."""
     for group in _groups(job.writings):
+        # Cut where a copy begins or ends, so that a chunk's rows all have the same sources.
         bounds = {0, group[0].rows} | {
             bound for writing in group for copy in writing.copies for bound in copy.target_rows
         }
@@ -55,14 +56,14 @@ def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
 
 def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
     """Writings of the same rows, made from the same rows of their sources, go together."""
-    found: dict[object, list[Writing]] = {}
+    by_rows: dict[object, list[Writing]] = {}
     for writing in writings:
         rows = frozenset(
             (copy.transposed, copy.source[1] if copy.transposed else copy.source_rows, copy.target_rows)
             for copy in writing.copies
         )
-        found.setdefault((writing.rows, rows), []).append(writing)
-    return sorted(found.values(), key=lambda group: min(map(_first_place, group)))
+        by_rows.setdefault((writing.rows, rows), []).append(writing)
+    return sorted(by_rows.values(), key=lambda group: min(map(_first_place, group)))
 
 
 def _first_place(writing: Writing) -> tuple[SourceTensor, int]:

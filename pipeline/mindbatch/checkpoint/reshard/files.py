@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from types import TracebackType
 
-from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.ckpt_format import FileLayout
 from mindbatch.checkpoint.formats.stored import byte_ranges
 from mindbatch.checkpoint.reshard.folder import make_folders
 from mindbatch.checkpoint.reshard.job import Writing
@@ -57,7 +57,6 @@ class TargetFiles:
                 self._storage.sync(self._file(name))
 
     def close(self) -> None:
-        """Closes the files."""
         while self._files:
             name, file = self._files.popitem()
             with writing(self._folder / name):
@@ -111,7 +110,7 @@ class Recorder:
     def take(self, written: Iterable[Written]) -> None:
         """Tensors that are in their files. StorageError when an earlier sync has failed."""
         self._waiting += written
-        if sum(each.nbytes for each in self._waiting) < self._sync_bytes:
+        if sum(tensor.nbytes for tensor in self._waiting) < self._sync_bytes:
             return
         if self._running is None or self._running.done():
             self._begin()
@@ -138,5 +137,5 @@ class Recorder:
 
     def _note(self, written: list[Written]) -> None:
         if written:
-            self._files.sync(dict.fromkeys(each.file for each in written))
+            self._files.sync(dict.fromkeys(tensor.file for tensor in written))
             self._journal.append(written)

@@ -29,7 +29,7 @@ def part_of(target: Path) -> Path:
 
 
 def names_below(folder: Path) -> Iterator[str]:
-    """All files below a folder, and links whatever they lead to, as paths from there; none is followed."""
+    """Yields files below a folder, and links whatever they lead to, as paths from there; follows none."""
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         for name in (*files, *links):
@@ -69,6 +69,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who had the lock may have renamed the folder meanwhile: it is then the lock of the finished
+            # target.
             is_it = _is_still(handle, folder)
         except OSError as error:
             if error.errno not in _HELD:
@@ -119,7 +121,6 @@ def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), kee
 
 
 def marker_json(content: Mapping[str, Any]) -> bytes:
-    """The content of a marker file."""
     return (json.dumps(content, indent=1) + "\n").encode()
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.stored import DTYPES, Extent
+from mindbatch.checkpoint.formats.ckpt_format import FileLayout
+from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Shape
 
 if TYPE_CHECKING:  # adapters are seldom merged
-    from mindbatch.checkpoint.lora.edits import Edit
+    from mindbatch.checkpoint.lora.merge import Edit
     from mindbatch.checkpoint.lora.merge_plan import MergePlan
 
 SourceTensor = tuple[int, str]
@@ -87,13 +87,13 @@ class Writing(_InRows):
     name: str
     dtype: str
     shape: Shape
-    extents: tuple[Extent, ...]
+    extents: tuple[ByteExtent, ...]
     copies: tuple[Copy, ...]
     view: Shape | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes that the job writes."""
         return self.rows * self.row_bytes
 
 
@@ -172,7 +172,7 @@ def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
     for plan in plans:
         by_name.setdefault(plan.name, []).append(plan)
     groups: dict[str, list[TensorPlan]] = {}  # by the names of their sources; the same list for all of them
-    found: list[list[TensorPlan]] = []
+    groups_in_order: list[list[TensorPlan]] = []
     for same in by_name.values():
         origins = {copy.source_name for plan in same for copy in plan.copies}
         joined: list[TensorPlan] = []
@@ -180,6 +180,6 @@ def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
             joined += group
             group.clear()
         joined += same
-        found.append(joined)
+        groups_in_order.append(joined)
         groups |= {copy.source_name: joined for plan in joined for copy in plan.copies}
-    return [group for group in found if group]
+    return [group for group in groups_in_order if group]

@@ -51,14 +51,15 @@ def read_journal(path: Path) -> JournalContent | None:
     size = 0
     for line in data.splitlines(keepends=True):
         entry = _entry(line)
+        # Nothing behind a torn line is trusted; `go_on` cuts it off.
         if entry is None:
             break
         if head is None:
             if not isinstance(entry, dict):
                 break
             head = entry
-        elif (found := _written(entry)) is not None:
-            written.append(found)
+        elif (tensor_entry := _written(entry)) is not None:
+            written.append(tensor_entry)
         else:
             break
         size += len(line)
@@ -86,14 +87,13 @@ class Journal:
 
     def append(self, written: Iterable[Written]) -> None:
         """Notes tensors that are on the disk; returns when the notes are there, too."""
-        lines = [[each.file, each.tensor, each.digest, each.nbytes] for each in written]
+        lines = [[tensor.file, tensor.tensor, tensor.digest, tensor.nbytes] for tensor in written]
         assert self._file is not None
         with writing(self._path):
             self._storage.write(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
             self._storage.sync(self._file)
 
     def close(self) -> None:
-        """Closes the file."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):
@@ -127,9 +127,9 @@ def opened_journal(
 ) -> Iterator[tuple[Journal, Mapping[Place, Written]]]:
     """The journal and what it has: that of an earlier session if it was the same reshard, else a new one."""
     path = part / JOURNAL_NAME
-    found = _earlier(plan, part, outcome)
+    earlier = _earlier(plan, part, outcome)
     with closing(Journal(path, storage)) as journal:
-        if found is None:
+        if earlier is None:
             remove_tree(part, storage, last=[MARKER_NAME, JOURNAL_NAME], keep=True)
             journal.start({"identity": plan.identity, "settings": plan.settings})
             yield journal, {}
@@ -140,16 +140,16 @@ def opened_journal(
             for folder in {part, *((part / name).parent for name in plan.layouts)}:
                 if folder.is_dir():
                     remove_leftovers(folder, storage, ours.__contains__)
-            journal.go_on(found)
+            journal.go_on(earlier)
             wanted = {(name, tensor) for name, layout in plan.layouts.items() for tensor in layout.extents}
-            entries = {(each.file, each.tensor): each for each in found.written}
-            yield journal, {place: each for place, each in entries.items() if place in wanted}
+            entries = {(tensor.file, tensor.tensor): tensor for tensor in earlier.written}
+            yield journal, {place: tensor for place, tensor in entries.items() if place in wanted}
 
 
 def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> dict[Place, str]:
     """The digests of the tensors that are as the journal says; all of them are read, in threads."""
     known: dict[Place, str] = {}
-    done, total = 0, sum(each.nbytes for each in noted.values())
+    done, total = 0, sum(tensor.nbytes for tensor in noted.values())
     by_file: dict[str, list[str]] = {}
     for file, tensor in noted:
         by_file.setdefault(file, []).append(tensor)
@@ -160,10 +160,10 @@ def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> 
                 for tensor, digest in zip(
                     there, pool.map(partial(tensor_digest, opened), there), strict=True
                 ):
-                    each = noted[name, tensor]
-                    if digest == each.digest:
+                    entry = noted[name, tensor]
+                    if digest == entry.digest:
                         known[name, tensor] = digest
-                    done += each.nbytes
+                    done += entry.nbytes
                     progress("checking what is there", done, total)
     return known
 
@@ -182,10 +182,10 @@ def _earlier(plan: ReshardPlan, part: Path, outcome: Outcome) -> JournalContent 
     if not is_ours(part):
         raise ConfigError(f"{part}: is not of a reshard; must be, or must not exist")
     path = part / JOURNAL_NAME
-    found = read_journal(path) if path.exists() else None
-    if found is None or found.head.get("identity") == plan.identity:
-        return found
-    settings = found.head.get("settings")
+    earlier = read_journal(path) if path.exists() else None
+    if earlier is None or earlier.head.get("identity") == plan.identity:
+        return earlier
+    settings = earlier.head.get("settings")
     changed = changed_settings(settings if isinstance(settings, dict) else {}, plan.settings)
     outcome.notes.append(f"{part}: was begun as another reshard ({changed}); begun anew")
     return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.ckpt_format import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.replicas import ReplicaPair
@@ -49,7 +49,7 @@ class ReshardPlan:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of all copies."""
+        """Hashes all copies."""
         return plan_digest(self.tensors)
 
     @cached_property
@@ -81,10 +81,10 @@ class ReshardPlan:
 
     def by_folder(self) -> dict[Path, dict[str, FileLayout]]:
         """The layouts by folder below the target and by name in it."""
-        found: dict[Path, dict[str, FileLayout]] = {}
+        by_folder: dict[Path, dict[str, FileLayout]] = {}
         for name, layout in self.layouts.items():
-            found.setdefault(Path(name).parent, {})[Path(name).name] = layout
-        return found
+            by_folder.setdefault(Path(name).parent, {})[Path(name).name] = layout
+        return by_folder
 
     def marker(self) -> dict[str, Any]:
         """Builds the marker: all of this and the target's files with their sizes where those are known."""

@@ -13,11 +13,10 @@ from threading import Event
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.reshard.check import check_job
 from mindbatch.checkpoint.reshard.files import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import Written, write_job
+from mindbatch.checkpoint.reshard.write import Written, check_job, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage
 

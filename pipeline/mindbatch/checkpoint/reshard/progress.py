@@ -19,7 +19,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def mebibytes(done: int, total: int) -> tuple[int, int]:
-    """Both in MiB; what is done is rounded down, all is rounded up."""
+    """Converts both numbers to MiB: what is done is rounded down, the total up."""
     return done // _MIB, -(-total // _MIB)
 
 
@@ -51,7 +51,7 @@ class PlainProgress:
         self._shown = now()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """A Progress."""
+        """Prints a line of progress."""
         left = self._left(what, done, total)
         if self._now() - self._shown < LINE_SECONDS:
             return

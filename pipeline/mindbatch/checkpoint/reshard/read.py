@@ -95,7 +95,6 @@ class Sources(Closing):
             self._merger.forget()
 
     def close(self) -> None:
-        """Closes the files."""
         self.forget()
         self._files.close()
 

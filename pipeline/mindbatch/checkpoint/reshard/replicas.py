@@ -78,13 +78,13 @@ def _shared(files: RankFiles) -> Iterator[tuple[Location, Location, Pair]]:
         first = first_of[tensor][other.segment.whole]
         if first != other:
             yield first, other, (first.segment.local, other.segment.local)
-    for tensor, found in first_of.items():
-        if sum(map(volume, found)) > math.prod(files.shapes[tensor]):
-            yield from _overlapping([*found.values()])
+    for tensor, regions in first_of.items():
+        if sum(map(volume, regions)) > math.prod(files.shapes[tensor]):
+            yield from _overlapping([*regions.values()])
 
 
 def _overlapping(locations: Sequence[Location]) -> Iterator[tuple[Location, Location, Pair]]:
-    """The same of regions that are not equal and have elements in common."""
+    """Yields pairs of regions that are not equal and have elements in common."""
     for number, other in enumerate(locations):
         for first in locations[:number]:
             common = intersection(first.segment.whole, other.segment.whole)
@@ -94,15 +94,15 @@ def _overlapping(locations: Sequence[Location]) -> Iterator[tuple[Location, Loca
 
 def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:
     """Reads and compares all of them, in threads. CheckpointError lists tensors and files that differ."""
-    done, total = 0, sum(each.nbytes for each in pairs)
+    done, total = 0, sum(pair.nbytes for pair in pairs)
     by_files: dict[tuple[str, str], list[ReplicaPair]] = {}
     for pair in pairs:
         by_files.setdefault((pair.first.path, pair.other.path), []).append(pair)
     faults: list[str] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for found, same in zip(pool.map(_differing, by_files.values()), by_files.values(), strict=True):
-            faults += found
-            done += sum(each.nbytes for each in same)
+        for differences, same in zip(pool.map(_differing, by_files.values()), by_files.values(), strict=True):
+            faults += differences
+            done += sum(pair.nbytes for pair in same)
             progress("comparing what several ranks hold", done, total)
     raise_if_any(faults)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,10 +13,68 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import started_digest
 from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.reshard.chunks import Chunk, Fetch, chunks_of
-from mindbatch.checkpoint.reshard.job import Job, SourceTensor, Writing
+from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES, Chunk, Fetch, chunks_of
+from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor, Writing
 from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, TransposedRegions, all_rows, as_array
 from mindbatch.io.errors import CheckpointError
+
+
+def check_job(job: Job, folder: Path, sources: Sources) -> None:
+    """Compares the job's tensors below `folder`, as their files say where they are, with the sources.
+
+    CheckpointError names the first tensor and file that differ.
+    """
+    transposed_regions = TransposedRegions(job, sources, {})
+    for writing in job.writings:
+        written = Reading(
+            str(folder / writing.file), writing.name, writing.dtype, writing.shape, view=writing.view
+        )
+        widest = max([writing.row_bytes, *(reading.values_row_bytes for reading in job.readings.values())])
+        step = max(1, CHUNK_BYTES // max(1, widest))
+        for start in range(0, writing.rows, step):
+            _check_rows(
+                job, writing, written, start, min(start + step, writing.rows), sources, transposed_regions
+            )
+    sources.forget()
+
+
+def _check_rows(
+    job: Job,
+    writing: Writing,
+    written: Reading,
+    start: int,
+    stop: int,
+    sources: Sources,
+    transposed_regions: TransposedRegions,
+) -> None:
+    """Takes away all that comes from a source; nothing but zeros may be left."""
+    data = sources.rows(written, start, stop, "written")
+    written_values = as_array(data, writing.dtype, stop - start, writing.counted)
+    for copy in writing.copies:
+        low, high = max(start, copy.target_rows[0]), min(stop, copy.target_rows[1])
+        if low >= high:
+            continue
+        place = (slice(low - start, high - start), *all_rows(copy.target)[1:])
+        if copy.transposed:
+            expected = transposed_regions.rows(copy, low, high)
+        else:
+            expected = _source_rows(job.readings[copy.source_tensor], copy, low, high, sources)
+        values, _ = converted(expected, job.readings[copy.source_tensor].values_dtype, writing.dtype)
+        if written_values[place].tobytes() != values.tobytes():
+            raise CheckpointError(f"{written.path}: tensor {shown(writing.name)} is not what its source is")
+        # What no copy has cleared in the end is padding.
+        written_values[place] = 0
+    if np.frombuffer(data, np.uint8).any():
+        raise CheckpointError(f"{written.path}: the padding of tensor {shown(writing.name)} is not zero")
+
+
+def _source_rows(reading: Reading, copy: Copy, low: int, high: int, sources: Sources) -> Array:
+    """Reads the source's rows for the target's rows low..high."""
+    offset = copy.source_rows[0] - copy.target_rows[0]
+    data = sources.rows(reading, low + offset, high + offset, "source")
+    whole = as_array(data, reading.values_dtype, high - low, reading.counted)
+    part: Array = whole[all_rows(copy.source)]
+    return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +121,7 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
             digests[place].update(content)
             for same in alike[place]:
                 targets.write(same, chunk.start * same.row_bytes, content)
+    # The digests of sources are known only now; nothing is noted in the journal before this returns.
     for check in checks.values():
         check.finish(sources)
     sources.forget()
@@ -76,12 +136,12 @@ def _fetched(
     job: Job, chunk: Chunk, sources: Sources, checks: Mapping[SourceTensor, ReadCheck]
 ) -> dict[Fetch, memoryview]:
     """The bytes of the rows that the chunk needs, digested on their way where there is a check."""
-    found: dict[Fetch, memoryview] = {}
+    fetched: dict[Fetch, memoryview] = {}
     for number, fetch in enumerate(chunk.fetches):
         start, stop = chunk.start + fetch.offset, chunk.stop + fetch.offset
         check = checks.get(fetch.reading)
-        found[fetch] = sources.rows(job.readings[fetch.reading], start, stop, number, check)
-    return found
+        fetched[fetch] = sources.rows(job.readings[fetch.reading], start, stop, number, check)
+    return fetched
 
 
 def _content(
@@ -98,6 +158,7 @@ def _content(
         return fetched[only]
     data = sources.buffer("target", rows * writing.row_bytes)
     target = as_array(data, writing.dtype, rows, writing.counted)
+    # Padding is zero. Rows that copies cover wholly need no clearing.
     if _covered(copies) < writing.row_bytes // target.itemsize:
         target.fill(0)
     for fetch, copy in copies:
@@ -126,10 +187,10 @@ def _covered(copies: list[tuple[Fetch | None, Copy]]) -> int:
 
 def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:
     """The values in the writing's dtype."""
-    found, num_overflows = converted(values, dtype, writing.dtype)
+    fitting, num_overflows = converted(values, dtype, writing.dtype)
     if num_overflows and not job.allow_overflow:
         raise CheckpointError(
             f"tensor {shown(writing.name)}: {num_overflows} or more values are too large for "
             f"{writing.dtype}{job.overflow_hint}"
         )
-    return found
+    return fitting

@@ -29,7 +29,7 @@ def strategy_placements(strategy: Strategy, shapes: Mapping[str, Shape]) -> dict
             f"they are such as {shown(min(shapes))}"
         )
     faults: list[str] = []
-    found: dict[str, Placement] = {}
+    by_name: dict[str, Placement] = {}
     for name, shape in shapes.items():
         with collecting(faults):
             shards = [
@@ -37,9 +37,9 @@ def strategy_placements(strategy: Strategy, shapes: Mapping[str, Shape]) -> dict
                 for layouts in stages
                 for rank in range(strategy.num_devices)
             ]
-            found[name] = Placement(name, shape, tuple(shards))
+            by_name[name] = Placement(name, shape, tuple(shards))
     raise_if_any(faults)
-    return found
+    return by_name
 
 
 def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dict[str, Shape]:
@@ -53,7 +53,7 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
         found_ranks = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
         raise CheckpointError(f"{found_ranks}; the strategy is for {strategy.num_ranks}")
     faults: list[str] = []
-    found: dict[str, Shape] = {}
+    full: dict[str, Shape] = {}
     named = {layout.name for layout in strategy.layouts}
     for rank, shapes in enumerate(ranks):
         layouts = strategy.of_rank(rank)
@@ -65,13 +65,13 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
                 continue
             with collecting(faults):
                 shape = _full_shape(layouts.get(name), local)
-                if found.setdefault(name, shape) != shape:
+                if full.setdefault(name, shape) != shape:
                     faults.append(
                         f"tensor {shown(name)}: on rank {rank} {[*local]}, part of {[*shape]}; on the ranks "
-                        f"before part of {[*found[name]]}"
+                        f"before part of {[*full[name]]}"
                     )
-    raise_if_any([*faults, *_missing(strategy, ranks, found, named)])
-    return found
+    raise_if_any([*faults, *_missing(strategy, ranks, full, named)])
+    return full
 
 
 def parts_of(layout: TensorLayout, num_dimensions: int) -> Shape:
@@ -97,13 +97,13 @@ def _full_shape(layout: TensorLayout | None, local: Shape) -> Shape:
 def _missing(
     strategy: Strategy,
     ranks: Sequence[Mapping[str, Shape]],
-    found: Iterable[str],
+    tensors: Iterable[str],
     named: Collection[str],
 ) -> Iterator[str]:
     """Tensors that a rank of their stage lacks."""
     for rank, shapes in enumerate(ranks):
         layouts = strategy.of_rank(rank)
-        for name in found:
+        for name in tensors:
             if name not in shapes and (name in layouts or name not in named):
                 yield f"tensor {shown(name)}: rank {rank} lacks it"
 
@@ -112,7 +112,7 @@ _OPERATOR = "Layout-op0"  # MindSpore reads a file's stage from its first operat
 _MAX_SHOWN = 3
 
 
-def stage_strategies(found: Placements, model_parallel: int, stages: int) -> list[Strategy]:
+def stage_strategies(by_name: Placements, model_parallel: int, stages: int) -> list[Strategy]:
     """The strategy of each stage, with the tensors that it holds, in order of the placements.
 
     A layout is used only if every rank's slice by it equals the placement's region of that rank.
@@ -124,7 +124,7 @@ def stage_strategies(found: Placements, model_parallel: int, stages: int) -> lis
     made: list[Strategy] = []
     for stage in range(stages):
         layouts = []
-        for name, placement in found.items():
+        for name, placement in by_name.items():
             shards = _of_stage(placement, stage, stages)
             if not shards:
                 continue
@@ -224,8 +224,8 @@ def part_fault(strategy: Strategy, shapes: Mapping[str, Shape]) -> str | None:
         if size % count:
             what = f"{size} does not divide by the {count} of its strategy"
             return f"tensor {shown(name)} {[*shapes[name]]}: {what}"
-    as_parts = [each for each in cut if each[1] * each[2] in uncut and each[1] not in uncut]
-    as_they_are = [each for each in cut if each[1] in uncut and each[1] * each[2] not in uncut]
+    as_parts = [sharded for sharded in cut if sharded[1] * sharded[2] in uncut and sharded[1] not in uncut]
+    as_they_are = [sharded for sharded in cut if sharded[1] in uncut and sharded[1] * sharded[2] not in uncut]
     if len(as_parts) <= len(as_they_are):
         return None
     name, size, count = as_parts[0]

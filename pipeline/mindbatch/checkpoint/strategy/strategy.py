@@ -75,7 +75,7 @@ class TensorLayout:
         axes = [_cutting(entry) for entry in self.tensor_map]
         if len(axes) != len(shape):
             if len(shape) == 1:  # a file cannot tell several axes of one dimension from several dimensions
-                return [tuple(axis for each in axes for axis in each)]
+                return [tuple(axis for axis_group in axes for axis in axis_group)]
             if shape or any(axes):
                 raise self._unfit(shape, f"has a tensor map of {len(axes)} dimensions")
             return []
@@ -182,7 +182,7 @@ class Strategy:
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """All stages that have parameters."""
+        """Stages that have parameters."""
         return tuple(sorted({self.stage_of(layout) for layout in self.layouts}))
 
     @property

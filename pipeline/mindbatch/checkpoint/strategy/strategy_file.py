@@ -62,12 +62,12 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
     if not names:
         raise CheckpointError(f"{folder}: no strategy file; needed are .ckpt or .json files")
     faults: list[str] = []
-    found: list[tuple[Path, Strategy]] = []
+    strategies: list[tuple[Path, Strategy]] = []
     for name in names:
         with collecting(faults):
-            found.append((folder / name, _read_file(file_in(folder, name))))
+            strategies.append((folder / name, _read_file(file_in(folder, name))))
     raise_if_any(faults)
-    return _merged(found)
+    return _merged(strategies)
 
 
 def _merged(files: Sequence[tuple[Path, Strategy]]) -> Strategy:
@@ -90,8 +90,12 @@ def _merged(files: Sequence[tuple[Path, Strategy]]) -> Strategy:
     raise_if_any(faults)
     merged = [stages[stage][1] for stage in sorted(stages)]
     return Strategy(
-        tuple(replace(layout, stage=each.stage_of(layout)) for each in merged for layout in each.layouts),
-        tuple(operator for each in merged for operator in each.operators),
+        tuple(
+            replace(layout, stage=file_strategy.stage_of(layout))
+            for file_strategy in merged
+            for layout in file_strategy.layouts
+        ),
+        tuple(operator for file_strategy in merged for operator in file_strategy.operators),
         1,
     )
 
@@ -129,11 +133,11 @@ def _checked(strategy: Strategy, where: str) -> Strategy:
     faults: list[str] = []
     seen: set[tuple[int | None, str]] = set()
     for layout in layouts:
-        found = [*name_faults(layout.name), *layout_faults(layout)]
-        found += ["is there twice"] if (layout.stage, layout.name) in seen else []
-        if not found and layout.num_devices != layouts[0].num_devices:
-            found = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
-        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in found]
+        layout_lines = [*name_faults(layout.name), *layout_faults(layout)]
+        layout_lines += ["is there twice"] if (layout.stage, layout.name) in seen else []
+        if not layout_lines and layout.num_devices != layouts[0].num_devices:
+            layout_lines = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
+        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in layout_lines]
         seen.add((layout.stage, layout.name))
         if len(faults) > MAX_LINES:
             break

@@ -54,10 +54,10 @@ def _numbers(reader: WireReader) -> tuple[int, ...]:
 
 def _item(reader: WireReader) -> tuple[str, WireReader]:
     """A message of a name and a message."""
-    found = list(islice(_fields(reader), 3))
-    if [number for number, _ in found] != [1, 2]:
+    entries = list(islice(_fields(reader), 3))
+    if [number for number, _ in entries] != [1, 2]:
         reader.refuse("must have a name and what belongs to it")
-    name, inner = (entry for _, entry in found)
+    name, inner = (entry for _, entry in entries)
     if isinstance(name, int) or isinstance(inner, int):
         reader.refuse("must have a name and what belongs to it")
     return name.text(4096), inner

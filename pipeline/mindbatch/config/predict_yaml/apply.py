@@ -182,11 +182,11 @@ def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: App
 def _near(name: str, known: list[str]) -> str:
     """`; did you mean KEY?` with the key that was probably meant by the unknown `name`, or nothing."""
     section, _, leaf = name.rpartition(".")
-    in_section = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
     everywhere = {key.rpartition(".")[2]: key for key in reversed(known)}
     if leaf in everywhere:
         return f"; did you mean {everywhere[leaf]}?"
-    return did_you_mean(leaf, in_section, notation=in_section.__getitem__) or did_you_mean(
+    return did_you_mean(leaf, siblings, notation=siblings.__getitem__) or did_you_mean(
         leaf, everywhere, cutoff=0.75, notation=everywhere.__getitem__
     )
 

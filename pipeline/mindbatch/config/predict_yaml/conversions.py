@@ -160,14 +160,13 @@ def longest(value: Any, facts: Facts) -> Any:
 
 
 def device_memory(value: Any, facts: Facts) -> Any:
-    """The memory of an NPU."""
     if facts.device == CPU:
         raise WithoutEffect("on a CPU the cache takes runtime.cache_memory")
     return value
 
 
 def device_id(value: Any, facts: Facts) -> NoReturn:
-    """There is no key for it: the first visible device is taken."""
+    """Rejects the key, for which there is none here: the first visible device is taken."""
     if value in (0, None, "0"):
         raise Agreed
     if facts.device == CPU:

@@ -37,8 +37,8 @@ class Facts:
 
     def value(self, *keys: str) -> Any:
         """The value of the first of the keys that asks for something, or None."""
-        asking = (self.values[key] for key in keys if self.values.get(key) not in NOTHING)
-        return next(asking, None)
+        values = (self.values[key] for key in keys if self.values.get(key) not in NOTHING)
+        return next(values, None)
 
 
 class WithoutEffect(Exception):

@@ -13,9 +13,9 @@ def take_out(options: Iterable[list[Assignment]], layers: Iterable[list[Setting]
     A configuration that is kept holds what came of the YAML, and does not need it again.
     """
     written: object = None
-    for settings in options:
-        written = next((setting.value for setting in settings if setting.key == PREDICT_YAML), written)
-        settings[:] = [setting for setting in settings if setting.key != PREDICT_YAML]
+    for assignments in options:
+        written = next((setting.value for setting in assignments if setting.key == PREDICT_YAML), written)
+        assignments[:] = [setting for setting in assignments if setting.key != PREDICT_YAML]
     for layer in layers:
         for setting in [*layer]:
             if isinstance(setting, Assignment) and setting.key == PREDICT_YAML:

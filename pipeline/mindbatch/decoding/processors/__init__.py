@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
-from mindbatch.decoding.processors import allowed, bans, biases, lengths
-from mindbatch.decoding.row import NoTokenLeftError, Processor, Row, Step
+from mindbatch.decoding.processors import bans, biases
+from mindbatch.decoding.row import DecodingStep, NoTokenLeftError, Processor, Row
 
 __all__ = ["NoTokenLeftError", "adjust", "renormalised"]
 
@@ -25,11 +25,11 @@ _ORDER: tuple[tuple[Callable[[Row], Processor], tuple[str, ...]], ...] = (
     (bans.repeated_ngrams, ("no_repeat_ngram_size",)),
     (bans.repeated_prompt_ngrams, ("encoder_no_repeat_ngram_size",)),
     (bans.bad_words, ("bad_words_ids",)),
-    (lengths.early_end, ("min_length", "min_new_tokens")),
-    (allowed.allowed_by_callable, ("prefix_allowed_tokens_fn",)),
-    (lengths.forced_beginning, ("forced_bos_token_id",)),
-    (lengths.forced_end, ("forced_eos_token_id",)),
-    (lengths.growing_end, ("exponential_decay_length_penalty",)),
+    (biases.early_end, ("min_length", "min_new_tokens")),
+    (bans.allowed_by_callable, ("prefix_allowed_tokens_fn",)),
+    (biases.forced_beginning, ("forced_bos_token_id",)),
+    (biases.forced_end, ("forced_eos_token_id",)),
+    (biases.growing_end, ("exponential_decay_length_penalty",)),
     (bans.suppressed, ("suppress_tokens",)),
     (bans.suppressed_at_the_beginning, ("begin_suppress_tokens",)),
 )
@@ -49,16 +49,16 @@ def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
     if row.processors is None:
         row.processors = _processors_of(row)
     if row.processors or row.constraint is not None:
-        step = Step(scores, row)
+        step = DecodingStep(scores, row)
         for process in row.processors:
             process(step)
-        allowed.obey_constraint(step)
+        bans.obey_constraint(step)
         scores = step.result()
     return renormalised(scores, row.params) if row.params.greedy else scores
 
 
 def _processors_of(row: Row) -> tuple[Processor, ...]:
-    """Those that the row's parameters ask for, in order."""
+    """Makes the processors that the row's parameters ask for, in order."""
     return tuple(
         make(row)
         for make, names in _ORDER

@@ -1,10 +1,103 @@
 """Biases that the user adds to tokens' scores, and penalties on tokens that came before."""
 
+import sys
+
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.processors.bans import Words
-from mindbatch.decoding.row import Processor, Row, Step, token_array
+from mindbatch.decoding.processors.bans import BannedWords
+from mindbatch.decoding.row import DecodingStep, Processor, Row, token_array
+
+_LARGEST = np.finfo(np.float32).max
+
+
+def early_end(row: Row) -> Processor:
+    """min_length and min_new_tokens: no end token before both.
+
+    Where the row's constraint allows nothing but an end token, the output ends all the same: there is none
+    that fulfils the constraint and is longer.
+    """
+    ends = np.unique(token_array(row.eos_token_ids))
+    by = "min_new_tokens" if row.params.min_new_tokens else "min_length"
+
+    def process(step: DecodingStep) -> None:
+        if step.row.ends_too_early and not _must_end(step):
+            step.forbid(ends, by)
+
+    def _must_end(step: DecodingStep) -> bool:
+        allowed = step.allowed
+        if allowed is None:
+            return False
+        return np.count_nonzero(allowed) == np.count_nonzero(allowed[ends[ends < allowed.size]])
+
+    return process
+
+
+def forced_beginning(row: Row) -> Processor:
+    """forced_bos_token_id is the output's first token.
+
+    transformers forces it after a prompt of one token, which is what an encoder-decoder model begins with;
+    for other models that would leave it without effect on nearly every prompt.
+    """
+    token_id = row.params.forced_bos_token_id
+    assert token_id is not None
+
+    def process(step: DecodingStep) -> None:
+        if step.row.step == 0:
+            step.force((token_id,), "forced_bos_token_id")
+
+    return process
+
+
+def forced_end(row: Row) -> Processor:
+    """forced_eos_token_id: the only tokens at the last position before the row's length limit.
+
+    Where the row's constraint allows none of them, it is the limit that cuts the output off.
+    """
+    token_ids = row.params.forced_eos_token_id
+    assert token_ids is not None
+
+    def process(step: DecodingStep) -> None:
+        if step.length != _limit(step.row) - 1:
+            return
+        if step.allowed is None or step.allowed[list(token_ids)].any():
+            step.force(token_ids, "forced_eos_token_id")
+
+    return process
+
+
+def _limit(row: Row) -> int:
+    """Tokens of prompt and output at which the row ends."""
+    if row.max_tokens is not None:
+        return row.max_tokens
+    return row.params.max_total_tokens(len(row.prompt_token_ids), sys.maxsize)
+
+
+def growing_end(row: Row) -> Processor:
+    """exponential_decay_length_penalty: past `start` tokens of output, the end tokens gain score.
+
+    A score s becomes s + |s| * (factor**n - 1), n tokens past the start. A forbidden end token stays
+    forbidden, and what is too large for float32 becomes its largest number; in transformers the one gives NaN
+    and the other infinity.
+    """
+    decay = row.params.exponential_decay_length_penalty
+    assert decay is not None
+    start, factor = decay
+    ends = np.unique(token_array(row.eos_token_ids))
+
+    def process(step: DecodingStep) -> None:
+        past = step.row.step - start
+        possible = ends[ends < step.scores.size]
+        possible = possible[step.scores[possible] > -np.inf]
+        if past <= 0 or not possible.size:
+            return
+        own = step.scores[possible]
+        with np.errstate(over="ignore"):
+            growth = np.minimum(np.float64(factor) ** past - 1, _LARGEST).astype(np.float32)
+            raised = own + np.abs(own) * growth
+        step.writable()[possible] = np.minimum(raised, _LARGEST)
+
+    return process
 
 
 def logit_bias(row: Row) -> Processor:
@@ -12,7 +105,7 @@ def logit_bias(row: Row) -> Processor:
     pairs = dict(row.params.logit_bias)
     token_ids, biases = token_array(list(pairs)), np.array(list(pairs.values()), dtype=np.float32)
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         step.writable()[token_ids] += biases
 
     return process
@@ -22,11 +115,11 @@ def sequence_bias(row: Row) -> Processor:
     """sequence_bias: a sequence's bias goes to its last token where the others are the row's latest."""
     pairs = dict(row.params.sequence_bias)
     sequences, biases = list(pairs), np.array(list(pairs.values()), dtype=np.float32)
-    words = Words(sequences)
+    words = BannedWords(sequences)
     singles = {sequence[0]: place for place, sequence in enumerate(sequences) if len(sequence) == 1}
     single_ids, single_biases = token_array(list(singles)), biases[list(singles.values())]
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         ending = words.about_to_end(step)
         if not ending:
             if singles:
@@ -59,7 +152,7 @@ def encoder_repetition(row: Row) -> Processor:
     return lambda step: penalise(step, prompt, penalty)
 
 
-def penalise(step: Step, token_ids: NDArray[np.int64], penalty: float) -> None:
+def penalise(step: DecodingStep, token_ids: NDArray[np.int64], penalty: float) -> None:
     """Divides the scores of `token_ids` by `penalty`, or multiplies negative ones; each of them once."""
     factor = np.float32(penalty)
     scores = step.writable()
@@ -75,7 +168,7 @@ def frequency_and_presence(row: Row) -> Processor:
     frequency = np.float32(row.params.frequency_penalty)
     presence = np.float32(row.params.presence_penalty)
 
-    def process(step: Step) -> None:
+    def process(step: DecodingStep) -> None:
         if step.row.step:
             token_ids, counts = np.unique(step.output, return_counts=True)
             step.writable()[token_ids] -= counts.astype(np.float32) * frequency + presence

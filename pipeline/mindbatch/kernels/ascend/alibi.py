@@ -83,7 +83,7 @@ class AlibiAttention(nn.Cell):
         return ops.cat((heads, nothing), 2)
 
     def _parts_of(self, x: Tensor, like: Tensor) -> Tensor:
-        """See `_parts`; in the type of another tensor."""
+        """Splits as `_parts` does, in the type of another tensor."""
         first = self._rounded(x, like)
         second = self._rounded(x - first, like)
         return ops.cat((first, second, self._rounded(x - first - second, like)), 2)

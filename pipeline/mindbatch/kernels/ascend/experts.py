@@ -16,13 +16,13 @@ _OF_ROWS, _ONE_OUTPUT, _BY_COUNTS = 0, 3, 1
 """GroupedMatmulV4: groups are of rows, their outputs one tensor, their sizes given as counts."""
 
 
-class Experts(nn.Cell):
-    """See `operations.experts`; up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
+class ExpertsCell(nn.Cell):
+    """Computes `experts`; up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
 
     def __init__(self, shape: ExpertsShape, activation: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.experts = shape.routing.experts
-        self.router = Router(shape.routing)
+        self.router = RouterCell(shape.routing)
         self.activation = activation
         self.inner, self.limit = shape.inner, shape.limit
         self.sort = ops.auto_generate.MoeInitRoutingV2()
@@ -49,7 +49,6 @@ class Experts(nn.Cell):
         return rows + ops.cast(ops.gather(bias[0], experts, 0), rows.dtype)
 
     def _clamped(self, gate_up: Tensor) -> Tensor:
-        """See `operations.experts.clamped`."""
         pairs = gate_up.reshape(-1, self.inner, 2)
         gates, ups = mint.narrow(pairs, 2, 0, 1), mint.narrow(pairs, 2, 1, 1)
         gates = ops.clamp(gates, None, self.limit)
@@ -78,7 +77,7 @@ _LEAST = 1e-20  # is added to a sum that is divided by
 _WORSE = 1e30  # what experts of other groups score less
 
 
-class Router(nn.Cell):
+class RouterCell(nn.Cell):
     """Cell (x [T, width], router [experts, width], correction, bias) -> weights and experts [T, k].
 
     All is computed in float32, and the experts are int32. Of equal scores MindSpore's TopK takes the first.
@@ -92,27 +91,27 @@ class Router(nn.Cell):
     def construct(
         self, x: Tensor, router: Tensor, correction: Tensor, *bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        its = self.routing
+        routing = self.routing
         logits = self.logits(_float32(x), _float32(router))
         if len(bias) > 0:
             logits = logits + _float32(bias[0])
-        scores = ops.sigmoid(logits) if its.is_sigmoid else ops.softmax(logits, -1)
+        scores = ops.sigmoid(logits) if routing.is_sigmoid else ops.softmax(logits, -1)
         candidates = scores + _float32(correction)
-        if its.groups > 1:
+        if routing.groups > 1:
             candidates = self._of_best_groups(candidates)
-        _, chosen = ops.topk(candidates, its.chosen)
+        _, chosen = ops.topk(candidates, routing.chosen)
         weights = ops.gather_elements(scores, 1, chosen)
-        if its.is_normalised:
+        if routing.is_normalised:
             weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)
-        return weights * its.scale, ops.cast(chosen, mstype.int32)
+        return weights * routing.scale, ops.cast(chosen, mstype.int32)
 
     def _of_best_groups(self, candidates: Tensor) -> Tensor:
-        """The same with less than any score outside the best groups."""
-        its = self.routing
-        grouped = candidates.reshape(candidates.shape[0], its.groups, -1)
-        best = ops.topk(grouped, its.group_best)[0].sum(-1)
-        _, groups = ops.topk(best, its.chosen_groups)
-        is_best = _is_each(groups, its.groups).sum(1).expand_dims(2)
+        """Lowers candidates outside the best groups below any score."""
+        routing = self.routing
+        grouped = candidates.reshape(candidates.shape[0], routing.groups, -1)
+        best = ops.topk(grouped, routing.group_best)[0].sum(-1)
+        _, groups = ops.topk(best, routing.chosen_groups)
+        is_best = _is_each(groups, routing.groups).sum(1).expand_dims(2)
         return (grouped + (is_best - 1) * _WORSE).reshape(candidates.shape)
 
 

@@ -57,7 +57,7 @@ class AscendGraph(StepCell):
 
 
 class AdaptedAscendGraph(StepCell):
-    """The same for tokens of several adapters; layers get their slots."""
+    """Graph of tokens of several adapters; layers get their slots."""
 
     def construct(
         self,
@@ -87,7 +87,7 @@ class AscendHead(nn.Cell):
 
 
 class AdaptedAscendHead(nn.Cell):
-    """The same, with the slots [S] of the hidden states' adapters."""
+    """Head with the slots [S] of the hidden states' adapters."""
 
     def __init__(self, head: nn.Cell, dtype: Any) -> None:
         super().__init__(auto_prefix=False)

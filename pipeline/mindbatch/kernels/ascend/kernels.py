@@ -8,7 +8,7 @@ from typing import Any
 import mindspore
 from mindspore import Parameter, Tensor, nn
 
-from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
+from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import (
@@ -18,28 +18,28 @@ from mindbatch.kernels.ascend.attention import (
     PromptAttention,
     is_plain,
 )
-from mindbatch.kernels.ascend.experts import Experts
+from mindbatch.kernels.ascend.experts import ExpertsCell
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
 from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.operators import (
     Activation,
     AddLayerNorm,
     AddRmsNorm,
-    LayerNorm,
-    Linear,
-    RmsNorm,
-    Rotary,
+    LayerNormCell,
+    LinearCell,
+    RmsNormCell,
+    RotaryCell,
 )
 from mindbatch.kernels.ascend.plain_attention import (
     CacheWrite,
-    CrossAttention,
-    DistanceAttention,
+    CrossAttentionCell,
+    DistanceAttentionCell,
     StepAttention,
 )
 from mindbatch.kernels.ascend.plain_cells import (
     Capped,
     Columns,
-    Embedding,
+    EmbeddingCell,
     GatheredEmbedding,
     GatheredLinear,
     HeadProducts,
@@ -65,30 +65,28 @@ from mindbatch.kernels.ascend.step import (
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape
-from mindbatch.kernels.slot_arrays import SlotArrays
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
-from mindbatch.parallel.collectives import all_gather, all_reduce
-from mindbatch.parallel.hand_over import ReceiveHidden, SendHidden
+from mindbatch.parallel.collectives import ReceiveHidden, SendHidden, all_gather, all_reduce
 
 _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "activation": Activation,
-    "adapted_embedding": lambda shape: GatheredEmbedding(Embedding()),
-    "adapted_linear": lambda outputs, shape: GatheredLinear(Linear()),
+    "adapted_embedding": lambda shape: GatheredEmbedding(EmbeddingCell()),
+    "adapted_linear": lambda outputs, shape: GatheredLinear(LinearCell()),
     "add_norm": lambda epsilon, centred: (AddLayerNorm if centred else AddRmsNorm)(epsilon),
     "all_gather": all_gather,
     "all_reduce": all_reduce,
     "capped": Capped,
     "columns": Columns,
-    "cross_attention": CrossAttention,
-    "embedding": lambda width: Embedding(),
+    "cross_attention": CrossAttentionCell,
+    "embedding": lambda width: EmbeddingCell(),
     "head_products": HeadProducts,
     "ids_from": IdsFrom,
     "joined": Joined,
     "latent_heads": LatentHeads,
-    "linear": lambda outputs: Linear(),
-    "norm": lambda epsilon, centred: (LayerNorm if centred else RmsNorm)(epsilon),
+    "linear": lambda outputs: LinearCell(),
+    "norm": lambda epsilon, centred: (LayerNormCell if centred else RmsNormCell)(epsilon),
     "norm_by_sums": NormBySums,
-    "rotary": Rotary,
+    "rotary": RotaryCell,
     "rotary_angles": RotaryAngles,
     "scaled": Scaled,
     "send_hidden": SendHidden,
@@ -114,15 +112,14 @@ class AscendKernels(MindSporeKernels):
         self._dtype = getattr(mindspore, float_type.name)
 
     def packed_zeros(self, outputs: int, inputs: int) -> Array:
-        """See `Kernels.packed_zeros`: as it is."""
         return aligned_zeros((outputs, inputs), self.dtype)
 
     def packed_stack(self, matrices: int, outputs: int, inputs: int) -> Array:
-        """See `Kernels.packed_stack`; each matrix is [inputs, outputs], as GroupedMatmulV4 takes it."""
+        """Zeros [matrices, inputs, outputs], as GroupedMatmulV4 takes a stack."""
         return aligned_zeros((matrices, inputs, outputs), self.dtype)
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
-        """See `Kernels.pack`; rows are of one matrix of a stack."""
+        """Copies rows, which are of one matrix of a stack."""
         if packed.ndim == 2:
             packed[first_output : first_output + len(rows)] = rows
             return 0
@@ -133,19 +130,18 @@ class AscendKernels(MindSporeKernels):
     def adapter_store(
         self, shapes: Mapping[str, AdaptedShape], adapters: Sequence[Ranks], slots: int
     ) -> AdapterStore:
-        return SlotArrays(shapes, adapters, slots, self.dtype, self.held, _send)
+        return SlotArrays(shapes, adapters, slots, self.dtype, self.as_parameter, _send)
 
     def cell(self, operation: str, **settings: Any) -> nn.Cell:
-        """See `MindSporeKernels.cell`."""
         make = _CELLS.get(operation)
-        found: nn.Cell = (getattr(self, operation) if make is None else make)(**settings)
-        return found
+        cell: nn.Cell = (getattr(self, operation) if make is None else make)(**settings)
+        return cell
 
     def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
         return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
     def experts(self, shape: ExpertsShape) -> nn.Cell:
-        return Experts(shape, Activation(shape.activation, gated=True))
+        return ExpertsCell(shape, Activation(shape.activation, gated=True))
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         """A window is in the mask of steps of kind CHUNKS: all where it hides."""
@@ -157,13 +153,13 @@ class AscendKernels(MindSporeKernels):
         return cell if shape.alibi is None else AlibiAttention(shape, cell, self.dtype)
 
     def distance_attention(self, shape: AttentionShape, within_step: bool) -> nn.Cell:
-        return StepAttention(shape) if within_step else DistanceAttention(shape, AscendCacheWriter())
+        return StepAttention(shape) if within_step else DistanceAttentionCell(shape, AscendCacheWriter())
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        its = widened(shape)
-        size = (geometry.num_blocks + 1, geometry.block_size, its.kv_heads, its.head_dim)
+        cached = widened(shape)
+        size = (geometry.num_blocks + 1, geometry.block_size, cached.kv_heads, cached.head_dim)
         return size, size
 
     def spare_tokens(self, batch_size: int) -> int:

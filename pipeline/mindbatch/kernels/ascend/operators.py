@@ -13,7 +13,7 @@ HALF_ROTATION = 2
 """ApplyRotaryPosEmb's cos_format: a row of [cos, cos] for each token, the halves of a head rotated."""
 
 
-class Linear(nn.Cell):
+class LinearCell(nn.Cell):
     """x W^T + b; without a bias nothing is added."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Linear(nn.Cell):
         return y if bias.shape[0] == 1 else y + bias
 
 
-class RmsNorm(nn.Cell):
+class RmsNormCell(nn.Cell):
     """The fused RMS norm; a float32 weight (Gemma's 1 + weight) makes the norm a float32 one."""
 
     def __init__(self, epsilon: float) -> None:
@@ -45,7 +45,7 @@ class AddRmsNorm(nn.Cell):
         super().__init__(auto_prefix=False)
         self.epsilon = epsilon
         self.fused = ops.auto_generate.AddRmsNorm()
-        self.norm = RmsNorm(epsilon)
+        self.norm = RmsNormCell(epsilon)
 
     def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         if len(residual.shape) == 1:
@@ -57,7 +57,7 @@ class AddRmsNorm(nn.Cell):
         return self.norm(total, weight, bias), total
 
 
-class LayerNorm(nn.Cell):
+class LayerNormCell(nn.Cell):
     """The fused layer norm, which computes in float32 whatever it is given."""
 
     def __init__(self, epsilon: float) -> None:
@@ -74,14 +74,14 @@ class AddLayerNorm(nn.Cell):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__(auto_prefix=False)
-        self.norm = LayerNorm(epsilon)
+        self.norm = LayerNormCell(epsilon)
 
     def construct(self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         total = x if len(residual.shape) == 1 else x + residual
         return self.norm(total, weight, bias), total
 
 
-class Rotary(nn.Cell):
+class RotaryCell(nn.Cell):
     """Norms of query and key heads where the model has them, then the fused rotation.
 
     The operator rotates all that it is given, by halves: the rotated part of each head is taken out for it.
@@ -99,7 +99,7 @@ class Rotary(nn.Cell):
         self.is_interleaved, self.in_halves = is_interleaved, in_halves
         keys = shape.kv_heads * shape.head_dim
         self.widths = (shape.heads * shape.head_dim, keys, keys)
-        self.norm = RmsNorm(epsilon)
+        self.norm = RmsNormCell(epsilon)
         self.no_bias = constant([0.0], np.float32)
         self.rotate = ops.auto_generate.ApplyRotaryPosEmb(HALF_ROTATION)
 

@@ -12,7 +12,7 @@ from mindbatch.kernels.shapes import Alibi, AttentionShape
 
 
 class StepAttention(nn.Cell):
-    """See `operations.attention.distance_attention`, within a step: nothing is cached.
+    """Cell of `operations.attention.distance_attention` within a step: nothing is cached.
 
     It computes in float32; scores are [heads, T, T].
     """
@@ -39,8 +39,8 @@ class StepAttention(nn.Cell):
         return ops.cast(heads, mstype.float32)
 
 
-class DistanceAttention(nn.Cell):
-    """See `operations.attention.distance_attention`: each token's blocks of the cache are gathered."""
+class DistanceAttentionCell(nn.Cell):
+    """Cell of `operations.attention.distance_attention`: gathers each token's blocks of the cache."""
 
     def __init__(self, shape: AttentionShape, write: nn.Cell) -> None:
         """`write`: as `AscendCacheWriter`."""
@@ -69,8 +69,8 @@ class DistanceAttention(nn.Cell):
         return ops.cast(y, qkv.dtype)
 
 
-class CrossAttention(nn.Cell):
-    """See `operations.attention.cross_attention`."""
+class CrossAttentionCell(nn.Cell):
+    """Cell of `operations.attention.cross_attention`."""
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
@@ -93,7 +93,7 @@ class CrossAttention(nn.Cell):
 
 
 class CacheWrite(nn.Cell):
-    """See `operations.attention.write_cache`."""
+    """Cell of `operations.attention.write_cache`."""
 
     def __init__(self, write: nn.Cell) -> None:
         """`write`: as `AscendCacheWriter`."""

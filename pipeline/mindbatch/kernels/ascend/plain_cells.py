@@ -13,7 +13,7 @@ from mindbatch.kernels.shapes import AttentionShape, HeadProductsShape
 
 
 class RotaryAngles(nn.Cell):
-    """See `operations.rotation.rotary_angles`."""
+    """Cell of `operations.rotation.rotary_angles`."""
 
     def __init__(self, inverse_frequencies: Sequence[float], scale: float) -> None:
         super().__init__(auto_prefix=False)
@@ -28,7 +28,7 @@ class RotaryAngles(nn.Cell):
         return ops.cos(angles), ops.sin(angles)
 
 
-class Embedding(nn.Cell):
+class EmbeddingCell(nn.Cell):
     """Rows of the matrix; ids outside it give zeros (another rank has them)."""
 
     def construct(self, ids: Tensor, weight: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class Joined(nn.Cell):
 
 
 class SquareSums(nn.Cell):
-    """See `operations.rotation.square_sums`."""
+    """Cell of `operations.rotation.square_sums`."""
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
@@ -110,7 +110,7 @@ class SquareSums(nn.Cell):
 
 
 class NormBySums(nn.Cell):
-    """See `operations.rotation.norm_by_sums`."""
+    """Cell of `operations.rotation.norm_by_sums`."""
 
     def __init__(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> None:
         super().__init__(auto_prefix=False)
@@ -146,7 +146,7 @@ class Columns(nn.Cell):
 
 
 class HeadProducts(nn.Cell):
-    """See `operations.latent.head_products`; matrices are [heads, inputs, outputs]."""
+    """Cell of `operations.latent.head_products`; matrices are [heads, inputs, outputs]."""
 
     def __init__(self, shape: HeadProductsShape) -> None:
         super().__init__(auto_prefix=False)
@@ -162,7 +162,7 @@ class HeadProducts(nn.Cell):
 
 
 class LatentHeads(nn.Cell):
-    """See `operations.latent.latent_heads`."""
+    """Cell of `operations.latent.latent_heads`."""
 
     def __init__(self, heads: int, rope: int) -> None:
         super().__init__(auto_prefix=False)

@@ -16,7 +16,7 @@ from typing import Any
 from mindspore import nn
 
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.recording import Call, Recording, Symbol
+from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 
 DECODER = ("ids", "positions", "step[0]", "step[1]", "step[2]", "step[3]", "adapters[0]")
 """The inputs of a step's recording as the outermost cell hands them on; attention takes all of `step`."""
@@ -35,8 +35,8 @@ def recorded_cell(recording: Recording, kernels: MindSporeKernels, inputs: Seque
     arguments = "hidden, adapters=()" if inputs is HEAD else "ids, positions, step, adapters"
     written = _Writer(kernels, dict(zip(recording.inputs, inputs, strict=False)))
     lines = [written.line(call) for call in recording.calls]
-    found = ", ".join(written.expression(each) for each in recording.outputs)
-    body = "".join(f"        {line}\n" for line in (*lines, f"return {found}"))
+    results = ", ".join(written.expression(symbol) for symbol in recording.outputs)
+    body = "".join(f"        {line}\n" for line in (*lines, f"return {results}"))
     source = f"class Recorded(nn.Cell):\n    def construct(self, {arguments}):\n{body}"
     cell: nn.Cell = _module_of(source).Recorded(auto_prefix=False)
     for name, value in written.attributes.items():
@@ -72,30 +72,30 @@ class _Writer:
         self._held: dict[int, str] = {}
         self.attributes: dict[str, Any] = {"absent": kernels.absent()}
 
-    def expression(self, each: Any) -> str:
+    def expression(self, argument: Any) -> str:
         """Source text of a call's argument."""
-        if each is None:
+        if argument is None:
             return "self.absent"
-        if isinstance(each, Symbol):
-            return self._names[each]
-        if id(each) not in self._held:
+        if isinstance(argument, Symbol):
+            return self._names[argument]
+        if id(argument) not in self._held:
             name = f"held_{len(self._held)}"
-            self._held[id(each)], self.attributes[name] = name, each
-        return f"self.{self._held[id(each)]}"
+            self._held[id(argument)], self.attributes[name] = name, argument
+        return f"self.{self._held[id(argument)]}"
 
-    def line(self, call: Call) -> str:
-        """An assignment."""
+    def line(self, call: RecordedCall) -> str:
+        """Source text of a call, an assignment."""
         where = f"{call.layer}.{call.operation}" if call.layer else call.operation
         cell = f"{where.replace('.', LAYER_DOT)}{LAYER_DOT}n{len(self.attributes)}"
         self.attributes[cell] = self._kernels.cell(call.operation, **call.settings)
         if call.operation in _TAKE_STEPS:
             qkv, keys, values, *others = call.inputs
-            weights = [each for each in others if not isinstance(each, Symbol)]
-            given = [*map(self.expression, (qkv, keys, values)), "*step", *map(self.expression, weights)]
+            weights = [weight for weight in others if not isinstance(weight, Symbol)]
+            arguments = [*map(self.expression, (qkv, keys, values)), "*step", *map(self.expression, weights)]
         else:
-            given = [*map(self.expression, call.inputs)]
+            arguments = [*map(self.expression, call.inputs)]
         for symbol in call.outputs:
             self._names[symbol] = f"x_{len(self._names)}"
         # What writes the cache gives what it is written before.
-        outputs = [self._names[symbol] for symbol in call.outputs] or given[:1]
-        return f"{', '.join(outputs)} = self.{cell}({', '.join(given)})"
+        outputs = [self._names[symbol] for symbol in call.outputs] or arguments[:1]
+        return f"{', '.join(outputs)} = self.{cell}({', '.join(arguments)})"

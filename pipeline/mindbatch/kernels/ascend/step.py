@@ -57,7 +57,7 @@ def each_token_alone(spans: Sequence[Span], pad: Callable[[int], int]) -> StepSh
 def shape_of(
     spans: Sequence[Span], pad: Callable[[int], int], capacity: int, *, flash: bool, is_windowed: bool = False
 ) -> StepShape:
-    """See `Kernels.step_shape`.
+    """Chooses the kind of a step and pads its tokens and sequences.
 
     flash: FlashAttentionScore takes the model's heads. is_windowed: tokens do not see all before them, which
     only the masks of kind CHUNKS say. PagedAttention looks at them where a sequence has several queries: one

@@ -51,5 +51,5 @@ def adapted_embedding(
         y[marked] = whole[0][slots[marked], known[marked]]
     inner = a[slots, known] * inside[:, None]
     added: FloatArray = np.einsum("tr,tor->to", inner, b[slots])
-    found: FloatArray = y * scale[slots] + offset[slots] + added
-    return found
+    rows: FloatArray = y * scale[slots] + offset[slots] + added
+    return rows

@@ -77,7 +77,7 @@ def distance_attention(
     shape: AttentionShape,
     within_step: bool,
 ) -> FloatArray:
-    """The same for tokens that see the positions [first, length), with a bias by distance.
+    """Attention of tokens that see the positions [first, length), with a bias by distance.
 
     A score gets the bias [heads, 2 * farthest + 1] of key - own position, counted from -farthest on.
     within_step: the step has all tokens of its rows, which see each other.
@@ -135,6 +135,7 @@ def write_cache(
 
 
 def _write(cache: Array, heads: FloatArray, slots: IntArray) -> None:
+    # Padding has slot -1.
     inside = slots >= 0
     block, offset = np.divmod(slots[inside], cache.shape[1])
     cache[block, offset] = heads[inside]
@@ -148,13 +149,14 @@ def _sequences(rows: IntArray, tables: IntArray, lengths: IntArray) -> Iterator[
 
 def _positions(cache: Array, table: IntArray, count: int) -> FloatArray:
     """The first so many positions of a sequence [count, kv_heads, head_dim]."""
-    found: FloatArray = cache[table[: -(-count // cache.shape[1])]].reshape(-1, *cache.shape[2:])[:count]
-    return found
+    positions: FloatArray = cache[table[: -(-count // cache.shape[1])]].reshape(-1, *cache.shape[2:])[:count]
+    return positions
 
 
 def _products(queries: FloatArray, keys: FloatArray, shape: AttentionShape) -> FloatArray:
     """[T, heads, head_dim], [P, kv_heads, head_dim] -> scores [T, heads, P]."""
     tokens, kv_heads = len(queries), keys.shape[1]
+    # Query heads that share a key/value head lie next to one another.
     grouped = queries.reshape(tokens, kv_heads, -1, shape.head_dim)
     scores: FloatArray = np.einsum("tkgd,pkd->tkgp", grouped, keys, optimize=True)
     return scores.reshape(tokens, -1, len(keys)) * np.float32(shape.scale)
@@ -164,14 +166,16 @@ def _weighed(
     scores: FloatArray, visible: Array, values: FloatArray, sinks: Array | None = None
 ) -> FloatArray:
     """Softmax of scores [T, heads, P] where visible [T, P], times values: [T, heads, head_dim]."""
+    # The largest score is subtracted so that no exponential overflows. A sink has a share of the sum and no
+    # value.
     scores = np.where(visible[:, None], scores, -np.inf)
     apart = np.full((1, 1, 1), -np.inf, np.float32) if sinks is None else sinks.reshape(1, -1, 1)
     top = np.maximum(scores.max(-1, keepdims=True), apart)
     weights = np.exp(scores - top)
     weights /= weights.sum(-1, keepdims=True) + np.exp(apart - top)
     grouped = weights.reshape(len(weights), values.shape[1], -1, len(values))
-    found: FloatArray = np.einsum("tkgp,pkd->tkgd", grouped, values, optimize=True)
-    return found.reshape(len(weights), -1, values.shape[2])
+    weighed: FloatArray = np.einsum("tkgp,pkd->tkgd", grouped, values, optimize=True)
+    return weighed.reshape(len(weights), -1, values.shape[2])
 
 
 def _alibi(shape: AttentionShape, positions: IntArray, seen: IntArray) -> FloatArray:
@@ -179,15 +183,19 @@ def _alibi(shape: AttentionShape, positions: IntArray, seen: IntArray) -> FloatA
     alibi = shape.alibi
     assert alibi is not None
     slopes, factor = np.array(alibi.slopes, np.float32)[:, None], np.float32(alibi.factor)
+    # Rounded after every product, as in the model's own code: other steps would give other scores.
     if alibi.is_rounded:
         distances = _nearest_bfloat16(positions.astype(np.float32))
         return (_nearest_bfloat16(_nearest_bfloat16(slopes) * distances) * factor)[None]
+    # A term that all positions share changes no softmax; relative to the token the numbers stay small.
     distances = (positions - seen + 1).astype(np.float32)[:, None]
     return slopes * distances * factor
 
 
 def _nearest_bfloat16(x: FloatArray) -> FloatArray:
     bits = x.view(np.uint32)
+    # To the nearest, halves to even: half of what is cut off less one, and one more where the last bit kept
+    # is 1.
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    found: FloatArray = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
-    return found
+    nearest: FloatArray = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+    return nearest

@@ -32,8 +32,8 @@ def embedding(ids: IntArray, weight: Array, *, width: int) -> FloatArray:
 @operation(lambda numbers, table: table[1])
 def table_rows(numbers: IntArray, table: Array) -> FloatArray:
     """numbers [T], table [rows, width], not packed -> [T, width]."""
-    found: FloatArray = table[numbers]
-    return found
+    rows: FloatArray = table[numbers]
+    return rows
 
 
 @operation(lambda ids, first: None, dtype=np.int32)
@@ -110,6 +110,7 @@ def _activated(x: FloatArray, kind: str) -> FloatArray:
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
+    # By tanh: exp(-x) would overflow where x is far below 0.
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 

@@ -42,9 +42,9 @@ def experts(
         gate_up = x[rows] @ ups[expert].T if up_bias is None else x[rows] @ ups[expert].T + up_bias[expert]
         if shape.limit:
             gate_up = clamped(gate_up, shape.limit)
-        found = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
-        found = found if down_bias is None else found + down_bias[expert]
-        y[rows] += found * weights[rows, place][:, None]
+        outputs = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
+        outputs = outputs if down_bias is None else outputs + down_bias[expert]
+        y[rows] += outputs * weights[rows, place][:, None]
     return y
 
 
@@ -65,9 +65,11 @@ def routed(logits: FloatArray, correction: Array | None, routing: Routing) -> tu
     if routing.groups > 1:
         grouped = candidates.reshape(len(logits), routing.groups, -1)
         best = -np.sort(-grouped, -1)[..., : routing.group_best].sum(-1)
+        # Stable sorts, here and below: of equal scores the first is chosen, whatever else is in the step.
         outside = np.argsort(-best, -1, kind="stable")[:, routing.chosen_groups :]
         np.put_along_axis(grouped, outside[..., None], -np.inf, 1)
     chosen = np.argsort(-candidates, -1, kind="stable")[:, : routing.chosen]
+    # Correction and groups decide only which experts are chosen; the weights are the scores themselves.
     weights = np.take_along_axis(scores, chosen, -1)
     if routing.is_normalised:
         weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)

@@ -17,8 +17,8 @@ def head_products(x: FloatArray, matrices: Array, *, shape: HeadProductsShape) -
     heads = x[:, : shape.heads * shape.stride].reshape(len(x), shape.heads, shape.stride)
     heads = heads[..., shape.first : shape.first + shape.inputs]
     stack = matrices.reshape(shape.heads, shape.outputs, shape.inputs)
-    found: FloatArray = np.einsum("thi,hoi->tho", heads, stack, optimize=True)
-    return found.reshape(len(x), -1)
+    products: FloatArray = np.einsum("thi,hoi->tho", heads, stack, optimize=True)
+    return products.reshape(len(x), -1)
 
 
 def _heads(queries: Any, absorbed: Any, keys: Any, latents: Any, heads: int, rope: int) -> int:

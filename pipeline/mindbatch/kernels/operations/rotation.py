@@ -63,7 +63,7 @@ def rotary(
             x = norm(heads, weight, None, epsilon=epsilon, centred=False)
         x = x.reshape(len(qkv), -1, shape.head_dim)
         if in_halves:
-            halves = zip(*(np.split(each, 2, -1) for each in (x, cos, sin)), strict=True)
+            halves = zip(*(np.split(half_of, 2, -1) for half_of in (x, cos, sin)), strict=True)
             turned = np.concatenate([_rotated(*half, is_interleaved=False) for half in halves], -1)
         else:
             turned = _rotated(x, cos, sin, is_interleaved=is_interleaved)
@@ -108,6 +108,7 @@ def norm_by_sums(
     totals: numbers in each of the sums.
     """
     query, key, value = np.split(qkv, np.cumsum(_widths(shape))[:2], -1)
+    # The mean is over the heads of all ranks, so that a sharded norm equals the whole one.
     by = 1 / np.sqrt(sums / np.array(totals, np.float32) + np.float32(epsilon))
     return np.concatenate((query * by[:, :1] * query_norm, key * by[:, 1:] * key_norm, value), 1)
 

@@ -45,7 +45,8 @@ def plan_buffers(recording: Recording) -> Buffers:
     placed: list[tuple[int, _Use]] = []
     for use in _uses(recording):
         offset = 0
-        for taken, other in sorted(placed, key=lambda each: each[0]):
+        # From the lowest on, so that one pass finds the first gap that is wide enough.
+        for taken, other in sorted(placed, key=lambda placed_use: placed_use[0]):
             if use.meets(other) and taken < offset + use.size:
                 offset = max(offset, taken + other.size)
         placed.append((offset, use))
@@ -56,10 +57,10 @@ def plan_buffers(recording: Recording) -> Buffers:
 def _uses(recording: Recording) -> Iterator[_Use]:
     """In the order of calls. Sizes are whole cache lines, so that every array begins with one."""
     last = {
-        each: index
+        symbol: index
         for index, call in enumerate(recording.calls)
-        for each in call.inputs
-        if isinstance(each, Symbol)
+        for symbol in call.inputs
+        if isinstance(symbol, Symbol)
     }
     for index, call in enumerate(recording.calls):
         for symbol in call.outputs:
@@ -85,7 +86,7 @@ class OutputMemory:
         self.address = self._memory.ctypes.data
 
     def array(self, rows: int) -> Array:
-        """[rows, ...], whatever is in it."""
+        """Makes an array [rows, ...] whose content is undefined."""
         size = rows * math.prod(self._columns)
         if size > len(self._memory) or sys.getrefcount(self._memory) > _REFERENCES_OF_OURS:
             self._memory = np.empty(size, self._dtype)  # every view of it refers to it

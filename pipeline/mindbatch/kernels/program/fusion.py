@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindbatch.kernels.native_weights import PANEL
-from mindbatch.kernels.recording import ROWS, Call, Recording, Symbol
+from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
 
 PRODUCT = "mb_linear"
 ROW_BY_ROW = ("mb_norm", "mb_add_norm", "mb_activation")
@@ -19,7 +19,7 @@ ROW_BY_ROW = ("mb_norm", "mb_add_norm", "mb_activation")
 def with_added_norms(recording: Recording) -> Recording:
     """The recording, with one call for each sum and the first norm of it."""
     sums = {call.outputs[0] for call in recording.calls if call.operation == "sum"}
-    norms: dict[Symbol, Call] = {}
+    norms: dict[Symbol, RecordedCall] = {}
     for call in recording.calls:
         if call.operation == "norm" and call.inputs[0] in sums:
             norms.setdefault(call.inputs[0], call)
@@ -46,10 +46,13 @@ def fused(recording: Recording) -> Recording:
     return replace(recording, calls=[*_fused_calls(recording)])
 
 
-def _fused_calls(recording: Recording) -> Iterator[Call]:
-    reads = Counter(each for call in recording.calls for each in call.inputs if isinstance(each, Symbol))
+def _fused_calls(recording: Recording) -> Iterator[RecordedCall]:
+    reads = Counter(
+        symbol for call in recording.calls for symbol in call.inputs if isinstance(symbol, Symbol)
+    )
+    # What a recording gives is read by its caller, and must be written.
     reads.update(recording.outputs)
-    before: Call | None = None
+    before: RecordedCall | None = None
     for call in recording.calls:
         if before is not None and _is_read_by_one(before, call, reads):
             before = _joined(before, call)
@@ -61,16 +64,16 @@ def _fused_calls(recording: Recording) -> Iterator[Call]:
         yield before
 
 
-def _is_read_by_one(first: Call, product: Call, reads: Counter[Symbol]) -> bool:
+def _is_read_by_one(first: RecordedCall, product: RecordedCall, reads: Counter[Symbol]) -> bool:
     if first.operation not in ROW_BY_ROW or not product.operation.startswith(PRODUCT):
         return False
     return product.inputs[0] is first.outputs[0] and reads[first.outputs[0]] == 1
 
 
-def _joined(first: Call, product: Call) -> Call:
+def _joined(first: RecordedCall, product: RecordedCall) -> RecordedCall:
     """The outputs are those of the first that remain, then the product's."""
     name = first.operation + product.operation.removeprefix("mb")
-    return Call(name, (*first.inputs, *product.inputs[1:]), (*first.outputs[1:], *product.outputs))
+    return RecordedCall(name, (*first.inputs, *product.inputs[1:]), (*first.outputs[1:], *product.outputs))
 
 
 HEAD = "mb_head"

@@ -8,13 +8,18 @@ from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.storage import write_whole
-from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
+from mindbatch.launch.given_servers import (
+    address_of,
+    own_server,
+    parse_list,
+    parse_range,
+    physical_devices,
+    ranks_of,
+)
 from mindbatch.launch.log_folder import made_folder
-from mindbatch.launch.own_server import address_of, own_server, ranks_of
 from mindbatch.launch.rank_table import RankTable, Server, counted
-from mindbatch.launch.scripts.entry import Job, Script, run_script
-from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
-from mindbatch.launch.scripts.program_ranks import ProgramRanks
+from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
+from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
 from mindbatch.launch.table_json import read_json
 from mindbatch.launch.table_reader import Leave, RankTableError, read_rank_table
 
@@ -44,7 +49,7 @@ It waits; logs are {LOGS}/rank_N.log; the exit code is that of the first process
 
 
 @dataclass(frozen=True)
-class Placement:
+class DevicePlacement:
     """The devices asked for, by the number that a process here uses, and their ranks."""
 
     table: RankTable
@@ -58,7 +63,7 @@ def main() -> None:
     run_script(SCRIPT, read_job)
 
 
-def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
+def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
     """The job that the four arguments ask for. Raises ConfigError with every fault."""
     text, table_path, devices, size = arguments
     path = Path(table_path).absolute()
@@ -72,12 +77,12 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
         raise ConfigError(faults)
     ranks = None if order.starts_its_ranks else _ranks(order, path, placement)
     given_as = {GIVEN_AS: "worker_num=RANK_SIZE,rank_table=RANK_TABLE"}
-    return Job(order, ranks, given_as, notes=tuple(notes))
+    return ScriptJob(order, ranks, given_as, notes=tuple(notes))
 
 
 def _placement(
     path: Path, devices: str, size: str, visible: str | None, faults: list[str]
-) -> Placement | None:
+) -> DevicePlacement | None:
     """Finds the ranks of this machine; adds to `faults` and returns None if something is invalid."""
     num_faults = len(faults)
     num_ranks = _rank_size(size, faults)
@@ -103,7 +108,7 @@ def _placement(
             "the job needs all of them"
         )
         return None
-    return Placement(table, server, numbers, ranks)
+    return DevicePlacement(table, server, numbers, ranks)
 
 
 def _rank_size(text: str, faults: list[str]) -> int | None:
@@ -139,7 +144,7 @@ def _table(path: Path, num_ranks: int | None, faults: list[str]) -> RankTable | 
     return table
 
 
-def _ranks(order: Order, path: Path, placement: Placement) -> ProgramRanks:
+def _ranks(order: ExecuteOrder, path: Path, placement: DevicePlacement) -> ProgramRanks:
     """A process for each device, with the variables that MindFormers' script sets."""
     path = _as_hccl_reads_it(path, placement.table)
     variables = {
@@ -163,7 +168,7 @@ def _as_hccl_reads_it(path: Path, table: RankTable) -> Path:
     return written
 
 
-def _launch_values(path: Path, placement: Placement) -> dict[str, str | int]:
+def _launch_values(path: Path, placement: DevicePlacement) -> dict[str, str | int]:
     """Builds the `launch` values for a program of ours."""
     values: dict[str, str | int] = {
         "launcher": "rank_table",

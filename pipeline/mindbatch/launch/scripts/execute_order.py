@@ -23,7 +23,7 @@ _INPUT_FLAG = "--input_data"
 
 
 @dataclass(frozen=True)
-class Order:
+class ExecuteOrder:
     """A program and its arguments; one of kind "other" is run once for each rank."""
 
     program: tuple[str, ...]
@@ -40,12 +40,12 @@ class Order:
         """True if it is to be run once, whatever the number of ranks."""
         return self.kind != "other"
 
-    def beginning_with(self, *further: str) -> "Order":
+    def beginning_with(self, *further: str) -> "ExecuteOrder":
         """The order with arguments before those that the user gave."""
         return replace(self, arguments=(*further, *self.arguments))
 
 
-def read_order(text: str, faults: list[str]) -> Order:
+def read_order(text: str, faults: list[str]) -> ExecuteOrder:
     """The command in `text`; what is wrong with it is appended to `faults`.
 
     `mindbatch` is run by this Python, and NAME.py by python, as msrun does it.
@@ -54,30 +54,30 @@ def read_order(text: str, faults: list[str]) -> Order:
         words = shlex.split(text)
     except ValueError as error:
         faults.append(f"EXECUTE_ORDER {shown(text)}: {str(error).lower()}; it is split as a shell would")
-        return Order((), ())
+        return ExecuteOrder((), ())
     if not words:
         faults.append("EXECUTE_ORDER: holds no command")
-        return Order((), ())
+        return ExecuteOrder((), ())
     order = _recognised(words)
     faults += [f"EXECUTE_ORDER {shown(text)}: {fault}" for fault in _program_faults(order.program[0])]
     return order
 
 
-def _recognised(words: Sequence[str]) -> Order:
+def _recognised(words: Sequence[str]) -> ExecuteOrder:
     first, *rest = words
     if first == "mindbatch":
-        return Order((sys.executable, "-I", "-m", "mindbatch"), tuple(rest), "mindbatch")
+        return ExecuteOrder((sys.executable, "-I", "-m", "mindbatch"), tuple(rest), "mindbatch")
     if Path(first).name == "mindbatch":
-        return Order((first,), tuple(rest), "mindbatch")
+        return ExecuteOrder((first,), tuple(rest), "mindbatch")
     if first.endswith(".py"):
         return _recognised(["python", *words])
     if first in _PYTHONS:
         return _recognised([_python(first), *rest])
     if rest[:2] == ["-m", "mindbatch"]:
-        return Order((first, *rest[:2]), tuple(rest[2:]), "mindbatch")
+        return ExecuteOrder((first, *rest[:2]), tuple(rest[2:]), "mindbatch")
     if rest and _is_generate_custom(rest[0]):
-        return Order((sys.executable, "-I", rest[0]), tuple(rest[1:]), "generate_custom")
-    return Order((first,), tuple(rest))
+        return ExecuteOrder((sys.executable, "-I", rest[0]), tuple(rest[1:]), "generate_custom")
+    return ExecuteOrder((first,), tuple(rest))
 
 
 def _python(name: str) -> str:
@@ -102,7 +102,7 @@ def _program_faults(program: str) -> Iterator[str]:
         yield f"{shown(program)} is no program{hint}"
 
 
-def with_input(order: Order, data: str | None, notes: list[str], faults: list[str]) -> Order:
+def with_input(order: ExecuteOrder, data: str | None, notes: list[str], faults: list[str]) -> ExecuteOrder:
     """The order with INPUT_DATA, where that is given; a note tells which program of two names is run.
 
     Other programs get `--input_data` and the text at their end; mindbatch gets it as its prompt, or as the
@@ -119,18 +119,22 @@ def with_input(order: Order, data: str | None, notes: list[str], faults: list[st
     if not any(task in order.arguments for task in _PROMPT_TASKS):
         notes.append(f"INPUT_DATA: has no effect; only mindbatch {' and '.join(_PROMPT_TASKS)} take it")
         return order
-    given = [key for key in _keys(order) if key in _PROMPT_KEYS]
-    faults += [f"INPUT_DATA and {key}= in EXECUTE_ORDER: only one of them can be given" for key in given]
+    prompt_keys = [key for key in _keys(order) if key in _PROMPT_KEYS]
+    faults += [
+        f"INPUT_DATA and {key}= in EXECUTE_ORDER: only one of them can be given" for key in prompt_keys
+    ]
     is_file = os.path.isfile(data)
     prompts = text_override("prompts_file", data) if is_file else texts_override("prompts", [data])
     return order.beginning_with(prompts)
 
 
-def with_launch(order: Order, script: str, values: Mapping[str, str | int], faults: list[str]) -> Order:
+def with_launch(
+    order: ExecuteOrder, script: str, values: Mapping[str, str | int], faults: list[str]
+) -> ExecuteOrder:
     """An order of ours with `launch.KEY=VALUE` for each value; an order that gives one itself is at fault."""
-    given = _keys(order)
+    keys = _keys(order)
     names = {key: "launch" if key == "launcher" else f"launch.{key}" for key in values}
-    faults += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in given]
+    faults += [f"EXECUTE_ORDER: {name}= is given by {script}" for name in names.values() if name in keys]
     written = (
         text_override(f"launch.{key}", value) if isinstance(value, str) else f"launch.{key}={value}"
         for key, value in values.items()
@@ -138,5 +142,5 @@ def with_launch(order: Order, script: str, values: Mapping[str, str | int], faul
     return order.beginning_with(*written)
 
 
-def _keys(order: Order) -> Iterable[str]:
+def _keys(order: ExecuteOrder) -> Iterable[str]:
     return [word.partition("=")[0].lstrip("+") for word in order.arguments if "=" in word]

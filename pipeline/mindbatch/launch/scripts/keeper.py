@@ -60,8 +60,8 @@ def _wait(process: "subprocess.Popen[bytes]") -> None:
         elif (left := deadline - time.monotonic()) <= 0:
             return
         else:
-            found = signal.sigtimedwait(_AWAITED, left)
-            came = signal.SIGCHLD if found is None else signal.Signals(found.si_signo)
+            info = signal.sigtimedwait(_AWAITED, left)
+            came = signal.SIGCHLD if info is None else signal.Signals(info.si_signo)
         if came == signal.SIGTERM and deadline is None:
             deadline = time.monotonic() + SECONDS_TO_END
             process.terminate()
@@ -78,11 +78,11 @@ def _reap_strangers(program: int) -> None:
 
 def end_descendants() -> None:
     """Kills all children, and those that these leave, until there are none; whatever sessions they are in."""
-    while found := [*children_of(os.getpid())]:
-        for child in found:
+    while children := [*children_of(os.getpid())]:
+        for child in children:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
-        for child in found:
+        for child in children:
             with suppress(ChildProcessError):
                 os.waitpid(child, 0)
 

@@ -8,10 +8,9 @@ from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown
 from mindbatch.launch.free_ports import HeldPorts, port_fault
-from mindbatch.launch.own_server import is_own_address
-from mindbatch.launch.scripts.entry import Job, Script, run_script
-from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
-from mindbatch.launch.scripts.program_ranks import ProgramRanks
+from mindbatch.launch.given_servers import is_own_address
+from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
+from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
 
 NAME = "msrun_launcher.sh"
 NAMES = {
@@ -68,7 +67,7 @@ _LONGEST_SUFFIX = 100
 
 @dataclass
 class Settings:
-    """The arguments, with every fault in them. held: a port that was drawn in place of the usual one."""
+    """The arguments, with every fault in them. drawn_port: one that was drawn in place of the usual one."""
 
     workers: int
     local_workers: int
@@ -79,7 +78,7 @@ class Settings:
     is_shown: bool
     seconds: int
     faults: list[str] = field(default_factory=list)
-    held: HeldPorts | None = None
+    drawn_port: HeldPorts | None = None
 
 
 def main() -> None:
@@ -87,30 +86,30 @@ def main() -> None:
     run_script(SCRIPT, read_job)
 
 
-def read_job(arguments: list[str], environment: Mapping[str, str]) -> Job:
+def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
     """The job that the arguments and the variables ask for. Raises ConfigError with every fault."""
-    given = dict(zip(NAMES[len(arguments)], arguments, strict=True))
+    by_name = dict(zip(NAMES[len(arguments)], arguments, strict=True))
     notes: list[str] = []
-    settings = read_settings(given)
+    settings = read_settings(by_name)
     faults = settings.faults
     variables = log_variables(environment, settings, faults)
-    order = read_order(given["EXECUTE_ORDER"], faults)
+    order = read_order(by_name["EXECUTE_ORDER"], faults)
     if not faults and not order.starts_its_ranks:
-        _settle_port(settings, "MASTER_PORT" in given, notes)
+        _settle_port(settings, "MASTER_PORT" in by_name, notes)
     order = with_input(order, environment.get("INPUT_DATA"), notes, faults)
     if order.starts_its_ranks:
-        order = with_launch(order, NAME, _launch_values(given, settings), faults)
+        order = with_launch(order, NAME, _launch_values(by_name, settings), faults)
     if faults:
         raise ConfigError(faults)
     if order.starts_its_ranks:
-        return Job(order, None, variables | {GIVEN_AS: _GIVEN_AS}, tuple(notes))
-    return Job(order, _ranks(order, settings, variables), notes=tuple(notes))
+        return ScriptJob(order, None, variables | {GIVEN_AS: _GIVEN_AS}, tuple(notes))
+    return ScriptJob(order, _ranks(order, settings, variables), notes=tuple(notes))
 
 
-def read_settings(given: Mapping[str, str]) -> Settings:
+def read_settings(by_name: Mapping[str, str]) -> Settings:
     """The arguments by name, and the defaults of the others."""
     faults: list[str] = []
-    texts = DEFAULTS | dict(given)
+    texts = DEFAULTS | dict(by_name)
 
     def number(name: str, least: int, most: int) -> int:
         text = texts[name]
@@ -180,11 +179,11 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
         settings.faults.append(f"MASTER_PORT {settings.port}: {fault}")
     elif fault is not None:
         notes.append(f"port {settings.port}: {fault.partition(';')[0]}; another is taken")
-        settings.held = HeldPorts(settings.address, 1)
-        [settings.port] = settings.held.numbers
+        settings.drawn_port = HeldPorts(settings.address, 1)
+        [settings.port] = settings.drawn_port.numbers
 
 
-def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
+def _ranks(order: ExecuteOrder, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:
     """A process for each worker here, and the scheduler on node 0: the same command, as with msrun."""
     common = {**variables, "RANK_SIZE": str(settings.workers)}
     if settings.workers > 1:
@@ -202,10 +201,10 @@ def _ranks(order: Order, settings: Settings, variables: Mapping[str, str]) -> Pr
     has_scheduler = settings.workers > 1 and settings.node == 0
     scheduler = ("scheduler", {**common, "MS_ROLE": "MS_SCHED", "RANK_ID": "0"}) if has_scheduler else None
     logs = Path.cwd() / settings.logs
-    return ProgramRanks(order.words, ranks, logs, settings.is_shown, scheduler, settings.held)
+    return ProgramRanks(order.words, ranks, logs, settings.is_shown, scheduler, settings.drawn_port)
 
 
-def _launch_values(given: Mapping[str, str], settings: Settings) -> dict[str, str | int]:
+def _launch_values(by_name: Mapping[str, str], settings: Settings) -> dict[str, str | int]:
     """Builds the `launch` values for a program of ours."""
     values: dict[str, str | int] = {
         "worker_num": settings.workers,
@@ -218,7 +217,7 @@ def _launch_values(given: Mapping[str, str], settings: Settings) -> dict[str, st
             "master_port": settings.port,
             "node_rank": settings.node,
         }
-    elif "MASTER_PORT" in given:
+    elif "MASTER_PORT" in by_name:
         values["master_port"] = settings.port
     return values
 

@@ -5,15 +5,18 @@ import select
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from mindbatch.io import children
-from mindbatch.io.errors import EXIT_DONE
-from mindbatch.io.interrupts import interrupt_outcome
-from mindbatch.io.screen_text import say
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
+from mindbatch.io.interrupts import interrupt_outcome, signal_notes
+from mindbatch.io.screen_text import say, show
+from mindbatch.io.standard_streams import end_output, watch_streams
 from mindbatch.launch.free_ports import HeldPorts
 from mindbatch.launch.log_folder import made_folder
+from mindbatch.launch.scripts.execute_order import ExecuteOrder
 from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
@@ -28,7 +31,7 @@ class ProgramRanks:
 
     ranks: by name, which is that of the log, the variables of each rank's process. helper: name and variables
     of a process beside them, whose failure is the job's, too, and which ends when the ranks have.
-    held: the port at which that one is to listen, where it was drawn; let go when the job is over.
+    drawn_port: the port at which that one is to listen, where it was drawn; let go when the job is over.
     """
 
     words: Sequence[str]
@@ -36,7 +39,7 @@ class ProgramRanks:
     logs: Path
     shown: bool
     helper: tuple[str, Mapping[str, str]] | None = None
-    held: HeldPorts | None = None
+    drawn_port: HeldPorts | None = None
 
 
 def run_ranks(job: ProgramRanks, script: str) -> int:
@@ -56,8 +59,8 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
         return code
     finally:
         supervisor.end()
-        if job.held is not None:
-            job.held.close()
+        if job.drawn_port is not None:
+            job.drawn_port.close()
     if failed is None:
         return EXIT_DONE
     log = f"{job.logs / failed.name}.log"
@@ -96,7 +99,7 @@ def _first_failure(
 
 def _wait_for_an_end(supervisor: Supervisor, seconds: float | None) -> bool:
     """Waits for a process to end, for ever if `seconds` is None; True if one has ended in time."""
-    found = select.poll()
+    poll = select.poll()
     descriptors = []
     try:
         for name in supervisor.names:
@@ -104,8 +107,89 @@ def _wait_for_an_end(supervisor: Supervisor, seconds: float | None) -> bool:
             if process is None:
                 return True
             descriptors.append(os.pidfd_open(process))
-            found.register(descriptors[-1], select.POLLIN)
-        return bool(found.poll(None if seconds is None else 1000 * seconds))
+            poll.register(descriptors[-1], select.POLLIN)
+        return bool(poll.poll(None if seconds is None else 1000 * seconds))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script's name, its page of help, and how many arguments it takes."""
+
+    name: str
+    usage: str
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScriptJob:
+    """Program to run: one of ours, which starts its ranks itself, or another with its processes.
+
+    variables: for the program of ours. notes: for the screen, beforehand.
+    """
+
+    order: ExecuteOrder
+    ranks: ProgramRanks | None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def run_script(script: Script, read_job: Callable[[list[str], Mapping[str, str]], ScriptJob]) -> NoReturn:
+    """Runs the script with the arguments of this process, and ends it.
+
+    read_job: the job that arguments and environment ask for. Raises MindBatchError with every fault.
+    """
+    watch_streams()
+    signal_notes.install()
+    try:
+        code = _run(script, read_job, sys.argv[1:])
+    except MindBatchError as error:
+        say(*error.faults, name=script.name)
+        code = error.exit_code
+    except KeyboardInterrupt as interrupt:
+        _, code = interrupt_outcome(type(interrupt))
+    except BrokenPipeError:
+        code = EXIT_FAILED
+    end_output()
+    _end_messages()
+    sys.exit(code)
+
+
+def _end_messages() -> None:
+    """Points standard error at nothing if nobody reads it: the exit of the interpreter would fail."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def _run(
+    script: Script, read_job: Callable[[list[str], Mapping[str, str]], ScriptJob], arguments: list[str]
+) -> int:
+    if arguments and arguments[0] in HELP:
+        show(script.usage)
+        return EXIT_DONE
+    if len(arguments) not in script.counts:
+        show(script.usage, sys.stderr)
+        *most, last = map(str, script.counts)
+        allowed = f"{', '.join(most)} or {last}" if most else last
+        say(f"{len(arguments)} arguments were given; it takes {allowed}", name=script.name)
+        return EXIT_USAGE
+    job = read_job(arguments, os.environ)
+    say(*job.notes, name=script.name)
+    if job.ranks is not None:
+        return run_ranks(job.ranks, script.name)
+    return _become(job)
+
+
+def _become(job: ScriptJob) -> NoReturn:
+    """Goes on as the program of ours, which gets the signals and whose exit code is the script's."""
+    try:
+        os.execvpe(job.order.program[0], job.order.words, {**os.environ, **job.variables})
+    except OSError as error:
+        raise ConfigError(f"{job.order.program[0]}: cannot be run ({error.strerror})") from error

@@ -12,13 +12,13 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.outputs.csv_table import CsvTable
 from mindbatch.run.outputs.jsonl import JsonLines, error_lines, result_lines
 from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, ResultWriter
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, RowWriter
 
 
 class Outputs:
     """Takes the rows of a run in the order in which they are to stand."""
 
-    def __init__(self, results: ResultWriter, errors: JsonLines) -> None:
+    def __init__(self, results: RowWriter, errors: JsonLines) -> None:
         self._results = results
         self._errors = errors
 
@@ -70,12 +70,12 @@ def open_outputs(
 
 def _result_writer(
     format: str, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None
-) -> ResultWriter:
+) -> RowWriter:
     if format == "parquet":
         from mindbatch.run.outputs.parquet import ParquetTable  # pyarrow takes long to import
 
         return ParquetTable(file, options, kinds)
-    writers: dict[str, Callable[[BinaryIO, OutputOptions], ResultWriter]] = {
+    writers: dict[str, Callable[[BinaryIO, OutputOptions], RowWriter]] = {
         "jsonl": result_lines,
         "csv": CsvTable,
         "openai": response_lines,

@@ -53,7 +53,7 @@ class OutputOptions:
     token_bytes: TokenBytes | None = None
 
 
-class ResultWriter(Protocol):
+class RowWriter(Protocol):
     """Puts results into a file in the order in which they come."""
 
     def add(self, row: FinishedRow) -> None:

@@ -17,10 +17,9 @@ from mindbatch.evaluation.scoring.metric import Generated
 from mindbatch.evaluation.scoring.names import REFERENCE_FREE
 from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.evaluation.scoring.scoreboard import scores_of
-from mindbatch.io.amounts import counted
+from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.hidden_values import concealed
-from mindbatch.io.screen_text import data_output, printable, say
+from mindbatch.io.screen_text import concealed, data_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
 from mindbatch.tasks.compare.runs import StrategyRun, run_strategies
@@ -110,7 +109,7 @@ def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
             key: tuple(_generated(output, has_text) for output in done[key].outputs) for key in sorted(done)
         },
         num_tokens=num_tokens,
-        speeds=[num_tokens / seconds if seconds > 0 else 0.0 for seconds in run.timings],
+        speeds=[per_second(num_tokens, seconds) for seconds in run.timings],
         errors={int(result.key): result.error for result in run.results if result.error is not None},
     )
 

@@ -21,7 +21,7 @@ from mindbatch.ledger.part import ComputedWith
 from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.run.computed_with import differences
+from mindbatch.run.manifest import differences
 
 _CACHE_KIB = 8192
 _BOTH = "first JOIN second USING (key)"

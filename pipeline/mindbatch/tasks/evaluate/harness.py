@@ -16,12 +16,10 @@ import orjson
 from rich.console import Console
 
 from mindbatch.config.composition import save_config
-from mindbatch.io.amounts import decimal
-from mindbatch.io.calendar_day import is_day, today
+from mindbatch.io.amounts import decimal, is_day, today
 from mindbatch.io.errors import EXIT_DONE, ConfigError
-from mindbatch.io.hidden_values import concealed
 from mindbatch.io.moving_bar import MovingBar
-from mindbatch.io.screen_text import printable, say
+from mindbatch.io.screen_text import concealed, printable, say
 from mindbatch.io.standard_streams import discarded_output
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.lm_eval import MISSING

@@ -14,7 +14,7 @@ import orjson
 from mindbatch.evaluation.scoring.chance import Estimate, Interval
 from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
-from mindbatch.io.hidden_values import concealed
+from mindbatch.io.screen_text import concealed
 from mindbatch.tasks.evaluate.columns import Column, baseline_of
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.questions import Question

@@ -16,7 +16,7 @@ from mindbatch.config.model_task import SEED
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import today
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.moving_bar import MovingBar

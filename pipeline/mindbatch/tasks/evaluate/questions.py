@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.column_rows import from_text
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset

@@ -10,8 +10,7 @@ from mindbatch.evaluation.scoring.registry import METRICS
 from mindbatch.evaluation.scoring.scoreboard import scores_of
 from mindbatch.io.amounts import counted
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.hidden_values import concealed
-from mindbatch.io.screen_text import say
+from mindbatch.io.screen_text import concealed, say
 from mindbatch.io.storage import write_whole
 from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns

@@ -16,7 +16,7 @@ from mindbatch.config.path_faults import (
 )
 from mindbatch.config.paths import SAVED_BESIDE, STANDARD_INPUT
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.io.calendar_day import DAY_RULE, is_day
+from mindbatch.io.amounts import DAY_RULE, is_day
 
 if TYPE_CHECKING:
     from mindbatch.prompts.prompts import PromptRows

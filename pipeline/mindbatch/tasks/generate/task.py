@@ -17,7 +17,7 @@ from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
 from mindbatch.generation_progress import GenerationProgress
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import data_output, say
 from mindbatch.io.storage import WholeFile

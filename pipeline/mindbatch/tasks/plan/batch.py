@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mindbatch.config.memory import MachineMemory, memory_here
+from mindbatch.config.machine import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.amounts import duration, size
@@ -34,8 +34,7 @@ from mindbatch.run.plan import (
     time_after,
     time_at,
 )
-from mindbatch.run.row_check import RowCheck
-from mindbatch.run.survey import survey
+from mindbatch.run.survey import RowCheck, survey
 from mindbatch.tasks import machine
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.runs import state_of

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
-from mindbatch.config.memory import parse_bytes
+from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -20,8 +20,7 @@ from mindbatch.loading.setup import engine_settings
 from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.described_config import described_config
-from mindbatch.models.division import check_division
+from mindbatch.models.described_config import check_division, described_config
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import sampled_layers
 from mindbatch.models.registry import tensor_specs

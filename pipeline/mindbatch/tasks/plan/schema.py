@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
 from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
-from mindbatch.config.memory import GIB, parse_bytes
+from mindbatch.config.machine import GIB, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_fault
 from mindbatch.config.model_task import device_map_faults, settle_model_paths
 from mindbatch.config.path_faults import any_path, run_folder_fault, settled

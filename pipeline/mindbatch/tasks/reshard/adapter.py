@@ -9,7 +9,7 @@ from mindbatch.checkpoint.lora.base_weight import base_weight
 from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.lora.merged_note import refuse_merged_before
-from mindbatch.models.adapter_names import adapter_renames
+from mindbatch.models.merged_adapter import adapter_renames
 from mindbatch.models.registry import tied_tensors
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource

@@ -18,7 +18,7 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.environment import prepare_environment
-from mindbatch.config.memory import free_memory
+from mindbatch.config.machine import free_memory
 from mindbatch.io.amounts import size
 from mindbatch.io.children import Child
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError

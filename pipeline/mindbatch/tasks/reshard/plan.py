@@ -21,7 +21,7 @@ from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import replicas_of
 from mindbatch.checkpoint.transform import layouts_of
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.hidden_values import concealed
+from mindbatch.io.screen_text import concealed
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource

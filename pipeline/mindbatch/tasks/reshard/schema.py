@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.config.faults import shown
-from mindbatch.config.ignored_keys import KEY_LIST, ignored_faults
+from mindbatch.config.faults import KEY_LIST, ignored_faults, shown
 from mindbatch.config.lora_schema import LARGEST_SCALING
 from mindbatch.config.path_faults import (
     adapter_fault,

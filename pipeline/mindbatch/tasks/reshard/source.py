@@ -22,12 +22,12 @@ from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.io.errors import ConfigError
+from mindbatch.models.config_forms import has_text_part
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.described_config import described_config
 from mindbatch.models.folder_tensors import as_stored
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.models.text_part import has_text_part
 from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, source_naming
 from mindbatch.tasks.reshard.schema import ReshardConfig
 

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import NONE_IGNORED
-from mindbatch.models.division import division_faults
+from mindbatch.models.described_config import division_faults
 
 TENSORS = {"w": np.ones(2, np.float32)}
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.ckpt_format import FileLayout, ckpt_layout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.formats.stored import Extent, TensorEntry, byte_ranges
+from mindbatch.checkpoint.formats.stored import ByteExtent, TensorEntry, byte_ranges
 from mindbatch.io.errors import CheckpointError
 from tensor_files import write_tensor_file
 
@@ -125,7 +124,7 @@ def test_the_parts_of_a_ckpt_are_no_larger_than_asked() -> None:
 
 
 def test_byte_ranges() -> None:
-    extents = (Extent(10, 4), Extent(20, 0), Extent(30, 6))
+    extents = (ByteExtent(10, 4), ByteExtent(20, 0), ByteExtent(30, 6))
     assert list(byte_ranges(extents, 0, 10)) == [(10, 4), (30, 6)]
     assert list(byte_ranges(extents, 3, 2)) == [(13, 1), (30, 1)]
     assert list(byte_ranges(extents, 4, 3)) == [(30, 3)]

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.formats.safetensors_file import (
     header_length,
     parse_header,
 )
-from mindbatch.checkpoint.formats.stored import Extent, StoredTensor
+from mindbatch.checkpoint.formats.stored import ByteExtent, StoredTensor
 from mindbatch.io.errors import CheckpointError
 
 GOOD = {"a": entry("F32", [2, 3], 0, 24), "b": entry("BF16", [4], 24, 32)}
@@ -31,8 +31,8 @@ def faults_of(header: object, data_bytes: int) -> str:
 def test_good_header_gives_places_in_the_file() -> None:
     tensors = parse(GOOD, 32)
     start = 8 + len(json.dumps(GOOD))
-    assert tensors["a"] == StoredTensor("a", "F32", (2, 3), (Extent(start, 24),))
-    assert tensors["b"].extents == (Extent(start + 24, 8),)
+    assert tensors["a"] == StoredTensor("a", "F32", (2, 3), (ByteExtent(start, 24),))
+    assert tensors["b"].extents == (ByteExtent(start + 24, 8),)
     assert tensors["b"].nbytes == 8
 
 

@@ -17,9 +17,8 @@ from adapter_folders import (
 )
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
-from mindbatch.checkpoint.lora.modules import Kind
-from mindbatch.checkpoint.lora.plan import plan_lora
+from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights, plan_lora
+from mindbatch.checkpoint.lora.modules import ModuleKind
 from mindbatch.io.errors import CheckpointError, ConfigError
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -37,7 +36,12 @@ def test_a_peft_folder(task, tmp_path):
     assert tuple(adapter.modules) == MODULES
     assert set(adapted_weights(adapter, BaseTensors(SHAPES))) == {f"{module}.weight" for module in MODULES}
     module = adapter.modules[MODULES[0]]
-    assert (module.kind, module.rank, module.inputs, module.outputs) == (Kind.LINEAR, RANK, INPUTS, OUTPUTS)
+    assert (module.kind, module.rank, module.inputs, module.outputs) == (
+        ModuleKind.LINEAR,
+        RANK,
+        INPUTS,
+        OUTPUTS,
+    )
     low_rank = module.low_rank()
     np.testing.assert_array_equal(low_rank.a, matrices()[f"{Q0}.lora_A.weight"])
     np.testing.assert_array_equal(low_rank.b, matrices()[f"{Q0}.lora_B.weight"])

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.checkpoint.lora.config import _patterns
-from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.lora.target_settings import targets_of
+from mindbatch.checkpoint.lora.settings import LoraSettings, targets_of
 
 MODULES = (
     "model.embed_tokens",
@@ -77,4 +76,4 @@ def test_rank_and_scaling_of_a_module() -> None:
     }
     stabilised = LoraSettings(16, 32.0, rank_stabilised=True, ranks=ranks)
     assert stabilised.scaling_of(HEAD) == 8.0
-    assert LoraSettings(16, 0.0, given=3.0, ranks=ranks).scaling_of(Q0) == 3.0
+    assert LoraSettings(16, 0.0, uniform_scaling=3.0, ranks=ranks).scaling_of(Q0) == 3.0

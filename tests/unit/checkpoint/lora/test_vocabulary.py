@@ -6,7 +6,7 @@ from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
-from mindbatch.checkpoint.lora.modules import Kind
+from mindbatch.checkpoint.lora.modules import ModuleKind
 from mindbatch.io.errors import CheckpointError
 
 EMBEDDING = "model.embed_tokens"
@@ -28,13 +28,18 @@ def test_embeddings_and_saved_weights(tmp_path):
 
     adapter = open_adapter(write_adapter(tmp_path / "low", vocabulary_tensors(**low), target_modules=targets))
     module = adapted_weights(adapter, BaseTensors(shapes, tied=tied))[f"{EMBEDDING}.weight"]
-    assert (module.kind, module.rank, module.inputs, module.outputs) == (Kind.EMBEDDING, RANK, 7, INPUTS)
+    assert (module.kind, module.rank, module.inputs, module.outputs) == (
+        ModuleKind.EMBEDDING,
+        RANK,
+        7,
+        INPUTS,
+    )
     assert "lm_head.weight" not in adapted_weights(adapter, BaseTensors(shapes, tied=tied))
 
     below = vocabulary_tensors(**low, **{f"{EMBEDDING}.base_layer.weight": base})
     adapter = open_adapter(write_adapter(tmp_path / "below", below, target_modules=targets))
     found = adapted_weights(adapter, BaseTensors(shapes, tied=tied))
-    assert found[f"{EMBEDDING}.weight"].kind is found["lm_head.weight"].kind is Kind.WHOLE
+    assert found[f"{EMBEDDING}.weight"].kind is found["lm_head.weight"].kind is ModuleKind.WHOLE
     assert (found[f"{EMBEDDING}.weight"].whole().weight == 2 + 1.5 * RANK).all()
     assert (found["lm_head.weight"].whole().weight == 2).all()
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from mindbatch.checkpoint.formats.stored import Extent
+from mindbatch.checkpoint.formats.stored import ByteExtent
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.chunks import Chunk, chunks_of
 from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
@@ -14,7 +14,7 @@ FULL = Reading("full", "x", "F32", (ROWS, COLUMNS))
 
 
 def writing(rank: int, shape: tuple[int, int], *copies: Copy) -> Writing:
-    return Writing(f"rank_{rank}", "x", "F32", shape, (Extent(0, 4 * shape[0] * shape[1]),), copies)
+    return Writing(f"rank_{rank}", "x", "F32", shape, (ByteExtent(0, 4 * shape[0] * shape[1]),), copies)
 
 
 def by_rows() -> Job:

@@ -12,13 +12,12 @@ from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.reshard import check, read, write
-from mindbatch.checkpoint.reshard.check import check_job
+from mindbatch.checkpoint.reshard import read, write
 from mindbatch.checkpoint.reshard.chunks import chunks_of
 from mindbatch.checkpoint.reshard.files import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, jobs_of
 from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import write_job
+from mindbatch.checkpoint.reshard.write import check_job, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage
 from tensor_files import write_tensor_file
@@ -97,7 +96,7 @@ def test_bands_of_any_size(
     source: Source, tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "chunks_of", functools.partial(chunks_of, chunk_bytes=chunk_bytes))
-    for module in (read, check):
+    for module in (read, write):
         monkeypatch.setattr(module, "CHUNK_BYTES", chunk_bytes)
     with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
         made = jobs(source, tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.checkpoint.formats.stored import Extent
+from mindbatch.checkpoint.formats.stored import ByteExtent
 from mindbatch.checkpoint.reshard import pool
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.pool import WRITE, do_jobs
@@ -21,7 +21,11 @@ COUNT = 40
 def jobs(count: int = COUNT) -> list[Job]:
     """Each writes a zero, as padding, at a place of its own."""
     return [
-        Job(f"tensor_{place}", {}, (Writing("file", f"tensor_{place}", "U8", (1,), (Extent(place, 1),), ()),))
+        Job(
+            f"tensor_{place}",
+            {},
+            (Writing("file", f"tensor_{place}", "U8", (1,), (ByteExtent(place, 1),), ()),),
+        )
         for place in range(count)
     ]
 

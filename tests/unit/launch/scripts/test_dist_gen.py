@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.scripts.dist_gen import read_job
-from mindbatch.launch.scripts.entry import Job
+from mindbatch.launch.scripts.program_ranks import ScriptJob
 from rank_tables import modelarts_table, plain_table
 
 
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def job_of(order: str, devices: str, size: str, **environment: str) -> Job:
+def job_of(order: str, devices: str, size: str, **environment: str) -> ScriptJob:
     return read_job([order, "table.json", devices, size], environment)
 
 

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.launch.scripts.execute_order import Order, read_order, with_input, with_launch
+from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
 
 TOOL = Path(__file__).parents[4] / "tools/generate_custom.py"
 OWN = (sys.executable, "-I", "-m", "mindbatch")
 
 
-def order_of(text: str) -> Order:
+def order_of(text: str) -> ExecuteOrder:
     faults: list[str] = []
     order = read_order(text, faults)
     assert faults == []
     return order
 
 
-def given_input(text: str, data: str | None) -> tuple[Order, list[str], list[str]]:
+def given_input(text: str, data: str | None) -> tuple[ExecuteOrder, list[str], list[str]]:
     notes: list[str] = []
     faults: list[str] = []
     return with_input(order_of(text), data, notes, faults), notes, faults
@@ -38,7 +38,7 @@ def given_input(text: str, data: str | None) -> tuple[Order, list[str], list[str
     ],
 )
 def test_words_are_those_of_a_shell_and_nothing_is_evaluated(text: str, arguments: tuple[str, ...]) -> None:
-    assert order_of(text) == Order(("ls",), arguments)
+    assert order_of(text) == ExecuteOrder(("ls",), arguments)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.scripts.entry import Job
 from mindbatch.launch.scripts.msrun_launcher import read_job
+from mindbatch.launch.scripts.program_ranks import ScriptJob
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def comm() -> str:
     return Path("/proc/self/comm").read_text().strip()
 
 
-def job_of(*arguments: object, **environment: str) -> Job:
+def job_of(*arguments: object, **environment: str) -> ScriptJob:
     return read_job([str(argument) for argument in arguments], environment)
 
 
@@ -205,7 +205,7 @@ def test_another_port_is_found_where_none_was_given(taken: int, monkeypatch: pyt
         f"port {taken}: process {os.getpid()} ({comm()}) listens on this port already; another is taken",
     )
     assert job.ranks is not None
-    assert job.ranks.held is not None
-    with closing(job.ranks.held) as held:
-        assert job.ranks.ranks["worker_0"]["MS_SCHED_PORT"] == str(held.numbers[0])
-        assert taken not in held.numbers
+    assert job.ranks.drawn_port is not None
+    with closing(job.ranks.drawn_port) as drawn:
+        assert job.ranks.ranks["worker_0"]["MS_SCHED_PORT"] == str(drawn.numbers[0])
+        assert taken not in drawn.numbers

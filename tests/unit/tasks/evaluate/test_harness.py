@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from mindbatch.config.compose import compose_task
-from mindbatch.io.calendar_day import today
+from mindbatch.io.amounts import today
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.evaluate.harness import DATE, FINGERPRINT, _begun_on, _finished, _quiet, harness_page
 from mindbatch.tasks.evaluate.harness import OURS as OUR_LOGGER

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench_model import write_random_gpt2
-from mindbatch.config import memory
+from mindbatch.config import machine
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
 from mindbatch.dataset.data_config import DataConfig
@@ -126,7 +126,7 @@ def test_what_a_run_would_be_refused_for_is_said(
 ) -> None:
     """In its own words; what is there but not free may still be had."""
     there = {"total": 1 << 30, "available": 500 << 20}
-    monkeypatch.setattr(memory, "memory", lambda: there)
+    monkeypatch.setattr(machine, "memory", lambda: there)
     (note,) = planned(config(folder), capsys)["notes"]
     with pytest.raises(ConfigError) as caught:
         LLM(str(folder), batch_size=32)

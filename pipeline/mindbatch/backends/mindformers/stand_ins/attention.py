@@ -10,7 +10,7 @@ from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
 
-class Attention(nn.Cell):
+class KernelAttention(nn.Cell):
     """Paged attention of one layer over a cache that it holds itself.
 
     Called as FlashAttention is, by the same names. Two inputs are those of `engine.batch.Batch` in place of

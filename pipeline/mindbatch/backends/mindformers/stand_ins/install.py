@@ -93,4 +93,4 @@ def _put_in_attention(
             module, latent_attention.LatentAttention(shape, rank, (keys, values), kernels)
         )
     else:
-        attention.put_in(module, attention.Attention(shape, (keys, values), kernels))
+        attention.put_in(module, attention.KernelAttention(shape, (keys, values), kernels))

@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.backends.mindformers.stand_ins.attention import Attention
+from mindbatch.backends.mindformers.stand_ins.attention import KernelAttention
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
@@ -51,7 +51,7 @@ class LatentAttention(nn.Cell):
         kernels: MindSporeKernels,
     ) -> None:
         super().__init__(auto_prefix=False)
-        self.attention = Attention(shape, cache, kernels)
+        self.attention = KernelAttention(shape, cache, kernels)
         self.heads, self.size, self.rank = shape.heads, shape.head_dim, rank
 
     def construct(

@@ -25,7 +25,7 @@ def packed(name: str, weight: FloatArray, kernels: MindSporeKernels) -> Paramete
     return shared_parameter(name, array)
 
 
-class Linear(nn.Cell):
+class KernelLinear(nn.Cell):
     """x [T, inputs] -> x W^T + b [T, outputs], and what ranks do then: add their products, or gather them.
 
     bias: one of zero, [1], for none. adapted: what adapters add to the product.
@@ -58,7 +58,7 @@ class Linear(nn.Cell):
         return self.meet(self.product(x, self.weight, self.bias, slots, *self.stored))
 
 
-class Embedding(nn.Cell):
+class KernelEmbedding(nn.Cell):
     """ids [T] -> rows [T, width] of a matrix; each rank has `shape` of them. adapted: what adapters add."""
 
     def __init__(
@@ -101,7 +101,7 @@ def slots_of(x: Tensor, kept: Parameter) -> Tensor:
 class RouterProduct(nn.Cell):
     """The product of a router, whose weight it holds itself."""
 
-    def __init__(self, linear: Linear) -> None:
+    def __init__(self, linear: KernelLinear) -> None:
         super().__init__(auto_prefix=False)
         self.linear = linear
 
@@ -109,8 +109,8 @@ class RouterProduct(nn.Cell):
         return self.linear(x)
 
 
-def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | None = None) -> Linear:
-    """The same product as a module's of MindFormers, of its loaded weight and bias, and what adapters add."""
+def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | None = None) -> KernelLinear:
+    """Replaces a module of MindFormers by one of the same product, with what adapters add."""
     from mindformers.parallel_core.inference.tensor_parallel.layers import RowParallelLinear
 
     outputs, shard = module.weight.shape[0], _shard_of(module)
@@ -122,7 +122,7 @@ def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | No
         meet = kernels.cell("all_reduce", shard=shard)
     elif getattr(module, "gather_output", False):
         meet = kernels.cell("all_gather", shard=shard, total=outputs * shard.size)
-    return Linear(outputs, _weight_of(module, kernels), bias, kernels, meet, adapted)
+    return KernelLinear(outputs, _weight_of(module, kernels), bias, kernels, meet, adapted)
 
 
 def _weight_of(module: Any, kernels: MindSporeKernels) -> Parameter:
@@ -169,4 +169,4 @@ def _put_in_embedding(
 ) -> None:
     embedding = model.embedding.word_embeddings
     shape, shard = embedding.weight.shape, _shard_of(embedding)
-    model.embedding.word_embeddings = Embedding(weight, shape, shard, kernels, adapted)
+    model.embedding.word_embeddings = KernelEmbedding(weight, shape, shard, kernels, adapted)

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 
 
-class RmsNorm(nn.Cell):
+class KernelRmsNorm(nn.Cell):
     """(x [..., width], weight [width]) -> (x / rms(x) * weight,)."""
 
     def __init__(self, epsilon: float, kernels: MindSporeKernels) -> None:
@@ -24,4 +24,4 @@ class RmsNorm(nn.Cell):
 
 def put_in(module: Any, kernels: MindSporeKernels) -> None:
     """Replaces the operator of an RMSNorm."""
-    module.norm = RmsNorm(module.eps, kernels)
+    module.norm = KernelRmsNorm(module.eps, kernels)

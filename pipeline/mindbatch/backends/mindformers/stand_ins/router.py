@@ -13,7 +13,7 @@ from mindspore import dtype as mstype
 LEAST = 1e-20  # MindFormers adds it to the sum that it divides by
 
 
-class Routing(nn.Cell):
+class TopKRouting(nn.Cell):
     """Logits [T, experts] -> weights [T, k] and experts [T, k] of each token.
 
     With groups, only the experts of the best `taken_groups` may be chosen, a group being rated by the sum of
@@ -54,4 +54,4 @@ class Routing(nn.Cell):
 
 def put_in(module: Any) -> None:
     """Replaces the routing of a TopKRouter."""
-    object.__setattr__(module, "routing", Routing(module))
+    object.__setattr__(module, "routing", TopKRouting(module))

@@ -1,5 +1,6 @@
-"""Memory: how much this machine has, and amounts of it as users write them."""
+"""The machine: its memory and processors, as far as this process has them, and amounts of memory in words."""
 
+import os
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -25,14 +26,14 @@ _PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*")
 def memory(meminfo: Path = MEMINFO, limit: Path = MEMORY_LIMIT, groups: Path = OWN_GROUPS) -> dict[str, int]:
     """Bytes of memory: `total` and `available`, and the `limit` of the container or control group, if any."""
     kilobytes = dict(line.split(":", 1) for line in lines(meminfo) if ":" in line)
-    found = {
+    sizes = {
         name: int(kilobytes[field].split()[0]) * 1024
         for name, field in (("total", "MemTotal"), ("available", "MemAvailable"))
         if field in kilobytes
     }
-    said = ("".join(lines(file)).strip() for file in (limit, *_limits_of(groups, limit.parent)))
-    maxima = [int(text) for text in said if text.isdigit() and int(text) < _NO_LIMIT]
-    return found | ({"limit": min(maxima)} if maxima else {})
+    texts = ("".join(lines(file)).strip() for file in (limit, *_limits_of(groups, limit.parent)))
+    maxima = [int(text) for text in texts if text.isdigit() and int(text) < _NO_LIMIT]
+    return sizes | ({"limit": min(maxima)} if maxima else {})
 
 
 def _limits_of(groups: Path, hierarchy: Path) -> Iterator[Path]:
@@ -57,14 +58,14 @@ def control_groups(
 
 def free_memory() -> int | None:
     """Bytes that may still be taken; None where the system does not say."""
-    found = memory()
-    return min((found[key] for key in ("available", "limit") if key in found), default=None)
+    sizes = memory()
+    return min((sizes[key] for key in ("available", "limit") if key in sizes), default=None)
 
 
 def whole_memory() -> int | None:
     """Bytes that this machine, or its container, has; None where the system does not say."""
-    found = memory()
-    return min((found[key] for key in ("total", "limit") if key in found), default=None)
+    sizes = memory()
+    return min((sizes[key] for key in ("total", "limit") if key in sizes), default=None)
 
 
 class MachineMemory(NamedTuple):
@@ -76,7 +77,7 @@ class MachineMemory(NamedTuple):
 
 
 def memory_here() -> MachineMemory | None:
-    """That of this machine; None where the system does not say."""
+    """Memory of this machine; None where the system does not say."""
     whole = whole_memory()
     return None if whole is None else MachineMemory(whole, free_memory() or 0)
 
@@ -91,11 +92,44 @@ def lines(file: Path) -> list[str]:
 
 def parse_bytes(text: str) -> int:
     """The number of bytes that `text` stands for, at least 1. Raises ValueError saying what is allowed."""
-    found = _PATTERN.fullmatch(text)
-    unit = UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None:
+    match = _PATTERN.fullmatch(text)
+    unit = UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
         raise ValueError(f"must be {ALLOWED}")
-    size = int(Decimal(found[1]) * unit)
+    size = int(Decimal(match[1]) * unit)
     if size < 1:
         raise ValueError("must be at least one byte")
     return size
+
+
+def usable_cores() -> int:
+    """Cores that this process may use at a time: of those it is bound to, as many as it is granted."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(bound, granted_cores() or bound)
+
+
+def granted_cores(groups: Path = OWN_GROUPS, hierarchy: Path = CONTROL_GROUPS) -> int | None:
+    """Whole cores whose time the control groups of this process grant it; None where none of them says."""
+    return min(_quotas(groups, hierarchy), default=None)
+
+
+def _quotas(groups: Path, hierarchy: Path) -> Iterator[int]:
+    """Whole cores that each control group grants, of either version; a part of one counts as one."""
+    for is_unified, folder in control_groups("cpu", groups, hierarchy):
+        names = ("cpu.max",) if is_unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(line for name in names for line in lines(folder / name)).split()
+        if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
+            yield max(1, -(-int(words[0]) // int(words[1])))
+
+
+def thread_notes(num_threads: int | None, processes: int = 1) -> Iterator[str]:
+    """Yields a note of more threads than cores. processes: of this machine, each with so many threads."""
+    cores = usable_cores()
+    if num_threads is None or num_threads * processes <= cores:
+        return
+    suffix = f" for each of {processes} processes" if processes > 1 else ""
+    there = "1 core is" if cores == 1 else f"{cores} cores are"
+    yield (
+        f"runtime.num_threads={num_threads}{suffix}: {there} there, and more threads than cores wait for one "
+        "another, which may take many times as long; leave it out for one a core"
+    )
