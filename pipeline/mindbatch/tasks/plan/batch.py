@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mindbatch.config.machine import MachineMemory, memory_here
+from mindbatch.config.machine import MachineMemory, lines, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.amounts import duration, size
@@ -35,11 +37,12 @@ from mindbatch.run.plan import (
     time_at,
 )
 from mindbatch.run.survey import RowCheck, survey
-from mindbatch.tasks import machine
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.runs import state_of
 from mindbatch.tasks.tables import ranges
 
+_PROCESS_STATUS = Path("/proc/self/stat")
+_STARTED = 19  # of the fields after the name: starttime, proc(5)
 SAMPLE_BATCHES = 4
 """How many batches a calibration runs at most."""
 MIB = 1 << 20
@@ -95,10 +98,17 @@ def _time_estimate(
 
         llm = LLM.from_config(config)
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
-        startup = machine.process_age()
+        startup = _process_age()
         calibrated = calibrate(llm, sample, params, config.runtime.max_batched_tokens, date=config.data.date)
         return time_after(calibrated, rows, setup, startup)
     return None if config.rate is None else time_at(config.rate, rows)
+
+
+def _process_age() -> float:
+    """Seconds since this process was started; 0 where the system does not say."""
+    fields = "".join(lines(_PROCESS_STATUS)).rpartition(")")[2].split()
+    started = int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK") if len(fields) > _STARTED else None
+    return 0.0 if started is None else time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
