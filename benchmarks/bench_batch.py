@@ -26,7 +26,7 @@ from typing import Any
 from bench_model import GPT2_124M, write_random_gpt2
 from bench_process import Worker, has_torch
 from bench_rows import BenchRow, make_rows, sorted_batches
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 THEIR_BATCH = 16
 TARGET = 2.5

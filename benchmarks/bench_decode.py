@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from bench_model import write_random_gpt2
 from bench_process import Worker, has_torch
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 CONTEXT, PREFILL = 110, 256
 CASES = {"decode, batch 1": 1, "decode, batch 8": 8, "decode, batch 32": 32, f"prefill, {PREFILL} tokens": 0}

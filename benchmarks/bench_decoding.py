@@ -23,7 +23,7 @@ from typing import Any
 from decoding_steps import Batch, Logits, flat_logits, peaked_logits, summary_of
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.registry import STRATEGIES, strategy_for
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 ROWS, WARM_UP, VOCABULARY = 32, 4, 50_257
 GREEDY, FILTERED, BEAMS = 3.0, 8.0, 10.0

@@ -26,7 +26,7 @@ from bench_model import Tensors, save_config
 from mindbatch import LLM, DecodingParams
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 PROMPT, STEPS = 16, 32
 

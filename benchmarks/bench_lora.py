@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from bench_model import GPT2_124M, write_random_gpt2
 from bench_process import Worker
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 CASES = {"4 adapters, 32 rows": (32, 4, 0.85), "64 adapters, 256 rows": (256, 64, 0.7)}
 """Rows, adapters among them, and the speed that is wanted, as a part of the base's."""

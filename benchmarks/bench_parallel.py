@@ -27,7 +27,7 @@ from bench_model import write_random_gpt2
 from bench_start import print_start
 from bench_tree_memory import family
 from mindbatch import LLM, DecodingParams
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 TICKS = os.sysconf("SC_CLK_TCK")
 CONTEXT, NEW_TOKENS = 64, 48

@@ -27,7 +27,7 @@ from bench_peer import INSTRUCTIONS, Rows
 from bench_peers_sides import SIDES, Bench
 from bench_peers_table import BYTES, Figures, Machine, bounds, cases_of, float32_flops, page, sizes_of
 from bench_rows import make_rows
-from mindbatch.tasks.machine import processor, processor_flags
+from mindbatch.tasks.doctor import processor, processor_flags
 
 POSITIONS = 2304
 """GPT-2's here: its own 1,024 do not take a prompt of 2,048 tokens."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench_decode import CONTEXT, measure, read_bandwidth
 from bench_model import write_random_gpt2
 from bench_process import Worker
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 TYPES = {"float32": 1, "bfloat16": 2, "int8": 4}
 """By type: how many times smaller than in float32 the weights are."""

@@ -25,7 +25,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.loading.build import load_engine
 from mindbatch.loading.setup import prepare
-from mindbatch.tasks.machine import processor
+from mindbatch.tasks.doctor import processor
 
 TARGET = 1.3
 BATCHES = (1, 8)

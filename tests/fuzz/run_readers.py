@@ -28,8 +28,7 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.tasks.diff.run_pair import RunPair
-from mindbatch.tasks.run_state import state_of
-from mindbatch.tasks.runs import as_json, as_lines
+from mindbatch.tasks.runs import as_json, as_lines, state_of
 from small_runs import failure, make_run, result
 
 ROWS = (

@@ -45,7 +45,7 @@ def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPl
 def test_a_right_one_is_equal_to_the_last_bit(tmp_path: Path, ways: int) -> None:
     found, check = planned(tmp_path, ways=ways)
     assert carry_out(found, approve=check).is_new
-    assert str(check.found) == "first logits equal at 32 positions"
+    assert str(check.difference) == "first logits equal at 32 positions"
 
 
 @pytest.mark.slow
@@ -53,8 +53,8 @@ def test_a_right_one_is_equal_to_the_last_bit(tmp_path: Path, ways: int) -> None
 def test_rounding_is_allowed(tmp_path: Path, dtype: str) -> None:
     found, check = planned(tmp_path, dtype)
     carry_out(found, approve=check)
-    assert check.found is not None
-    assert 0 < check.found.largest < check.found.scale
+    assert check.difference is not None
+    assert 0 < check.difference.largest < check.difference.scale
 
 
 @pytest.mark.parametrize("dtype", ["keep", pytest.param("bfloat16", marks=pytest.mark.slow)])

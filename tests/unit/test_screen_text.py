@@ -26,7 +26,7 @@ PRINTS = {
     "tasks/generate/conversation.py": {"print"},
     "tasks/generate/live_text.py": {"print"},
     "tasks/generate/task.py": {"print"},
-    "tasks/replay/task.py": {"print"},
+    "tasks/replay.py": {"print"},
     "tasks/compare/task.py": {"print"},
     "tasks/evaluate/harness.py": {"print"},
     "tasks/evaluate/task.py": {"print"},

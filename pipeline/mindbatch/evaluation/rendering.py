@@ -1,14 +1,17 @@
-"""Pages and drawings from the templates of this package, in which no text from data can become markup."""
+"""Pages and rankings drawn from the templates of this package; no text from data can become markup."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from markupsafe import Markup
 
@@ -20,6 +23,12 @@ TEMPLATES = Path(__file__).parent / "templates"
 _KEPT_CONTROLS = "\n\t"
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that turn the direction of the text around them; the page would show it in another order."""
+
+WIDTH, NAMES, VALUES = 340, 122, 58
+"""Widths in a ranking: all of it, the column of names, the column of values."""
+ROW, FOOT, MARGIN = 22, 20, 8
+"""Height of a row and of the line below all of them; what is left free at both ends of the scale."""
+LONGEST_NAME = 15
 
 
 def rendered(template: str, **values: object) -> Markup:
@@ -41,11 +50,11 @@ def environment() -> Environment:
     def source(name: str) -> str:
         return re.sub(r"\n\s*", "", (TEMPLATES / name).read_text(encoding="utf-8"))
 
-    found = Environment(
+    templates = Environment(
         loader=FunctionLoader(source), autoescape=True, undefined=StrictUndefined, finalize=text
     )
-    found.filters["at"] = lambda place: f"{place:.1f}"
-    return found
+    templates.filters["at"] = lambda place: f"{place:.1f}"
+    return templates
 
 
 def text(content: object) -> Markup:
@@ -60,3 +69,85 @@ def _shown(char: str) -> str:
     is_control = (code < 0x20 and char not in _KEPT_CONTROLS) or 0x7F <= code < 0xA0
     is_hidden = is_control or char in _TURNING or 0xD800 <= code <= 0xDFFF
     return ascii(char)[1:-1] if is_hidden else char
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale of a ranking. best: which end is the better one, and toward: what that end means."""
+
+    identity: str
+    title: str
+    written: Callable[[float | None], str]
+    best: Literal["low", "high"] = "high"
+    toward: str = "better"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One column in a ranking. interval: between which its value may lie; leads: nobody is ahead of it."""
+
+    name: str
+    value: float | None
+    interval: tuple[float, float] | None = None
+    leads: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """True if there is a value to be drawn."""
+        return self.value is not None and math.isfinite(self.value)
+
+
+def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
+    """A point for each column, the best at the top and towards the right, with its interval.
+
+    A value that is None or not finite has no point, and stands below the others.
+    """
+    sign = -1.0 if scale.best == "low" else 1.0
+    known = [column for column in columns if column.is_known]
+    ordered = sorted(known, key=lambda column: -sign * (column.value or 0.0))
+    ordered += [column for column in columns if not column.is_known]
+    ends = [end for column in known for end in (column.value, *(column.interval or ())) if end is not None]
+    low, high = min(ends, default=0.0), max(ends, default=0.0)
+    left, right = NAMES + MARGIN, WIDTH - VALUES - MARGIN
+
+    def place(value: float) -> float:
+        share = (value - low) / (high - low) if high > low else 0.5
+        return left + (share if sign > 0 else 1 - share) * (right - left)
+
+    listed = ", ".join(f"{column.name} {scale.written(column.value)}" for column in ordered)
+    return rendered(
+        "ranking.svg.j2",
+        id=f"ranking-{scale.identity}",
+        title=scale.title,
+        description=f"Best first; to the right is {scale.toward}. {listed}",
+        width=WIDTH,
+        height=len(ordered) * ROW + FOOT,
+        names=NAMES,
+        values=VALUES,
+        right=right,
+        toward=scale.toward,
+        rows=[_row(position * ROW, scale, column, place) for position, column in enumerate(ordered)],
+    )
+
+
+def _row(top: int, scale: Scale, column: Ranked, place: Callable[[float], float]) -> dict[str, object]:
+    """A row of a ranking."""
+    number, span = scale.written(column.value), ""
+    if column.interval is not None:
+        low, high = map(scale.written, column.interval)
+        span = f" ({low} to {high})"
+    return {
+        "name": _short(column.name),
+        "number": number,
+        "hint": f"{column.name}: {number}{span}",
+        "middle": top + ROW / 2,
+        "point": place(column.value) if column.value is not None and column.is_known else None,
+        "interval": sorted(map(place, column.interval)) if column.interval is not None else None,
+        "leads": column.leads,
+    }
+
+
+def _short(name: str) -> str:
+    """Its beginning and its end, where names that begin alike differ."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"

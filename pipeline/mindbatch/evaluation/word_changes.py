@@ -32,13 +32,13 @@ def words(text: str) -> list[str]:
 def stretches(text: str, reference: str) -> list[Stretch]:
     """`text` in pieces that `reference` shares and pieces that it does not."""
     own, other = words(text), words(reference)
-    found: list[Stretch] = []
+    pieces: list[Stretch] = []
     at = 0
     for start, size in _shared(own, other):
-        found += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
+        pieces += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
         at = start + size
-    found.append(Stretch("".join(own[at:]), False))
-    return [stretch for stretch in found if stretch.text]
+    pieces.append(Stretch("".join(own[at:]), False))
+    return [stretch for stretch in pieces if stretch.text]
 
 
 def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:

@@ -2,24 +2,43 @@
 
 import importlib
 import platform
+import shutil
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mindbatch.config.environment import cache_folder, thread_settings
-from mindbatch.config.machine import GIB, memory, usable_cores
+from mindbatch.config.machine import GIB, lines, memory, usable_cores
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.io import children
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import printable, say, show, show_json
-from mindbatch.tasks import machine
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
 DEVICES = ("CPU", "Ascend")
 
 Findings = dict[str, dict[str, Any]]
 """Section -> name -> what was found; None stands for nothing."""
+
+CPUINFO = Path("/proc/cpuinfo")
+USED_FLAGS = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "bf16",
+)
+"""Processor flags that decide which kernel is used, or how fast it is."""
+COMPILERS = ("g++", "clang++")
+_COMPILER_SECONDS = 10
 
 
 @dataclass
@@ -49,14 +68,14 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "machine": {
             "platform": platform.platform(),
-            "processor": machine.processor(),
-            "flags": machine.processor_flags(),
+            "processor": processor(),
+            "flags": processor_flags(),
             "cores": usable_cores(),
             **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in memory().items()},
         },
         "devices": {name: _is_available(mindspore, name) for name in DEVICES} | {"fault": fault},
-        "kernels": {"attention": _kernels(), "faster": _faster(), **machine.compilers()},
-        "several_hosts": {"mpi4py": _version("mpi4py"), "mpirun": machine.version_line("mpirun")},
+        "kernels": {"attention": _kernels(), "faster": _faster(), **compilers()},
+        "several_hosts": {"mpi4py": _version("mpi4py"), "mpirun": version_line("mpirun")},
         "threads": thread_settings(),
         "folders": {"configs_and_examples": str(data_root()), "cache": str(cache_folder())},
     }
@@ -65,9 +84,9 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
 def as_text(findings: Findings) -> str:
     """The findings as a page: a heading for each section, a line for each thing found."""
     blocks = []
-    for section, found in findings.items():
-        width = max(map(len, found))
-        lines = [f"  {name:<{width}}  {printable(_words(value))}" for name, value in found.items()]
+    for section, values in findings.items():
+        width = max(map(len, values))
+        lines = [f"  {name:<{width}}  {printable(_words(value))}" for name, value in values.items()]
         blocks.append("\n".join([section, *lines]))
     return "\n\n".join(blocks)
 
@@ -122,3 +141,39 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def processor(cpuinfo: Path = CPUINFO) -> str:
+    """The processor's name, or its architecture where the system tells no name."""
+    return _cpu_field(cpuinfo, "model name") or platform.processor() or platform.machine()
+
+
+def processor_flags(cpuinfo: Path = CPUINFO) -> list[str]:
+    """Those of `USED_FLAGS` that the processor has."""
+    flags = (_cpu_field(cpuinfo, "flags") or _cpu_field(cpuinfo, "Features")).split()
+    return [flag for flag in USED_FLAGS if flag in flags]
+
+
+def compilers() -> dict[str, str | None]:
+    """C++ compiler -> the first line that it says about its version; None when it is not installed."""
+    return {name: version_line(name) for name in COMPILERS}
+
+
+def version_line(name: str) -> str | None:
+    """The first line that a program says about its version; None when it is not installed."""
+    path = shutil.which(name)
+    if path is None:
+        return None
+    try:
+        output = children.run([path, "--version"], _COMPILER_SECONDS).output
+    except OSError:  # TimeoutError is one
+        return f"{path} does not run"
+    return (output.splitlines() or [path])[0]
+
+
+def _cpu_field(cpuinfo: Path, field: str) -> str:
+    for line in lines(cpuinfo):
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""

@@ -1,31 +1,45 @@
-"""`mindbatch inspect`: what is in a checkpoint of any format, or in a strategy file."""
+"""`mindbatch inspect`: what is in a checkpoint or a strategy file, and how a model would run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.rank_copies import seem_copies
-from mindbatch.checkpoint.folders.tensor_set import HUGGING_FACE, RANKS, Source, TensorSet, open_source
-from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
+from mindbatch.checkpoint.folders.tensor_set import HUGGING_FACE, RANKS, TensorSet, open_source
+from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.config.path_faults import checkpoint_fault, settled
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.io.amounts import size
 from mindbatch.io.errors import EXIT_DONE, CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import foreign_folder
 from mindbatch.io.screen_text import show, show_json
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.described_config import check_division
 from mindbatch.models.foreign_models import QUANTIZATION
-from mindbatch.models.registry import chosen_type
-from mindbatch.tasks.inspect_page import RankContent, TensorRow, source_page, strategy_page
-from mindbatch.tasks.inspect_run import HowItRuns, how_it_runs, nearest_lines
+from mindbatch.models.registry import chosen_type, nearest_supported
+from mindbatch.tasks.inspect_page import (
+    RankContent,
+    TensorRow,
+    source_json,
+    source_page,
+    strategy_json,
+    strategy_page,
+)
 
 _COPIES = "the rank folders hold copies of one checkpoint: their tensors begin alike; reshard reads the first"
 NO_CHECKPOINT = "path: must be given: mindbatch inspect PATH, a file or folder"
+NUMBERS_OF_RANKS = (2, 4, 8, 16, 32, 64)
+MOST_DIFFERENCES = 3
 
 
 @dataclass
@@ -69,8 +83,8 @@ def run(config: InspectConfig) -> int:
         how, reasons = _how_it_runs(path)
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}
-        runs = {} if how is None else {"runs": how.to_json()}
-        show_json(_source_json(source, ranks, config.limit) | quantised | runs | {"not_run": reasons})
+        runs = {} if how is None else {"runs": asdict(how)}
+        show_json(source_json(source, ranks, config.limit) | quantised | runs | {"not_run": reasons})
     else:
         closing = [*(how.lines() if how else ()), *map("not run by this version: {}".format, reasons)]
         closing += nearest_lines(path) if reasons else ()
@@ -78,6 +92,15 @@ def run(config: InspectConfig) -> int:
         show(source_page(source, ranks, closing, config.limit, config.digests, config.filter, stored_as))
     raise_if_any([fault for rank in ranks for fault in rank.faults])
     return EXIT_DONE
+
+
+def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
+    assert config.path is not None
+    layouts = [layout for layout in strategy.layouts if _matches(layout.name, config)]
+    if config.format == "json":
+        show_json(strategy_json(config.path, strategy, layouts, config.limit))
+    else:
+        show(strategy_page(config.path, strategy, layouts, config.limit))
 
 
 def _says_what_it_is(path: Path) -> bool:
@@ -170,64 +193,76 @@ def _witness(tensors: TensorSet) -> str | None:
     return "CRC-32" if all(file.crc for file in tensors.files.values()) else None
 
 
-def _source_json(source: Source, ranks: list[RankContent], limit: int) -> dict[str, Any]:
-    return {
-        "path": str(source.path),
-        "kind": source.kind,
-        "ranks": [
-            {
-                "rank": rank,
-                "path": str(content.path),
-                "count": len(content.rows),
-                "bytes": sum(row.tensor.nbytes for row in content.rows),
-                "tensors": [_tensor_json(row) for row in content.rows[:limit]],
-                "texts": content.texts,
-                "witness": content.witness,
-            }
-            for rank, content in enumerate(ranks)
-        ],
-    }
+@dataclass(frozen=True)
+class HowItRuns:
+    """Properties of a model folder run by `generate` or `batch` with the defaults of their options.
+
+    positions: most tokens of prompt and output. cached_numbers: of one token's keys and values.
+    model_parallel: the numbers of ranks that the model can be sharded over. not_on_ascend: why not, if so.
+    """
+
+    model_type: str
+    parameters: int
+    positions: int
+    cached_numbers: int
+    model_parallel: tuple[int, ...]
+    not_on_ascend: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        weights = ", ".join(
+            f"{size(self.parameters * kind.itemsize)} in {kind.name}" for kind in (FLOAT32, BFLOAT16, INT8)
+        )
+        ranks = ", ".join(map(str, (1, *self.model_parallel)))
+        yield f"runs as {self.model_type}: {self.parameters:,} parameters, up to {self.positions:,} tokens"
+        yield f"  on a CPU: {weights}; a token of the cache {size(self.cached_numbers * FLOAT32.itemsize)}"
+        if self.not_on_ascend:
+            yield f"  not on Ascend: {'; '.join(self.not_on_ascend)}"
+        else:
+            num_bytes, token = self.parameters * BFLOAT16.itemsize, self.cached_numbers * BFLOAT16.itemsize
+            yield f"  on Ascend: {size(num_bytes)} in {BFLOAT16.name}; a token of the cache {size(token)}"
+        yield f"  parallel.model_parallel: {ranks}"
 
 
-def _tensor_json(row: TensorRow) -> dict[str, Any]:
-    tensor = row.tensor
-    return {
-        "name": tensor.name,
-        "dtype": tensor.dtype,
-        "shape": [*tensor.shape],
-        "bytes": tensor.nbytes,
-        "file": row.file,
-        "sha256": row.digest,
-    }
+def how_it_runs(path: Path) -> HowItRuns:
+    """Reads config.json and the heads of the weights.
+
+    Raises:
+        CheckpointError, ConfigError: it does not run; see `Provider.open_folder`.
+    """
+    from mindbatch.loading.providers import open_model  # NumPy, which pages of other files do not need
+
+    spec = open_model(ModelConfig(checkpoint_name_or_path=str(path))).spec
+    return HowItRuns(
+        spec.model_type,
+        spec.num_parameters,
+        spec.max_positions,
+        spec.cached_numbers,
+        tuple(ranks for ranks in NUMBERS_OF_RANKS if _is_divisible(spec.architecture, ranks)),
+        tuple(spec.ascend_faults(RuntimeConfig().block_size)),
+    )
 
 
-def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
-    assert config.path is not None
-    layouts = [layout for layout in strategy.layouts if _matches(layout.name, config)]
-    if config.format == "text":
-        show(strategy_page(config.path, strategy, layouts, config.limit))
+def _is_divisible(arch: Architecture, model_parallel: int) -> bool:
+    try:
+        check_division(arch, model_parallel)
+    except ConfigError:
+        return False
+    return True
+
+
+def nearest_lines(path: Path) -> Iterator[str]:
+    """Yields the type nearest to a folder that does not run, and what differs; nothing where none is near."""
+    try:
+        config = read_config(path)
+    except (CheckpointError, ConfigError):
         return
-    content = {
-        "path": config.path,
-        "kind": "strategy",
-        "stages": [*strategy.stages],
-        "devices_per_stage": strategy.num_devices,
-        "ranks": strategy.num_ranks,
-        "count": len(layouts),
-        "parameters": [_layout_json(strategy, layout) for layout in layouts[: config.limit]],
-    }
-    show_json(content)
-
-
-def _layout_json(strategy: Strategy, layout: TensorLayout) -> dict[str, Any]:
-    return {
-        "name": layout.name,
-        "stage": strategy.stage_of(layout),
-        "device_matrix": [*layout.device_matrix],
-        "tensor_map": [*layout.tensor_map],
-        "param_split_shape": [*layout.param_split_shape],
-        "indices_offset": [*layout.indices_offset],
-        "field": layout.field,
-        "opt_weight_shard_step": layout.opt_shard_step,
-        "opt_weight_shard_size": layout.opt_shard_size,
-    }
+    near = nearest_supported(config, CONFIG_NAME)
+    if near is None or near.model_type == config.get("model_type"):
+        return
+    yield f"nearest supported type: {near.model_type}; " + (
+        "what differs:" if near.differences else "no key of config.json differs, tensors may"
+    )
+    yield from (f"  {difference.partition(';')[0]}" for difference in near.differences[:MOST_DIFFERENCES])
+    if (more := len(near.differences) - MOST_DIFFERENCES) > 0:
+        yield f"  and {more} more"

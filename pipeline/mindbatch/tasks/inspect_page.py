@@ -1,16 +1,17 @@
-"""The pages that `mindbatch inspect` prints."""
+"""Pages that `mindbatch inspect` prints, and the same for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.io.screen_text import printable
-from mindbatch.tasks.formatting import ranges, table
+from mindbatch.tasks.tables import ranges, shape_text, table
 
 _DIGEST_SHOWN = 12
 _MAX_RANKS_SHOWN = 16
@@ -52,8 +53,8 @@ def source_page(
     closing: Sequence[str],
     limit: int,
     is_compared: bool,
-    pattern: str | None = None,
-    quantised: str | None = None,
+    pattern: str | None,
+    quantised: str | None,
 ) -> str:
     """The page of a checkpoint: its files, its tensors, their sum by dtype, and what tells of damage.
 
@@ -82,17 +83,14 @@ def _rank_lines(ranks: Sequence[RankContent]) -> list[str]:
     rows = [["rank", "tensors", "bytes", "file"]]
     for rank, content in enumerate(ranks[:_MAX_RANKS_SHOWN]):
         nbytes = sum(row.tensor.nbytes for row in content.rows)
-        rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", printable(_file_name(content.path))])
+        file = printable(f"{content.path.parent.name}/{content.path.name}")
+        rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", file])
     more = len(ranks) - _MAX_RANKS_SHOWN
     return [*table(rows, right=(0, 1, 2)), *([_more(more, "rank")] if more > 0 else [])]
 
 
 def _more(count: int, noun: str) -> str:
     return f"{count} more {noun}{'' if count == 1 else 's'}"
-
-
-def _file_name(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
 
 
 def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None) -> list[str]:
@@ -106,8 +104,8 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None)
         return ["no tensors" + (f" match filter={printable(pattern)}" if pattern else "")]
     several = len(ranks) > 1
     shown = [
-        _tensor_cells(held, several, len(ranks))
-        for _, held in zip(range(limit), alike.values(), strict=False)
+        _tensor_cells(holders, several, len(ranks))
+        for _, holders in zip(range(limit), alike.values(), strict=False)
     ]
     titles = ["tensor", "dtype", "shape", "bytes", "ranks" if several else "sha256"]
     if not several and not any(cells[-1] for cells in shown):
@@ -117,17 +115,13 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None)
     return [*lines, *([f"{_more(more, 'tensor')}; limit=N shows more of them"] if more else [])]
 
 
-def _tensor_cells(held: Sequence[tuple[int, TensorRow]], several: bool, num_ranks: int) -> list[str]:
-    tensor = held[0][1].tensor
+def _tensor_cells(holders: Sequence[tuple[int, TensorRow]], several: bool, num_ranks: int) -> list[str]:
+    tensor = holders[0][1].tensor
     if several:
-        last = "all" if len(held) == num_ranks else ranges([rank for rank, _ in held])
+        last = "all" if len(holders) == num_ranks else ranges([rank for rank, _ in holders])
     else:
-        last = (held[0][1].digest or "")[:_DIGEST_SHOWN]
-    return [printable(tensor.name), tensor.dtype, _shape(tensor.shape), f"{tensor.nbytes:,}", last]
-
-
-def _shape(shape: Iterable[object]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
+        last = (holders[0][1].digest or "")[:_DIGEST_SHOWN]
+    return [printable(tensor.name), tensor.dtype, shape_text(tensor.shape), f"{tensor.nbytes:,}", last]
 
 
 def _sums(ranks: Sequence[RankContent]) -> list[str]:
@@ -157,10 +151,42 @@ def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
         kinds.setdefault(content.witness, []).append(rank)
     asked = "was compared" if is_compared else "digests=true compares every tensor with it"
     return [
-        (f"{'ranks' if len(held) > 1 else 'rank'} {ranges(held)}: " if len(kinds) > 1 else "")
+        (f"{'ranks' if len(numbers) > 1 else 'rank'} {ranges(numbers)}: " if len(kinds) > 1 else "")
         + (f"{kind}: {asked}" if kind else "no digests: nothing here tells of a changed bit in a tensor")
-        for kind, held in kinds.items()
+        for kind, numbers in kinds.items()
     ]
+
+
+def source_json(source: Source, ranks: Sequence[RankContent], limit: int) -> dict[str, Any]:
+    """The content of a checkpoint for programs."""
+    return {
+        "path": str(source.path),
+        "kind": source.kind,
+        "ranks": [
+            {
+                "rank": rank,
+                "path": str(content.path),
+                "count": len(content.rows),
+                "bytes": sum(row.tensor.nbytes for row in content.rows),
+                "tensors": [_tensor_json(row) for row in content.rows[:limit]],
+                "texts": content.texts,
+                "witness": content.witness,
+            }
+            for rank, content in enumerate(ranks)
+        ],
+    }
+
+
+def _tensor_json(row: TensorRow) -> dict[str, Any]:
+    tensor = row.tensor
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype,
+        "shape": [*tensor.shape],
+        "bytes": tensor.nbytes,
+        "file": row.file,
+        "sha256": row.digest,
+    }
 
 
 def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int) -> str:
@@ -183,8 +209,8 @@ def _layout_cells(strategy: Strategy, layout: TensorLayout) -> list[str]:
     return [
         printable(layout.name),
         str(strategy.stage_of(layout)),
-        _shape(layout.device_matrix),
-        _shape(_axes_shown(layout)),
+        shape_text(layout.device_matrix),
+        shape_text(_axes_shown(layout)),
         "x".join(map(str, layout.parts)) or "-",
         str(layout.opt_shard_size) if layout.opt_shard_step and layout.opt_shard_size else "-",
     ]
@@ -192,4 +218,33 @@ def _layout_cells(strategy: Strategy, layout: TensorLayout) -> list[str]:
 
 def _axes_shown(layout: TensorLayout) -> Iterator[str]:
     for axes in layout.tensor_map:
-        yield str(axes) if isinstance(axes, int) else _shape(axes)
+        yield str(axes) if isinstance(axes, int) else shape_text(axes)
+
+
+def strategy_json(
+    path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int
+) -> dict[str, Any]:
+    """The content of a strategy file for programs."""
+    return {
+        "path": path,
+        "kind": "strategy",
+        "stages": [*strategy.stages],
+        "devices_per_stage": strategy.num_devices,
+        "ranks": strategy.num_ranks,
+        "count": len(layouts),
+        "parameters": [_layout_json(strategy, layout) for layout in layouts[:limit]],
+    }
+
+
+def _layout_json(strategy: Strategy, layout: TensorLayout) -> dict[str, Any]:
+    return {
+        "name": layout.name,
+        "stage": strategy.stage_of(layout),
+        "device_matrix": [*layout.device_matrix],
+        "tensor_map": [*layout.tensor_map],
+        "param_split_shape": [*layout.param_split_shape],
+        "indices_offset": [*layout.indices_offset],
+        "field": layout.field,
+        "opt_weight_shard_step": layout.opt_shard_step,
+        "opt_weight_shard_size": layout.opt_shard_size,
+    }

@@ -125,8 +125,8 @@ _ALL = (
     Task(
         name="replay",
         summary="run one row of a batch again and compare it with what it gave",
-        keys="mindbatch.tasks.replay.schema:ReplayConfig",
-        module="mindbatch.tasks.replay.task",
+        keys="mindbatch.tasks.replay:ReplayConfig",
+        module="mindbatch.tasks.replay",
         examples=("mindbatch replay output.dir=runs/a key=17",),
     ),
     Task(

@@ -5,17 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+import orjson
 
 from mindbatch.config.path_faults import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.errors import EXIT_DONE, MindBatchError
+from mindbatch.io.regular_file import first_bytes, open_regular
 from mindbatch.io.screen_text import printable, show, show_json
+from mindbatch.ledger.lock import is_running
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.tasks.formatting import table
-from mindbatch.tasks.run_state import RunState, state_of
+from mindbatch.ledger.run_record import RunRecord
+from mindbatch.tasks.tables import table
 
 DEEPEST = 6
 """Folders are looked into this far: more would be a search of the whole disk."""
@@ -24,6 +29,9 @@ TITLES = ("status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "run")
 NUMBERS = (1, 2, 3, 4)
 
 NO_RUNS = "no runs"
+LARGEST_MANIFEST = 1 << 26
+_TAIL_BYTES = 1 << 16
+Status = Literal["running", "complete", "interrupted", "incomplete", "damaged"]
 
 
 @dataclasses.dataclass
@@ -66,7 +74,7 @@ def find_runs(top: Path) -> Iterator[Path]:
             folders.clear()
         elif len(folder.relative_to(top).parts) >= DEEPEST:
             folders.clear()
-        folders[:] = [each for each in folders if not each.startswith(".")]
+        folders[:] = [below for below in folders if not below.startswith(".")]
 
 
 def as_json(state: RunState) -> dict[str, Any]:
@@ -94,3 +102,93 @@ def _cells(state: RunState) -> list[str]:
         printable((state.created or "-")[:16].replace("T", " ")),
         printable(state.folder),
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """State of a run as shown by `mindbatch runs`; None stands for what is not known.
+
+    status: `interrupted` has ended in an orderly way, an `incomplete` run has not; the same command
+    resumes both.
+    total, done, failed: rows. tokens_per_second: generated.
+    """
+
+    folder: str
+    status: Status
+    total: int | None = None
+    done: int | None = None
+    failed: int | None = None
+    tokens_per_second: float | None = None
+    created: str | None = None
+    command: tuple[str, ...] = ()
+    fault: str | None = None
+
+
+def state_of(path: Path) -> RunState:
+    """The state of the run in a folder that holds one; damage is part of the state."""
+    folder = RunFolder(path)
+    try:
+        record = RunRecord.read(folder)
+    except MindBatchError as error:
+        return RunState(folder=str(path), status="damaged", fault=str(error))
+    manifest, sample = _manifest(folder), _last_sample(folder.metrics)
+    status = _status(folder, manifest)
+    counts = _of_manifest(manifest) if status in ("complete", "interrupted") else _of_sample(sample)
+    return RunState(
+        folder=str(path), status=status, created=record.created, command=tuple(record.command), **counts
+    )
+
+
+def _status(folder: RunFolder, manifest: Mapping[str, Any]) -> Status:
+    if is_running(folder):
+        return "running"
+    match manifest.get("status"):
+        case "complete" | "interrupted" as status:
+            ended: Status = status
+            return ended
+    return "incomplete"
+
+
+def _of_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    rows = manifest.get("rows")
+    rows = rows if isinstance(rows, dict) else {}
+    counts = {name: _number(rows.get(name)) for name in ("total", "done", "failed")}
+    return {**counts, "tokens_per_second": _number(manifest.get("generated_tokens_per_second"))}
+
+
+def _of_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
+    counts = {name: _number(sample.get(f"rows_{name}")) for name in ("total", "done", "failed")}
+    tokens, seconds = _number(sample.get("generated_tokens")), _number(sample.get("seconds"))
+    return {**counts, "tokens_per_second": tokens / seconds if tokens is not None and seconds else None}
+
+
+def _number(value: object) -> Any:
+    """`value` if it is a number."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _manifest(folder: RunFolder) -> Mapping[str, Any]:
+    try:
+        return _mapping(first_bytes(folder.manifest, LARGEST_MANIFEST))
+    except OSError:
+        return {}
+
+
+def _last_sample(path: Path) -> Mapping[str, Any]:
+    """The last whole line of the metrics."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    samples = (_mapping(line) for line in reversed(lines))
+    return next((sample for sample in samples if sample), {})
+
+
+def _mapping(text: bytes) -> Mapping[str, Any]:
+    try:
+        content = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -29,8 +29,8 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.override_text import text_override
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.tasks.formatting import table
-from mindbatch.tasks.run_state import state_of
+from mindbatch.tasks.runs import state_of
+from mindbatch.tasks.tables import table
 
 LONGEST_NAME = 120
 SHARED_OUTPUTS = ("output.file", "report", "target.dir")

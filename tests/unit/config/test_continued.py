@@ -9,7 +9,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.tasks.registry import TASKS
-from mindbatch.tasks.replay.schema import ReplayConfig
+from mindbatch.tasks.replay import ReplayConfig
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.predict_yaml.apply import Applied, apply_table
+from mindbatch.config.predict_yaml.apply import TABLE, Applied, apply_table
 from mindbatch.config.predict_yaml.entries import Sets
 from mindbatch.config.predict_yaml.run_table import UNREAD
-from mindbatch.config.predict_yaml.table import TABLE
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.plan.schema import PlanConfig

@@ -27,7 +27,7 @@ def test_its_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_evaluate() -> None:
     config = EvaluateConfig()
     config.harness.tasks = ["mine"]
-    with mock.patch("mindbatch.tasks.evaluate.shared_llm.LLM") as llm, pytest.raises(ConfigError) as error:
+    with mock.patch("mindbatch.tasks.evaluate.matrix_run.LLM") as llm, pytest.raises(ConfigError) as error:
         run_harness(config)
     assert error.value.faults == (f"harness.tasks: {MISSING}",)
     assert not llm.mock_calls

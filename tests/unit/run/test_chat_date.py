@@ -14,8 +14,8 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.replay import task as replay
-from mindbatch.tasks.replay.schema import ReplayConfig
+from mindbatch.tasks import replay
+from mindbatch.tasks.replay import ReplayConfig
 from shadow_llm import load_tokenizer, make_llm
 from stub_job import FIELDS, Interrupting, job_config, make_job, results
 
@@ -98,7 +98,7 @@ def test_failed_rows_are_tried_again_and_rows_replayed_with_the_date_of_the_run(
     assert results(tmp_path / "run") == results(tmp_path / "whole")
     asked = ReplayConfig(data=config.data, output=config.output, decoding=config.decoding, key="1")
     monkeypatch.setattr(LLM, "from_config", lambda config: make_llm(tokenizer))
-    monkeypatch.setattr(replay, "fingerprint_fields", lambda config: FIELDS)
+    monkeypatch.setattr("mindbatch.run.identity.fingerprint_fields", lambda config: FIELDS)
     assert replay.run(asked) == 0
 
 

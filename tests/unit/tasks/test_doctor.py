@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.config.machine import memory
-from mindbatch.tasks import doctor, machine
+from mindbatch.tasks import doctor
 from mindbatch.tasks.doctor import DoctorConfig
 
 CPUINFO = """processor\t: 0
@@ -20,10 +20,10 @@ MEMINFO = "MemTotal:       2048 kB\nMemFree:        1 kB\nMemAvailable:   1024 k
 def test_processor_and_flags(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text(CPUINFO)
-    assert machine.processor(file) == "Some Processor @ 3GHz"
-    assert machine.processor_flags(file) == ["avx2", "avx512f", "avx512_bf16", "amx_tile"]
+    assert doctor.processor(file) == "Some Processor @ 3GHz"
+    assert doctor.processor_flags(file) == ["avx2", "avx512f", "avx512_bf16", "amx_tile"]
     file.write_text("processor: 0\nFeatures : fp asimd bf16\n")
-    assert machine.processor_flags(file) == ["asimd", "bf16"]
+    assert doctor.processor_flags(file) == ["asimd", "bf16"]
 
 
 def test_memory_and_the_limit_of_a_container(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_the_limit_of_a_control_group_and_of_those_above(tmp_path: Path, groups:
 
 def test_a_system_without_these_files(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    assert machine.processor(missing)
-    assert machine.processor_flags(missing) == []
+    assert doctor.processor(missing)
+    assert doctor.processor_flags(missing) == []
     assert memory(missing, missing) == {}
 
 
@@ -71,9 +71,9 @@ def test_compilers_are_found_on_the_path(tmp_path: Path, monkeypatch: pytest.Mon
     broken.write_text("not a program")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.compilers() == {"g++": "g++ 99.1", "clang++": f"{broken} does not run"}
+    assert doctor.compilers() == {"g++": "g++ 99.1", "clang++": f"{broken} does not run"}
     broken.unlink()
-    assert machine.compilers()["clang++"] is None
+    assert doctor.compilers()["clang++"] is None
 
 
 def test_without_mindspore_the_doctor_fails_and_says_so(

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.ledger.lock import RunLock
-from mindbatch.tasks.run_state import state_of
-from mindbatch.tasks.runs import DEEPEST, RunsConfig, find_runs, run
+from mindbatch.tasks.runs import DEEPEST, RunsConfig, find_runs, run, state_of
 from small_runs import make_run
 
 MANIFEST = {

@@ -1,4 +1,4 @@
-"""Application of the table to a predict YAML: settings of ours, keys without effect and why, faults."""
+"""The table of all keys of a predict YAML, and its application: settings, and keys without effect."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,14 +22,28 @@ from mindbatch.config.predict_yaml.entries import (
     Unfit,
     WithoutEffect,
 )
-from mindbatch.config.predict_yaml.run_table import UNREAD
-from mindbatch.config.predict_yaml.table import SECTIONS, TABLE, near
+from mindbatch.config.predict_yaml.model_table import MODEL, PROCESSOR
+from mindbatch.config.predict_yaml.pet_table import PET
+from mindbatch.config.predict_yaml.run_table import DEVICE, EXPERTS, FILES, RANKS, UNREAD
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.settings import Assignment
 from mindbatch.config.yaml_file import read_with_lines
+from mindbatch.io.fault_lines import did_you_mean
 
-CHECKPOINT, PROVIDER, DEVICE = "model.checkpoint_name_or_path", "model.provider", "runtime.device_target"
+CHECKPOINT, PROVIDER, DEVICE_TARGET = (
+    "model.checkpoint_name_or_path",
+    "model.provider",
+    "runtime.device_target",
+)
 WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{to.MODEL_CONFIG}checkpoint_name_or_path")
+
+TABLE: dict[str, Entry] = FILES | RANKS | EXPERTS | DEVICE | MODEL | PET | PROCESSOR
+"""By dotted key. Where several set one key of ours, the first that is given does."""
+
+SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in range(1, name.count(".") + 1))
+"""Keys that hold keys."""
+_PLACES = {name: place for place, name in enumerate(TABLE)}
+"""The order of application; keys that are not in the table come last, as in the file."""
 
 
 @dataclass
@@ -81,9 +95,9 @@ def apply_table(
     applied = Applied(path, lines)
     values = {name: value for name, value in _flat(content, "", applied) if _is_plain(name, value, applied)}
     facts = _facts_of(values, above or {}, keys, strategy)
-    for name in sorted(values, key=_order):
+    for name in sorted(values, key=lambda name: _PLACES.get(name, len(_PLACES))):
         _look_up(name, values[name], facts, keys, applied)
-    if DEVICE not in {*facts.above, *applied.settings, *applied.doubtful} and facts.device == CPU:
+    if DEVICE_TARGET not in {*facts.above, *applied.settings, *applied.doubtful} and facts.device == CPU:
         rounds = facts.above.keys() & {"model.dtype", "model.quantization"}
         applied.device_note = (
             f"{path}: no context.device_target: the model runs on a CPU{'' if rounds else ', in float32'}; "
@@ -118,8 +132,8 @@ def _is_plain(name: str, value: Any, applied: Applied) -> bool:
 
 
 def _facts_of(values: Mapping[str, Any], above: Mapping[str, Any], keys: SchemaKeys, strategy: str) -> Facts:
-    written = above.get(DEVICE, values.get("context.device_target"))
-    device = written if isinstance(written, str) else str(keys.keys[DEVICE].default)
+    written = above.get(DEVICE_TARGET, values.get("context.device_target"))
+    device = written if isinstance(written, str) else str(keys.keys[DEVICE_TARGET].default)
     facts = Facts(values, above, device, strategy)
     adapter = _adapter(facts)
     weights = facts.value(*(key for key in WEIGHTS if adapter is None or key != "load_checkpoint"))
@@ -144,14 +158,6 @@ def _is_mcore(facts: Facts) -> bool:
     return named is None and facts.value("pretrained_model_dir") is not None
 
 
-_PLACES = {name: place for place, name in enumerate(TABLE)}
-
-
-def _order(name: str) -> int:
-    """Position in the table; keys that are not in it come last, as in the file."""
-    return _PLACES.get(name, len(_PLACES))
-
-
 def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: Applied) -> None:
     try:
         if name in UNREAD:
@@ -159,7 +165,7 @@ def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: App
         if name in SECTIONS:
             raise Agreed
         if name not in TABLE:
-            raise Unfit(f"unknown key{near(name, [*TABLE, *UNREAD])}")
+            raise Unfit(f"unknown key{_near(name, [*TABLE, *UNREAD])}")
         key, converted = _converted(TABLE[name], value, facts, keys)
         _set(key, converted, name, facts, applied)
     except Agreed:
@@ -171,6 +177,18 @@ def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: App
         applied.faults.append(f"{applied.place(name)}{written}: {reason}")
         if isinstance(entry := TABLE.get(name), Sets):
             applied.doubtful.add(entry.ours)
+
+
+def _near(name: str, known: list[str]) -> str:
+    """`; did you mean KEY?` with the key that was probably meant by the unknown `name`, or nothing."""
+    section, _, leaf = name.rpartition(".")
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
+    everywhere = {key.rpartition(".")[2]: key for key in reversed(known)}
+    if leaf in everywhere:
+        return f"; did you mean {everywhere[leaf]}?"
+    return did_you_mean(leaf, siblings, notation=siblings.__getitem__) or did_you_mean(
+        leaf, everywhere, cutoff=0.75, notation=everywhere.__getitem__
+    )
 
 
 def _converted(entry: Entry, value: Any, facts: Facts, keys: SchemaKeys) -> tuple[str, Any]:

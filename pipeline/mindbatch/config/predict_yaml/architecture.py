@@ -13,6 +13,7 @@ from mindbatch.models.config_forms import older_form
 from mindbatch.models.registry import newer_names
 
 LARGEST_CONFIG = 1 << 20
+IN_CONFIG = "config.json of the model's folder says it"
 _READER = StrictReader(max_depth=32)
 
 
@@ -37,7 +38,7 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
 def check_same(entry: Same, value: Any, config: Mapping[str, Any] | None) -> NoReturn:
     """Raises Agreed where config.json says the same, Unfit where not, WithoutEffect where it is not there."""
     if config is None:
-        raise WithoutEffect("config.json of the model's folder says it")
+        raise WithoutEffect(IN_CONFIG)
     name = next((name for name in entry.names if config.get(name) is not None), None)
     if name is None:
         if any(_is_same(value, neutral) for neutral in entry.neutral):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeGuard
 
 from mindbatch.config.faults import shown
-from mindbatch.config.predict_yaml.architecture import folder_config
+from mindbatch.config.predict_yaml.architecture import IN_CONFIG, folder_config
 from mindbatch.config.predict_yaml.entries import (
     CPU,
     NOTHING,
@@ -174,11 +174,6 @@ def device_id(value: Any, facts: Facts) -> NoReturn:
     raise Unfit(f"no key chooses the device; set it to 0 and ASCEND_RT_VISIBLE_DEVICES={value}")
 
 
-def num_blocks(value: Any, facts: Facts) -> NoReturn:
-    """The cache is given in bytes here."""
-    raise WithoutEffect("the cache is given in bytes: runtime.cache_memory")
-
-
 def model_class(value: Any, facts: Facts) -> NoReturn:
     """A class of MindFormers; provider native runs the folders of a few."""
     if facts.is_mcore or facts.above.get("model.provider") == "mindformers":
@@ -198,13 +193,13 @@ def rope_extension(value: Any, facts: Facts) -> NoReturn:
     """extend_method, which config.json has as rope_scaling."""
     config = facts.model_config
     if config is None:
-        raise WithoutEffect("config.json of the model's folder says it")
+        raise WithoutEffect(IN_CONFIG)
     scaling = config.get("rope_scaling")
     there = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, Mapping) else None
     wanted = None if value in NOTHING else _ROPE_TYPES.get(str(value), value)
     if wanted == there:
         raise Agreed
-    raise Unfit(f"config.json says rope_scaling={shown(scaling)}, and the folder holds; make them agree")
+    raise _other_scaling(scaling)
 
 
 def rope_factor(value: Any, facts: Facts) -> NoReturn:
@@ -212,13 +207,17 @@ def rope_factor(value: Any, facts: Facts) -> NoReturn:
     if value in (1, *NOTHING):
         raise Agreed
     if facts.model_config is None:
-        raise WithoutEffect("config.json of the model's folder says it")
+        raise WithoutEffect(IN_CONFIG)
     scaling = facts.model_config.get("rope_scaling")
     there = scaling if isinstance(scaling, Mapping) else {}
     wanted = value if isinstance(value, Mapping) else {"factor": value}
     if all(there.get(name) == part for name, part in wanted.items()):
         raise Agreed
-    raise Unfit(f"config.json says rope_scaling={shown(scaling)}, and the folder holds; make them agree")
+    raise _other_scaling(scaling)
+
+
+def _other_scaling(scaling: object) -> Unfit:
+    return Unfit(f"config.json says rope_scaling={shown(scaling)}, and the folder holds; make them agree")
 
 
 def unless_asked(refusal: str) -> Check:

@@ -123,7 +123,6 @@ class Same:
 
 
 Entry = Sets | Ignored | Only | Checked | Same
-Table = Mapping[str, Entry]
 
 
 def ignored(why: str, *keys: str) -> dict[str, Entry]:

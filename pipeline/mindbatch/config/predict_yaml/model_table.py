@@ -2,15 +2,16 @@
 
 from mindbatch.config.predict_yaml import conversions as to
 from mindbatch.config.predict_yaml.entries import Checked, Entry, Ignored, Only, Same, Sets, ignored
-from mindbatch.config.predict_yaml.run_table import NO_CODE, TRAINING, WHICH_MODEL
+from mindbatch.config.predict_yaml.run_table import NO_CODE, NO_EXPERTS, PRECISION, TRAINING, WHICH_MODEL
 
 SHAPES = "the weights say it"
 KERNELS = "a choice of kernels that changes no result"
-PRECISION = "kernels choose it beside model.dtype"
 NO_PADDING = "nothing is padded"
 TOKENIZER = "the tokenizer's folder says it"
 QUANTISED = "quantised models are not supported; give the folder unquantised"
 LOOKAHEAD = "use decoding.prompt_lookup_num_tokens in its place"
+OUTPUT = "output.format and decoding.logprobs say it"
+LONGEST = "model.seq_length is the longest prompt and output"
 EITHER = (True, False)
 ONE_FORM = "no folder's network is so; remove it"
 _GELU = {"gelu": ("gelu", "gelu_new", "gelu_pytorch_tanh"), "fast_gelu": ("quick_gelu",), "silu": ("swish",)}
@@ -31,14 +32,11 @@ GENERATION: dict[str, Entry] = {
     "min_new_tokens": Sets("decoding.min_new_tokens"),
     "eos_token_id": Sets("decoding.eos_token_id"),
     "parallel_decoding": Checked(to.unless_asked(LOOKAHEAD)),
-    "parallel_decoding_params": Checked(
-        to.unless_asked("use decoding.prompt_lookup_num_tokens in its place")
-    ),
+    "parallel_decoding_params": Checked(to.unless_asked(LOOKAHEAD)),
     **ignored(NO_PADDING, "pad_token_id"),
     **ignored(TOKENIZER, "bos_token_id"),
     **ignored("of MindFormers' lookahead decoding", "window_size", "level", "guess_set_size"),
-    **ignored("output.format and decoding.logprobs say it", "return_dict_in_generate", "output_scores"),
-    **ignored("output.format and decoding.logprobs say it", "output_logits"),
+    **ignored(OUTPUT, "return_dict_in_generate", "output_scores", "output_logits"),
 }
 
 RUNNING: dict[str, Entry] = {
@@ -46,7 +44,7 @@ RUNNING: dict[str, Entry] = {
     "seq_length": Sets("model.seq_length"),
     "use_past": Sets("model.use_past"),
     "block_size": Sets("runtime.block_size"),
-    "num_blocks": Checked(to.num_blocks),
+    "num_blocks": Ignored("the cache is given in bytes: runtime.cache_memory"),
     "compute_dtype": Sets("model.dtype", to.float_type),
     "params_dtype": Sets("model.dtype", to.float_type),
     "param_init_type": Sets("model.dtype", to.float_type),
@@ -74,7 +72,7 @@ RUNNING: dict[str, Entry] = {
     **ignored(TRAINING, "attention_dropout_rate", "attention_probs_dropout_prob", "embedding_dropout_prob"),
     **ignored(TRAINING, "init_method_std", "initializer_range", "fp16_lm_cross_entropy", "ignore_token_id"),
     **ignored(TRAINING, "offset", "fine_grain_interleave", "pp_interleave_num", "parallel_optimizer"),
-    **ignored("no experts beside config.json's", "per_token_num_experts_chosen"),
+    **ignored(NO_EXPERTS, "per_token_num_experts_chosen"),
     **ignored(TRAINING, "calculate_per_token_loss", "input_sliced_sig", "drop_prob", "print_separate_loss"),
     **ignored(TRAINING, "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_token_drop_policy", "use_eod_reset"),
     **ignored(TRAINING, "mtp_num_layers", "num_nextn_predict_layers", "moe_expert_capacity_factor"),
@@ -100,8 +98,7 @@ _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 ARCHITECTURE: dict[str, Entry] = {
     **ignored(SHAPES, "multiple_of", "ffn_dim_multiplier", "expand_ratio", "rotary_percent"),
     **ignored("config.json says how positions are scaled", "pretrain_seqlen"),
-    **ignored("model.seq_length is the longest prompt and output", "max_position_embedding"),
-    **ignored("model.seq_length is the longest prompt and output", "max_position_embeddings", "n_positions"),
+    **ignored(LONGEST, "max_position_embedding", "max_position_embeddings", "n_positions"),
     "hidden_size": Same(("hidden_size", "n_embd")),
     "num_layers": Same(("num_hidden_layers", "num_layers", "n_layer")),
     "num_hidden_layers": Same(("num_hidden_layers", "num_layers", "n_layer")),

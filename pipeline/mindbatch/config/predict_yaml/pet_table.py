@@ -15,7 +15,7 @@ from mindbatch.config.predict_yaml.entries import (
     Unfit,
     WithoutEffect,
 )
-from mindbatch.config.predict_yaml.run_table import TRAINING
+from mindbatch.config.predict_yaml.run_table import PRECISION, TRAINING
 
 LORA, SLORA = "lora", "slora"
 GIVE_IT = "lora.adapters='{NAME: PATH}' lora.default=NAME"
@@ -81,7 +81,7 @@ PET: dict[str, Entry] = {
         for name in ("lora_dropout", "lora_a_init", "lora_b_init", "freeze_include", "freeze_exclude")
     },
     **{
-        f"{PET_CONFIG}{name}": Ignored("kernels choose it beside model.dtype")
+        f"{PET_CONFIG}{name}": Ignored(PRECISION)
         for name in ("param_init_type", "compute_dtype", "lora_dtype")
     },
 }

@@ -10,6 +10,8 @@ GRAPHS = "a setting of MindSpore's that MindBatch makes itself"
 LOADING = "a folder of weights is cut as it is loaded"
 WHICH_MODEL = "config.json says which model it is"
 NO_CODE = "code that is named in a file is never run"
+NO_EXPERTS = "no experts beside config.json's"
+PRECISION = "kernels choose it beside model.dtype"
 
 UNREAD = dict.fromkeys(
     ("callbacks", "eval_callbacks", "eval_dataset", "eval_dataset_task", "lr_schedule", "metric")
@@ -89,7 +91,7 @@ EXPERTS: dict[str, Entry] = {
         (1, None), "models with experts run with use_legacy: False, from their config.json"
     ),
     **{
-        f"moe_config.{name}": Ignored("no experts beside config.json's")
+        f"moe_config.{name}": Ignored(NO_EXPERTS)
         for name in ("capacity_factor", "aux_loss_factor", "num_experts_chosen", "expert_group_size")
         + ("group_wise_a2a", "comp_comm_parallel", "comp_comm_parallel_degree", "save_token_distribution")
         + ("cur_layer", "enable_cold_hot_expert", "update_step", "hot_expert_num", "cold_token_percent")

@@ -50,13 +50,13 @@ def after_hashes(text: str) -> str | None:
 
 def first_number(text: str) -> str | None:
     """The first number of a text in its plain form: `$1,200.50` is `1200.5`; None where there is none."""
-    return next((found for match in _NUMBER.finditer(text) if (found := plain_number(match[0]))), None)
+    return next((plain for match in _NUMBER.finditer(text) if (plain := plain_number(match[0]))), None)
 
 
 def last_number(text: str) -> str | None:
     """The last number of a text in its plain form."""
-    found = [match[0] for match in _NUMBER.finditer(text)]
-    return next((plain for each in reversed(found) if (plain := plain_number(each))), None)
+    numbers = [match[0] for match in _NUMBER.finditer(text)]
+    return next((plain for number in reversed(numbers) if (plain := plain_number(number))), None)
 
 
 def plain_number(text: str) -> str | None:
@@ -80,11 +80,11 @@ def plain_number(text: str) -> str | None:
 
 def option_letter(text: str) -> str | None:
     """The letter of a choice: that it begins with, or says to be the answer, or else has last by itself."""
-    begins, said = _FIRST_LETTER.match(text), _SAID_LETTER.search(text)
+    begins, named = _FIRST_LETTER.match(text), _SAID_LETTER.search(text)
     if begins:
         return begins[1]
-    if said:
-        return said[1] or said[2]
+    if named:
+        return named[1] or named[2]
     alone: list[str] = _LETTER.findall(text)
     return alone[-1] if alone else None
 
@@ -110,7 +110,7 @@ def pattern_extraction(pattern: str) -> Extraction:
         raise ValueError(f"no regular expression: {error}") from None
 
     def last_match(text: str) -> str | None:
-        found = deque(compiled.finditer(text), maxlen=1)
-        return (found[0][1 if compiled.groups else 0] or None) if found else None
+        matches = deque(compiled.finditer(text), maxlen=1)
+        return (matches[0][1 if compiled.groups else 0] or None) if matches else None
 
     return Extraction(f"the last match of {pattern!r}", last_match, whole)

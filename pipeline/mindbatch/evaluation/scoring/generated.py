@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ LARGEST_SET = 100
 """Texts of a set beyond this are left out of self-BLEU, whose work grows with the square of their number."""
 
 Outputs = Sequence[Generated]
-Tokens = Sequence[int]
+Item = TypeVar("Item")
 
 
 class _OfOutputs(Metric[Generated]):
@@ -190,26 +190,24 @@ class SelfBleu(_OfOutputs):
     def sums_of(self, rows: Sequence[Outputs]) -> FloatArray:
         if any(len(outputs) > 1 for outputs in rows):
             scores = [self_bleus([output.text for output in outputs]) for outputs in rows]
-            means = [[np.mean(known)] if (known := [*_known(score)]) else [] for score in scores]
-            return np.array([(mean[0], 1.0) if mean else (0.0, 0.0) for mean in means], np.float64)
+            known = [[value for value in values if value is not None] for values in scores]
+            return np.array(
+                [(np.mean(values), 1.0) if values else (0.0, 0.0) for values in known], np.float64
+            )
         texts = [outputs[0].text if outputs else "" for outputs in rows]
         return np.array(
             [(0.0, 0.0) if score is None else (score, 1.0) for score in self_bleus(texts)], np.float64
         ).reshape(-1, 2)
 
 
-def _known(scores: Sequence[float | None]) -> list[float]:
-    return [score for score in scores if score is not None]
-
-
-def ngrams(tokens: Tokens, n: int) -> list[tuple[int, ...]]:
+def ngrams(tokens: Sequence[Item], n: int) -> list[tuple[Item, ...]]:
     """The n-grams of `tokens` in order; none when there are fewer than n tokens."""
     return list(zip(*(islice(tokens, start, None) for start in range(n)), strict=False))
 
 
-def repetition(tokens: Tokens, n: int = REPEATED_NGRAM) -> float | None:
-    """Share of the n-grams that stood before; None when there are fewer than n tokens."""
-    every = ngrams(tokens, n)
+def repetition(tokens: Sequence[int]) -> float | None:
+    """Share of the runs of REPEATED_NGRAM tokens that stood before; None when there are fewer tokens."""
+    every = ngrams(tokens, REPEATED_NGRAM)
     return 1 - len(set(every)) / len(every) if every else None
 
 

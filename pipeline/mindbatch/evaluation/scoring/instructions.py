@@ -42,41 +42,47 @@ def _is_json(text: str, arguments: Mapping[str, Any]) -> bool:
 
 
 CHECKS: Mapping[str, Check] = {
-    "keywords:existence": lambda text, given: all(_has_word(text, each) for each in given["keywords"]),
-    "keywords:forbidden_words": lambda text, given: (
-        not any(_has_word(text, each) for each in given["forbidden_words"])
+    "keywords:existence": lambda text, arguments: all(
+        _has_word(text, word) for word in arguments["keywords"]
     ),
-    "keywords:frequency": lambda text, given: _compared(
-        len(re.findall(rf"\b{re.escape(given['keyword'])}\b", text, re.IGNORECASE)), given, "frequency"
+    "keywords:forbidden_words": lambda text, arguments: (
+        not any(_has_word(text, word) for word in arguments["forbidden_words"])
     ),
-    "keywords:letter_frequency": lambda text, given: _compared(
-        text.lower().count(str(given["letter"]).lower()),
-        {"relation": given.get("let_relation"), **given},
+    "keywords:frequency": lambda text, arguments: _compared(
+        len(re.findall(rf"\b{re.escape(arguments['keyword'])}\b", text, re.IGNORECASE)),
+        arguments,
+        "frequency",
+    ),
+    "keywords:letter_frequency": lambda text, arguments: _compared(
+        text.lower().count(str(arguments["letter"]).lower()),
+        {"relation": arguments.get("let_relation"), **arguments},
         "let_frequency",
     ),
-    "length_constraints:number_words": lambda text, given: _compared(len(text.split()), given, "num_words"),
-    "length_constraints:number_sentences": lambda text, given: _compared(
-        len(_SENTENCE_END.findall(text)), given, "num_sentences"
+    "length_constraints:number_words": lambda text, arguments: _compared(
+        len(text.split()), arguments, "num_words"
     ),
-    "length_constraints:number_paragraphs": lambda text, given: (
-        len([each for each in re.split(r"\s?\*\*\*\s?", text) if each.strip()])
-        == int(given["num_paragraphs"])
+    "length_constraints:number_sentences": lambda text, arguments: _compared(
+        len(_SENTENCE_END.findall(text)), arguments, "num_sentences"
+    ),
+    "length_constraints:number_paragraphs": lambda text, arguments: (
+        len([paragraph for paragraph in re.split(r"\s?\*\*\*\s?", text) if paragraph.strip()])
+        == int(arguments["num_paragraphs"])
     ),
     "detectable_format:json_format": _is_json,
-    "detectable_format:number_bullet_lists": lambda text, given: (
-        len(_BULLET.findall(text)) == int(given["num_bullets"])
+    "detectable_format:number_bullet_lists": lambda text, arguments: (
+        len(_BULLET.findall(text)) == int(arguments["num_bullets"])
     ),
-    "detectable_format:title": lambda text, given: _TITLE.search(text) is not None,
-    "detectable_content:number_placeholders": lambda text, given: (
-        len(_PLACEHOLDER.findall(text)) >= int(given["num_placeholders"])
+    "detectable_format:title": lambda text, arguments: _TITLE.search(text) is not None,
+    "detectable_content:number_placeholders": lambda text, arguments: (
+        len(_PLACEHOLDER.findall(text)) >= int(arguments["num_placeholders"])
     ),
-    "change_case:english_lowercase": lambda text, given: text == text.lower(),
-    "change_case:english_capital": lambda text, given: text == text.upper(),
-    "punctuation:no_comma": lambda text, given: "," not in text,
-    "startend:end_checker": lambda text, given: (
-        text.strip().strip('"').lower().endswith(str(given["end_phrase"]).strip().lower())
+    "change_case:english_lowercase": lambda text, arguments: text == text.lower(),
+    "change_case:english_capital": lambda text, arguments: text == text.upper(),
+    "punctuation:no_comma": lambda text, arguments: "," not in text,
+    "startend:end_checker": lambda text, arguments: (
+        text.strip().strip('"').lower().endswith(str(arguments["end_phrase"]).strip().lower())
     ),
-    "startend:quotation": lambda text, given: (
+    "startend:quotation": lambda text, arguments: (
         len(text.strip()) > 1 and text.strip()[:: len(text.strip()) - 1] == '""'
     ),
 }
@@ -88,22 +94,22 @@ def instruction(name: str, arguments: Mapping[str, Any] | None) -> str:
     Raises:
         ValueError: it is none of CHECKS, or its arguments are not its.
     """
-    given = {key: value for key, value in (arguments or {}).items() if value is not None}
+    arguments = {key: value for key, value in (arguments or {}).items() if value is not None}
     if name not in CHECKS:
         raise ValueError(f"instruction {name!r}: not verified here; there are {', '.join(CHECKS)}")
     try:
-        CHECKS[name]("a", given)
+        CHECKS[name]("a", arguments)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"instruction {name!r}: its arguments {given!r} lack {error}") from None
-    return orjson.dumps([name, given], option=orjson.OPT_SORT_KEYS).decode()
+        raise ValueError(f"instruction {name!r}: its arguments {arguments!r} lack {error}") from None
+    return orjson.dumps([name, arguments], option=orjson.OPT_SORT_KEYS).decode()
 
 
 def followed(row: Answer) -> list[bool]:
     """Checks which of the instructions, the references of the row, its answer follows."""
     if not row.text or not row.text.strip():
         return [False] * len(row.references)
-    parsed = [orjson.loads(each) for each in row.references]
-    return [CHECKS[name](row.text, given) for name, given in parsed]
+    parsed = [orjson.loads(reference) for reference in row.references]
+    return [CHECKS[name](row.text, arguments) for name, arguments in parsed]
 
 
 class PromptsFollowed(MeanMetric[Answer]):
@@ -126,5 +132,5 @@ class InstructionsFollowed(Metric[Answer]):
     needs = "generation"
 
     def sums(self, sample: Answer) -> tuple[float, ...]:
-        found = followed(sample)
-        return float(sum(found)), float(len(found))
+        follows = followed(sample)
+        return float(sum(follows)), float(len(follows))

@@ -1,4 +1,4 @@
-"""Answers that are right or wrong, and how far their words are those of a reference."""
+"""Answers beside their references: right or wrong, and how far their words are the same (F1, BLEU, ROUGE)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
+from math import comb
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindbatch.evaluation.scoring.metric import Answer, MeanMetric
+import numpy as np
+
+from mindbatch.evaluation.scoring.generated import ngrams
+from mindbatch.evaluation.scoring.metric import Answer, FloatArray, MeanMetric, Metric
+from mindbatch.prompts.chinese_words import words_of
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_NO_LETTERS = re.compile(r"[^a-z0-9]+")
+_HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+ORDERS = 4
+"""Longest n-grams of BLEU."""
 
 
 class ExactMatch(MeanMetric[Answer]):
@@ -22,9 +36,8 @@ class ExactMatch(MeanMetric[Answer]):
     is_right_or_wrong = True
 
     def score(self, sample: Answer) -> float:
-        return float(
-            sample.text is not None and sample.text.strip() in {each.strip() for each in sample.references}
-        )
+        references = {reference.strip() for reference in sample.references}
+        return float(sample.text is not None and sample.text.strip() in references)
 
 
 class QuasiExactMatch(MeanMetric[Answer]):
@@ -66,9 +79,151 @@ def words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def f1(found: Sequence[str], wanted: Sequence[str]) -> float:
+def f1(answer: Sequence[str], wanted: Sequence[str]) -> float:
     """2 P R / (P + R) of two bags of words; 1 of two that are empty, 0 where one is."""
-    if not found or not wanted:
-        return float(found == wanted)
-    common = (Counter(found) & Counter(wanted)).total()
-    return 2 * common / (len(found) + len(wanted))
+    if not answer and not wanted:
+        return 1.0
+    return _harmonic((Counter(answer) & Counter(wanted)).total(), len(answer), len(wanted))
+
+
+class Bleu(Metric[Answer]):
+    """BLEU of all answers together, 0 to 100: sacrebleu's, with words as "13a" divides them.
+
+    Papineni et al. 2002; Post 2018, "A Call for Clarity in Reporting BLEU Scores".
+    """
+
+    name = "bleu"
+    title = "BLEU"
+    needs = "generation"
+    scale = 100.0
+    tokenize: ClassVar[str] = "13a"
+
+    def sums(self, sample: Answer) -> tuple[float, ...]:
+        references = [[reference] for reference in sample.references]
+        score = _bleu(self.tokenize).corpus_score([sample.text or ""], references)
+        return (
+            *map(float, score.counts),
+            *map(float, score.totals),
+            float(score.sys_len),
+            float(score.ref_len),
+        )
+
+    def value(self, sums: FloatArray) -> FloatArray:
+        flat = sums.reshape(-1, sums.shape[-1])
+        return np.array([self._value(row) for row in flat]).reshape(sums.shape[:-1])
+
+    def _value(self, sums: FloatArray) -> float:
+        counts, totals, (length, wanted) = sums[:ORDERS], sums[ORDERS : 2 * ORDERS], sums[2 * ORDERS :]
+        right, all_of_them = ([int(number) for number in numbers] for numbers in (counts, totals))
+        score = _bleu_class().compute_bleu(right, all_of_them, int(length), int(wanted), smooth_method="exp")
+        return float(score.score)
+
+
+class ChineseBleu(Bleu):
+    """BLEU with every Chinese character as a word."""
+
+    name = "bleu_zh"
+    title = "BLEU (Chinese)"
+    tokenize = "zh"
+
+
+def _bleu_class() -> type[BLEU]:
+    from sacrebleu.metrics.bleu import BLEU  # brings an XML library along
+
+    return BLEU
+
+
+@cache
+def _bleu(tokenize: str) -> Any:
+    return _bleu_class()(tokenize=tokenize)
+
+
+class _Rouge(MeanMetric[Answer]):
+    """F1 of what answer and reference have in common; Lin 2004, "ROUGE: A Package for Automatic Evaluation".
+
+    Words are runs of letters and digits in small letters, without stemming, as rouge-score has them by
+    default; a Chinese text is divided by jieba, which is what reports on ADGEN do.
+    """
+
+    needs = "generation"
+
+    def score(self, sample: Answer) -> float:
+        return best_of(sample, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
+
+    def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
+        """Computes the F1 of the words of an answer and of a reference."""
+        raise NotImplementedError
+
+
+class _RougeN(_Rouge):
+    order: ClassVar[int]
+
+    def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
+        mine, theirs = (Counter(ngrams(words, self.order)) for words in (answer, wanted))
+        return _harmonic((mine & theirs).total(), mine.total(), theirs.total())
+
+
+class Rouge1(_RougeN):
+    """F1 of single words."""
+
+    name = "rouge1"
+    title = "ROUGE-1"
+    order = 1
+
+
+class Rouge2(_RougeN):
+    """F1 of pairs of words."""
+
+    name = "rouge2"
+    title = "ROUGE-2"
+    order = 2
+
+
+class RougeL(_Rouge):
+    """F1 of the longest common subsequence."""
+
+    name = "rougeL"
+    title = "ROUGE-L"
+
+    def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
+        return _harmonic(longest_common(answer, wanted), len(answer), len(wanted))
+
+
+def rouge_words(text: str) -> list[str]:
+    """The words of a text in small letters; those of a text with Chinese characters as jieba divides them."""
+    if _HAN.search(text):
+        return [word.lower() for word in words_of(text) if word.strip()]
+    return [word for word in _NO_LETTERS.split(text.lower()) if word]
+
+
+def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
+    """The length of the longest common subsequence."""
+    lengths = [0] * (len(second) + 1)
+    for word in first:
+        diagonal = 0
+        for place, other in enumerate(second, 1):
+            above = lengths[place]
+            lengths[place] = diagonal + 1 if word == other else max(above, lengths[place - 1])
+            diagonal = above
+    return lengths[-1]
+
+
+def _harmonic(common: int, in_answer: int, wanted: int) -> float:
+    """2 P R / (P + R), 0 where there is nothing to compare."""
+    return 2 * common / (in_answer + wanted) if common else 0.0
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """How often k samples of a problem have a right one, from verdicts that others have recorded.
+
+    1 - C(n - c, k) / C(n, k): the unbiased estimate of Chen et al. 2021, https://arxiv.org/abs/2107.03374.
+    Generated code is never run here.
+
+    Raises:
+        ValueError: k is more than the samples, or the numbers contradict each other.
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"k={k}: must be from 1 to {samples}, the samples that there are")
+    if not 0 <= passed <= samples:
+        raise ValueError(f"{passed} of {samples} samples passed: must be from 0 to {samples}")
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)

@@ -24,9 +24,17 @@ from mindbatch.evaluation.scoring.likelihood import (
     Perplexity,
     WordPerplexity,
 )
-from mindbatch.evaluation.scoring.matching import ExactMatch, QuasiExactMatch, WordF1
+from mindbatch.evaluation.scoring.matching import (
+    Bleu,
+    ChineseBleu,
+    ExactMatch,
+    QuasiExactMatch,
+    Rouge1,
+    Rouge2,
+    RougeL,
+    WordF1,
+)
 from mindbatch.evaluation.scoring.metric import Metric
-from mindbatch.evaluation.scoring.overlap import Bleu, ChineseBleu, Rouge1, Rouge2, RougeL
 
 _ALL: tuple[type[Metric[Any]], ...] = (
     ExactMatch,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mindbatch.evaluation.scoring.bootstrap import Clusters, Estimate, estimate
-from mindbatch.evaluation.scoring.differences import Difference, difference, holm
+from mindbatch.evaluation.scoring.chance import Clusters, Difference, Estimate, difference, estimate, holm
 from mindbatch.evaluation.scoring.metric import FloatArray, Metric, Row
 
 
@@ -37,7 +36,7 @@ class MetricScores:
     @property
     def unscored(self) -> list[str]:
         """The columns of which nothing is scored."""
-        return [name for name, each in self.estimates.items() if not each.num_rows]
+        return [name for name, estimated in self.estimates.items() if not estimated.num_rows]
 
     @cached_property
     def _places(self) -> Mapping[int, int]:
@@ -62,19 +61,19 @@ def scores_of(
     sums = {name: metric.sums_of([]) for name in columns}
     sums |= {name: metric.sums_of(system) for name, system in zip(scored, items, strict=True)}
     groups = Clusters([row if clusters[row] is None else clusters[row] for row in rows])
-    estimates = {name: estimate(metric, each, groups) for name, each in sums.items()}
-    found = {
-        name: difference(metric, each, sums[baseline], groups)
-        for name, each in sums.items()
-        if name != baseline and len(each) and len(sums[baseline])
+    estimates = {name: estimate(metric, rows_sums, groups) for name, rows_sums in sums.items()}
+    differences = {
+        name: difference(metric, rows_sums, sums[baseline], groups)
+        for name, rows_sums in sums.items()
+        if name != baseline and len(rows_sums) and len(sums[baseline])
     }
-    adjusted = holm({name: each.p_value for name, each in found.items()})
+    adjusted = holm({name: compared.p_value for name, compared in differences.items()})
     return MetricScores(
         metric,
         rows,
-        {name: _per_row(metric, each) for name, each in sums.items()},
+        {name: _per_row(metric, rows_sums) for name, rows_sums in sums.items()},
         estimates,
-        {name: replace(each, adjusted=adjusted[name]) for name, each in found.items()},
+        {name: replace(compared, adjusted=adjusted[name]) for name, compared in differences.items()},
     )
 
 

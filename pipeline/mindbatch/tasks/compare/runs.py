@@ -50,25 +50,26 @@ def run_strategies(
     seconds: dict[str, list[float]] = {name: [] for name in strategies}
     results: dict[str, list[RequestOutput]] = {}
     notes: list[str] = []
+    refused = [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
     with MovingBar("comparing", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         ended = count(1)
 
         def run(name: str, prompts: Sequence[Prompt], note: str = "") -> list[RequestOutput]:
-            found = []
+            finished = []
             for result in _results(llm, strategies[name], prompts):
-                found.append(result)
+                finished.append(result)
                 bar.set(next(ended), total, f"{name}{note}")
             notes[:] = llm.take_notes()
-            return found
+            return finished
 
         for name in strategies:
             run(name, rows.prompts[:warm_up_prompts], ", warming up")
         for _ in range(rounds):
             for name in strategies:
                 started = time.perf_counter()
-                found = run(name, rows.prompts)
+                finished = run(name, rows.prompts)
                 seconds[name].append(time.perf_counter() - started)
-                results[name] = sorted(found + _refused(rows), key=_position)
+                results[name] = sorted(finished + refused, key=lambda result: int(result.key))
             if timings is None and sum(map(sum, seconds.values())) > LONGEST_ROUND:
                 break
     say(*notes)
@@ -79,12 +80,3 @@ def _results(llm: LLM, params: DecodingParams, prompts: Sequence[Prompt]) -> Ite
     """The results as they finish, those with an error too."""
     for step in llm.steps((prompt, params) for prompt in prompts):
         yield from step.finished
-
-
-def _refused(rows: PromptRows) -> list[RequestOutput]:
-    """Results for the rows that are no prompts."""
-    return [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
-
-
-def _position(result: RequestOutput) -> int:
-    return int(result.key)

@@ -24,7 +24,7 @@ COMPARISON_FILES = ("results.json", "comparison.html", "comparison.config.yaml")
 
 @dataclass
 class CompareOutputConfig:
-    """Where the comparison goes."""
+    """The folder of the comparison, and what is printed."""
 
     dir: str | None = option(
         None, "folder for results.json, comparison.html and the texts; null: only print", is_path=True

@@ -1,12 +1,15 @@
-"""The rows of two runs side by side, in a table on the disk: memory does not grow with the runs."""
+"""The rows of two runs side by side, in a table on the disk, and the first difference of two results.
+
+Memory does not grow with the runs.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any
 
 import orjson
@@ -19,12 +22,14 @@ from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.manifest import differences
-from mindbatch.tasks.diff.row_difference import RowDifference, difference
 
 _CACHE_KIB = 8192
 _BOTH = "first JOIN second USING (key)"
 # Row numbers in their order, then other keys in theirs.
 _ORDER = "ORDER BY CASE WHEN key GLOB '*[^0-9]*' THEN 100 ELSE length(key) END, key"
+CONTEXT = 30
+"""Characters shown on either side of a difference."""
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -81,15 +86,16 @@ class RunPair(Closing):
     def computed_with(self) -> list[str]:
         """A line for each thing that the results of the two runs were computed with, where it differs."""
         first, second = (
-            [*self._kinds(*each)] for each in zip(("first", "second"), self._ledgers, strict=True)
+            [*self._kinds(table, ledger)]
+            for table, ledger in zip(("first", "second"), self._ledgers, strict=True)
         )
         pairs = product(first, second) if any(kind not in second for kind in first) else ()
         return [*dict.fromkeys(line for pair in pairs for line in differences(*pair))]
 
     def _kinds(self, table: str, ledger: Ledger) -> Iterator[ComputedWith]:
         """Yields what the results of a run were computed with, as far as it is known."""
-        found = self._database.execute(f"SELECT DISTINCT part FROM {table} WHERE kind = 'result'")
-        kinds = (ledger.part_computed_with(part) for (part,) in found.fetchall())
+        parts = self._database.execute(f"SELECT DISTINCT part FROM {table} WHERE kind = 'result'")
+        kinds = (ledger.part_computed_with(part) for (part,) in parts.fetchall())
         yield from (kind for kind in kinds if kind is not None)
 
     def compared(self) -> Iterator[ChangedRow | None]:
@@ -104,8 +110,8 @@ class RunPair(Closing):
                 ledger.read(Place(*place)).body
                 for ledger, place in zip(self._ledgers, (places[:3], places[3:]), strict=True)
             )
-            found = difference(*bodies)
-            yield ChangedRow(key, bool(same_row), found) if found else None
+            changed = difference(*bodies)
+            yield ChangedRow(key, bool(same_row), changed) if changed else None
 
     def _keys(self, where: str) -> Iterator[str]:
         return (key for (key,) in self._database.execute(f"SELECT key {where} {_ORDER}"))
@@ -116,8 +122,8 @@ class RunPair(Closing):
         self._database.execute(f"CREATE TABLE {table} ({columns}) WITHOUT ROWID")
         ledger = self._open.enter_context(Ledger(folder, self.records[number].fingerprint))
         entries = (
-            (each.key, each.row, each.kind, each.place.part, each.place.offset, each.place.length)
-            for each in ledger.recover()
+            (entry.key, entry.row, entry.kind, entry.place.part, entry.place.offset, entry.place.length)
+            for entry in ledger.recover()
         )
         self._database.execute("BEGIN")
         self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?)", entries)
@@ -157,3 +163,67 @@ def _json(line: bytes) -> Any:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """The first difference of two results.
+
+    generation: which sample differs. token: the first position at which its token ids do; None where they are
+    the same, and only text or finish reason differ. first, second: the texts around the difference, or what
+    else differs, in words.
+    """
+
+    generation: int
+    token: int | None
+    first: str
+    second: str
+
+
+def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> RowDifference | None:
+    """Finds the first difference of two results in the ledger; None when the generations are the same.
+
+    Log-probabilities are not compared: the same tokens are the same result.
+    """
+    pairs = zip_longest(first["generations"], second["generations"], fillvalue=None)
+    for number, (one, other) in enumerate(pairs):
+        if one is None or other is None:
+            return RowDifference(number, None, _presence(one), _presence(other))
+        changed = _between(number, one, other)
+        if changed:
+            return changed
+    return None
+
+
+def _between(number: int, one: Mapping[str, Any], other: Mapping[str, Any]) -> RowDifference | None:
+    token = first_difference(one["token_ids"], other["token_ids"])
+    if token is None and one["text"] == other["text"]:
+        if one["finish_reason"] == other["finish_reason"]:
+            return None
+        return RowDifference(
+            number, None, f"finish_reason {one['finish_reason']}", f"finish_reason {other['finish_reason']}"
+        )
+    texts = str(one["text"]), str(other["text"])
+    place = first_difference(*texts)
+    if place is None:  # other tokens for the same text
+        ids = ([*map(str, generation["token_ids"])] for generation in (one, other))
+        return RowDifference(number, token, *(f"token ids {_around(part, token or 0, ' ')}" for part in ids))
+    return RowDifference(number, token, *(_around(text, place, "") for text in texts))
+
+
+def first_difference(one: Sequence[Any], other: Sequence[Any]) -> int | None:
+    """The first index at which two sequences differ, be it the end of one; None when they do not."""
+    if one == other:
+        return None
+    pairs = zip_longest(one, other, fillvalue=_END)
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), None)
+
+
+def _around(items: Sequence[str], place: int, joint: str) -> str:
+    start, end = max(0, place - CONTEXT), place + CONTEXT
+    cut = joint.join(items[start:end])
+    return ("..." if start else "") + cut + ("..." if end < len(items) else "")
+
+
+def _presence(generation: object) -> str:
+    return "no such generation" if generation is None else "one generation more"

@@ -15,7 +15,7 @@ from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import changes
 from mindbatch.tasks.diff.run_pair import ChangedRow, RunPair
-from mindbatch.tasks.run_state import state_of
+from mindbatch.tasks.runs import state_of
 
 NO_RUNS = "{}: must be given: mindbatch diff FIRST SECOND, the folders of two runs"
 
@@ -44,8 +44,8 @@ class DiffConfig(TaskConfig):
 class KeyList:
     """Some keys: how many there are, and the first of them."""
 
-    count: int = 0
-    keys: list[str] = dataclasses.field(default_factory=list)
+    count: int
+    keys: list[str]
 
 
 @dataclasses.dataclass
@@ -72,7 +72,7 @@ class Comparison:
     def is_equal(self) -> bool:
         """True if every row came out the same."""
         lists = (self.failed_in_first, self.failed_in_second, self.only_in_first, self.only_in_second)
-        return not self.changed and not any(each.count for each in lists)
+        return not self.changed and not any(keys.count for keys in lists)
 
 
 def run(config: DiffConfig) -> int:
@@ -80,14 +80,14 @@ def run(config: DiffConfig) -> int:
     assert config.first is not None
     assert config.second is not None
     with RunPair(RunFolder(Path(config.first)), RunFolder(Path(config.second))) as pair:
-        found = compare(pair, config.first, config.second, config.limit)
+        comparison = compare(pair, config.first, config.second, config.limit)
         notes = [*pair.notes, *_unfinished(config.first, config.second)]
     say(*notes)
     if config.format == "json":
-        show_json(as_json(found))
+        show_json(as_json(comparison))
     else:
-        show(as_text(found))
-    return EXIT_DONE if found.is_equal else EXIT_FAILED
+        show(as_text(comparison))
+    return EXIT_DONE if comparison.is_equal else EXIT_FAILED
 
 
 def compare(pair: RunPair, first: str, second: str, limit: int) -> Comparison:
@@ -128,48 +128,48 @@ def _unfinished(*folders: str) -> Iterator[str]:
             yield f"{folder}: not complete ({status}); compared as far as it has come"
 
 
-def as_json(found: Comparison) -> dict[str, Any]:
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison in plain JSON types."""
-    return {**dataclasses.asdict(found), "is_equal": found.is_equal}
+    return {**dataclasses.asdict(comparison), "is_equal": comparison.is_equal}
 
 
-def as_text(found: Comparison) -> str:
+def as_text(comparison: Comparison) -> str:
     """The comparison as a page: the counts, then the rows that differ."""
-    return "\n".join([*_counts(found), *_changed(found), *_keys(found)])
+    return "\n".join([*_counts(comparison), *_changed(comparison), *_keys(comparison)])
 
 
-def _counts(found: Comparison) -> Iterator[str]:
-    verdict = "all rows are equal" if found.is_equal else "they differ"
-    yield f"{found.first} and {found.second}: {verdict}"
-    if found.settings:
-        yield f"other settings: {', '.join(map(printable, found.settings))}"
-    if found.computed_with:
-        yield f"computed with: {', '.join(map(printable, found.computed_with))}"
-    yield f"  equal           {found.equal}"
-    yield f"  changed         {found.changed}"
-    if found.failed_in_both:
-        yield f"  failed in both  {found.failed_in_both}"
+def _counts(comparison: Comparison) -> Iterator[str]:
+    verdict = "all rows are equal" if comparison.is_equal else "they differ"
+    yield f"{comparison.first} and {comparison.second}: {verdict}"
+    if comparison.settings:
+        yield f"other settings: {', '.join(map(printable, comparison.settings))}"
+    if comparison.computed_with:
+        yield f"computed with: {', '.join(map(printable, comparison.computed_with))}"
+    yield f"  equal           {comparison.equal}"
+    yield f"  changed         {comparison.changed}"
+    if comparison.failed_in_both:
+        yield f"  failed in both  {comparison.failed_in_both}"
 
 
-def _changed(found: Comparison) -> Iterator[str]:
-    for row in found.changed_rows:
+def _changed(comparison: Comparison) -> Iterator[str]:
+    for row in comparison.changed_rows:
         where = f"generation {row.difference.generation}"
         if row.difference.token is not None:
             where += f", token {row.difference.token}"
         asked = "" if row.same_row else " (its prompt or parameters differ, too)"
         yield f"{printable(row.key)}: differs from {where}{asked}"
-        yield f"  {found.first}: {printable(row.difference.first)}"
-        yield f"  {found.second}: {printable(row.difference.second)}"
-    if found.changed > len(found.changed_rows):
-        yield f"{found.changed - len(found.changed_rows)} more changed rows; limit=N shows more of them"
+        yield f"  {comparison.first}: {printable(row.difference.first)}"
+        yield f"  {comparison.second}: {printable(row.difference.second)}"
+    if (more := comparison.changed - len(comparison.changed_rows)) > 0:
+        yield f"{more} more changed rows; limit=N shows more of them"
 
 
-def _keys(found: Comparison) -> Iterator[str]:
+def _keys(comparison: Comparison) -> Iterator[str]:
     for title, rows in (
-        (f"failed in {found.first} only", found.failed_in_first),
-        (f"failed in {found.second} only", found.failed_in_second),
-        (f"only in {found.first}", found.only_in_first),
-        (f"only in {found.second}", found.only_in_second),
+        (f"failed in {comparison.first} only", comparison.failed_in_first),
+        (f"failed in {comparison.second} only", comparison.failed_in_second),
+        (f"only in {comparison.first}", comparison.only_in_first),
+        (f"only in {comparison.second}", comparison.only_in_second),
     ):
         if rows.count:
             more = ["..."] if rows.count > len(rows.keys) else []

@@ -15,12 +15,15 @@ from omegaconf import OmegaConf
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import SEED
+from mindbatch.dataset.data_config import DataConfig
 from mindbatch.evaluation.scoring.names import REFERENCE_FREE
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
-from mindbatch.tasks.evaluate.requests import requests_data
 from mindbatch.tasks.evaluate.schema import OWN_MODEL, EvaluateConfig
+
+DECODING = "decoding"
+"""The column of a request with its own decoding parameters: from where on its tokens are scored."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,21 @@ def run_config(
     made.resolved_settings = _settings(made, config.resolved_settings)
     made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(made.resolved_settings))
     return made
+
+
+def requests_data(path: Path, data: DataConfig, *, is_scored: bool) -> DataConfig:
+    """Describes a file of requests for reading; `data`: what goes with the chats of the task."""
+    return DataConfig(
+        path=str(path),
+        format="jsonl",
+        key_column="key",
+        decoding_column=DECODING if is_scored else None,
+        tools=data.tools,
+        chat_template_kwargs=data.chat_template_kwargs,
+        date=data.date,
+        max_errors=data.max_errors,
+        max_line_bytes="1GiB",
+    )
 
 
 def needs_tokens(config: EvaluateConfig) -> bool:

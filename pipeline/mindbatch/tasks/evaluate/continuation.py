@@ -1,8 +1,8 @@
-"""Continuations of prompts for scoring: the text, its tokens, and where they begin."""
+"""Answers behind prompts: solved examples before one that is asked, and continuations that are scored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,29 +13,73 @@ from mindbatch.prompts.tokenizer import Tokenizer
 
 Content = Mapping[str, Any]
 """Content of a prompt, as `Prompt` takes it."""
+
+SYSTEM = "system"
 _ASKED, _ANSWERED = "question", "answer"
 """A chat by which a template shows what it writes before an answer."""
 
 
-def text_joint(given: str | None, text: str, answer: str) -> str:
-    """Chooses the separator of a text and an answer: the given one, or else one space, unless the text ends
-    or the answer begins with white space."""
-    if given is not None:
-        return given
+@dataclass(frozen=True)
+class Examples:
+    """Examples of a task, each a prompt with its right answer. separator: stands after each in a text."""
+
+    solved: Sequence[tuple[Content, str]] = ()
+    separator: str = ""
+
+    def before(self, content: Content) -> Content:
+        """A prompt with the examples before it; system messages are those of the prompt alone.
+
+        Raises:
+            ValueError: the prompt is a text and the examples are chats, or the other way round.
+        """
+        kind = _kind(content)
+        others = {_kind(example) for example, _ in self.solved} - {kind}
+        if others:
+            raise ValueError(
+                f"task.few_shot: the prompt is {kind}, the examples are {' and '.join(sorted(others))}"
+            )
+        if not self.solved:
+            return content
+        if kind == "text":
+            solved = "".join(example["text"] + answer + self.separator for example, answer in self.solved)
+            return {**content, "text": solved + content["text"]}
+        messages = content["messages"]
+        begin = sum(message["role"] == SYSTEM for message in messages[:1])
+        return {**content, "messages": [*messages[:begin], *self._turns(), *messages[begin:]]}
+
+    def _turns(self) -> list[Mapping[str, Any]]:
+        turns: list[Mapping[str, Any]] = []
+        for example, answer in self.solved:
+            turns += [message for message in example["messages"] if message["role"] != SYSTEM]
+            turns.append({"role": "assistant", "content": answer.strip()})
+        return turns
+
+
+def _kind(content: Content) -> str:
+    return "chat" if "messages" in content else "text" if "text" in content else "token ids"
+
+
+def text_joint(prefix: str | None, text: str, answer: str) -> str:
+    """Chooses the separator of a text and an answer.
+
+    It is `task.target_prefix`; or else one space, unless the text ends or the answer begins with white space.
+    """
+    if prefix is not None:
+        return prefix
     return "" if not text or text[-1].isspace() or answer[:1].isspace() else " "
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """Prompts continued by given answers, for one tokenizer. given: `task.target_prefix`."""
+    """Prompts continued by given answers, for one tokenizer. prefix: `task.target_prefix`."""
 
-    given: str | None
+    prefix: str | None
     tokenizer: Tokenizer
 
     def text(self, content: Content, answer: str) -> str:
         """The answer with what stands between the prompt and it."""
-        if self.given is not None or answer[:1].isspace() or self.tokenizer.output_start:
-            return (self.given or "") + answer  # behind `output_start` it begins a text
+        if self.prefix is not None or answer[:1].isspace() or self.tokenizer.output_start:
+            return (self.prefix or "") + answer  # behind `output_start` it begins a text
         if "messages" in content:
             return self._chat_joint + answer
         text = content.get("text") or self.tokenizer.decode(content.get("token_ids", ()))
@@ -86,6 +130,6 @@ class Continuations:
             )
         except MindBatchError:
             return ""  # the row's own chat tells why
-        between, found, _ = whole.removeprefix(prompt).partition(_ANSWERED)
-        is_written = whole.startswith(prompt) and found and not between.strip()
+        between, marker, _ = whole.removeprefix(prompt).partition(_ANSWERED)
+        is_written = whole.startswith(prompt) and marker and not between.strip()
         return between if is_written else text_joint(None, prompt, _ANSWERED)

@@ -24,11 +24,10 @@ from mindbatch.io.standard_streams import discarded_output
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import file_digest, fingerprint_fields
-from mindbatch.tasks.drawn_table import add_row, drawn, new_table
 from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
-from mindbatch.tasks.evaluate.own_files import CONFIG, RESULTS
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.evaluate.shared_llm import SharedLLM
+from mindbatch.tasks.evaluate.matrix_run import SharedLLM
+from mindbatch.tasks.evaluate.schema import CONFIG, RESULTS, EvaluateConfig
+from mindbatch.tasks.tables import add_row, drawn, new_table
 
 if TYPE_CHECKING:  # an extra
     from mindbatch.lm_eval.tasks import HarnessTasks
@@ -157,14 +156,14 @@ def _scores_of(
     llm = model.llm
     with _quiet(config, column.name) as on_progress:
         lm = MindBatchLM(llm=llm, adapter=column.adapter, date=date, on_progress=on_progress)
-        found = evaluated(lm, tasks, **options)
+        results = evaluated(lm, tasks, **options)
     make_folder(folder)
-    for name, samples in found.pop("samples", {}).items():
+    for name, samples in results.pop("samples", {}).items():
         write_whole(
             folder / f"samples_{name}.jsonl", b"".join(_json(sample, indent=False) for sample in samples)
         )
-    write_whole(folder / RESULTS, _json({**found, FINGERPRINT: fingerprint, DATE: date}))
-    return scores_of(found)
+    write_whole(folder / RESULTS, _json({**results, FINGERPRINT: fingerprint, DATE: date}))
+    return scores_of(results)
 
 
 def _begun_on(home: Path) -> str:
@@ -175,17 +174,17 @@ def _begun_on(home: Path) -> str:
 
 def _finished(path: Path, fingerprint: str, date: str) -> dict[str, Any] | None:
     """The results of a column that an earlier command has finished, whatever the date if it has none."""
-    found = _read(path)
-    return found if found.get(FINGERPRINT) == fingerprint and found.get(DATE, date) == date else None
+    results = _read(path)
+    return results if results.get(FINGERPRINT) == fingerprint and results.get(DATE, date) == date else None
 
 
 def _read(path: Path) -> dict[str, Any]:
     """The results of a column; nothing where there are none."""
     try:
-        found = orjson.loads(path.read_bytes())
+        content = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def harness_page(scores: dict[str, Scores]) -> str:
@@ -198,20 +197,20 @@ def harness_page(scores: dict[str, Scores]) -> str:
     for task, metric in _rows(scores):
         named, _, filtered = metric.partition(",")
         cells = [printable(task), printable(named), printable(filtered)]
-        add_row(table, cells + [_cell(found.get(task, {}), named, filtered) for found in scores.values()])
+        add_row(table, cells + [_cell(column.get(task, {}), named, filtered) for column in scores.values()])
     return drawn(table)
 
 
 def _rows(scores: dict[str, Scores]) -> Iterator[tuple[str, str]]:
-    found = [
-        (task, metric) for each in scores.values() for task, metrics in each.items() for metric in metrics
+    named = [
+        (task, metric) for column in scores.values() for task, metrics in column.items() for metric in metrics
     ]
-    return ((task, metric) for task, metric in dict.fromkeys(found) if "_stderr," not in metric)
+    return ((task, metric) for task, metric in dict.fromkeys(named) if "_stderr," not in metric)
 
 
-def _cell(found: dict[str, Any], name: str, filtered: str) -> str:
+def _cell(metrics: dict[str, Any], name: str, filtered: str) -> str:
     """A score and its standard error."""
-    value, error = found.get(f"{name},{filtered}"), found.get(f"{name}_stderr,{filtered}")
+    value, error = metrics.get(f"{name},{filtered}"), metrics.get(f"{name}_stderr,{filtered}")
     if not isinstance(value, int | float):
         return "-" if value is None else printable(str(value))
     text = decimal(value, ".4f")

@@ -11,16 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from mindbatch.evaluation.scoring.bootstrap import Estimate, Interval
+from mindbatch.evaluation.scoring.chance import Estimate, Interval
 from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
 from mindbatch.io.screen_text import concealed
 from mindbatch.tasks.evaluate.columns import Column, baseline_of
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
-from mindbatch.tasks.evaluate.own_files import RESULTS
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.schema import RESULTS, EvaluateConfig
 
 UNFILTERED = "none"
 _OF_95_PERCENT = 1.96
@@ -42,8 +41,8 @@ class _Score(NamedTuple):
 def harness_evaluation(config: EvaluateConfig, columns: Sequence[Column]) -> Evaluation:
     """The columns, all of which are finished, with every answer beside the others."""
     home = Path(config.output.dir or "") / "columns"
-    found = {each.name: orjson.loads((home / each.folder / RESULTS).read_bytes()) for each in columns}
-    samples = {each.name: _samples(home / each.folder, found[each.name]) for each in columns}
+    results = {column.name: orjson.loads((home / column.folder / RESULTS).read_bytes()) for column in columns}
+    samples = {column.name: _samples(home / column.folder, results[column.name]) for column in columns}
     first = samples[columns[0].name]
     questions = {
         (task, sample["doc_id"]): _question(task, sample) for task, lines in first.items() for sample in lines
@@ -55,16 +54,16 @@ def harness_evaluation(config: EvaluateConfig, columns: Sequence[Column]) -> Eva
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         questions=[*questions.values()],
         columns=columns,
-        measured={name: _measured(each, numbers, [*questions.values()]) for name, each in samples.items()},
+        measured={name: _measured(tasks, numbers, [*questions.values()]) for name, tasks in samples.items()},
         baseline=baseline,
-        scores=[_scored(score, found, samples, numbers, baseline) for score in _scores(found.values())],
+        scores=[_scored(score, results, samples, numbers, baseline) for score in _scores(results.values())],
         few_shot=config.harness.num_fewshot or 0,
         settings=concealed(config.resolved_settings),
     )
 
 
-def _samples(folder: Path, found: Mapping[str, Any]) -> Samples:
-    paths = {task: folder / f"samples_{task}.jsonl" for task in found["configs"]}
+def _samples(folder: Path, results: Mapping[str, Any]) -> Samples:
+    paths = {task: folder / f"samples_{task}.jsonl" for task in results["configs"]}
     return {
         task: [orjson.loads(line) for line in path.read_bytes().splitlines()]
         for task, path in paths.items()
@@ -72,12 +71,12 @@ def _samples(folder: Path, found: Mapping[str, Any]) -> Samples:
     }
 
 
-def _scores(found: Any) -> list[_Score]:
+def _scores(columns: Any) -> list[_Score]:
     """Every score that any column has, but for standard errors and names of tasks."""
     scores = dict[_Score, None]()
-    for results in found:
-        for task, each in {**results["results"], **results.get("groups", {})}.items():
-            for name in each:
+    for results in columns:
+        for task, metrics in {**results["results"], **results.get("groups", {})}.items():
+            for name in metrics:
                 metric, comma, filtered = name.partition(",")
                 if comma and not metric.endswith("_stderr"):
                     scores[_Score(task, metric, filtered)] = None
@@ -87,7 +86,7 @@ def _scores(found: Any) -> list[_Score]:
 def _question(task: str, sample: Sample) -> Question:
     arguments, target = sample["arguments"], sample["target"]
     prompt, *others = arguments[0]
-    texts = tuple(each[1] for each in arguments if len(each) > 1 and isinstance(each[1], str))
+    texts = tuple(argument[1] for argument in arguments if len(argument) > 1 and isinstance(argument[1], str))
     has_choices = len(texts) > 1 and isinstance(target, int) and 0 <= target < len(texts)
     return Question(
         key=str(sample["doc_id"]),
@@ -112,7 +111,7 @@ def _measured(
                 continue
             question, responses = questions[number], sample["resps"]
             if question.choices:
-                logprobs = tuple(each[0][0] for each in responses[: len(question.choices)])
+                logprobs = tuple(response[0][0] for response in responses[: len(question.choices)])
                 lengths = tuple(len(text.encode()) for text in question.choices)
                 column.choices[number] = ChoiceScores(logprobs, lengths, question.correct)
             elif responses and responses[0] and isinstance(responses[0][0], str):
@@ -125,7 +124,7 @@ def _measured(
 
 def _scored(
     score: _Score,
-    found: Mapping[str, Any],
+    results: Mapping[str, Any],
     samples: Mapping[str, Samples],
     numbers: Mapping[tuple[str, int], int],
     baseline: str,
@@ -134,30 +133,32 @@ def _scored(
     columns = {
         name: {
             numbers[score.task, sample["doc_id"]]: (sample[score.metric],)
-            for sample in each.get(score.task, ())
+            for sample in tasks.get(score.task, ())
             if sample["filter"] == score.filtered and score.metric in sample
         }
-        for name, each in samples.items()
+        for name, tasks in samples.items()
     }
-    harness = {name: _estimate(each, score) for name, each in found.items()}
-    is_better = [each["higher_is_better"].get(score.task, {}).get(score.metric) for each in found.values()]
+    harness = {name: _estimate(column, score) for name, column in results.items()}
+    is_better = [
+        column["higher_is_better"].get(score.task, {}).get(score.metric) for column in results.values()
+    ]
     metric = _metric(
-        score, [value for each in columns.values() for (value,) in each.values()], False in is_better
+        score, [value for rows in columns.values() for (value,) in rows.values()], False in is_better
     )
     if metric.sums_known and all(
-        columns[name] and math.isclose(metric.of([*columns[name].values()]), each.value, rel_tol=1e-6)
-        for name, each in harness.items()
+        columns[name] and math.isclose(metric.of([*columns[name].values()]), estimate.value, rel_tol=1e-6)
+        for name, estimate in harness.items()
     ):
         return scores_of(metric, columns, [None] * len(numbers), baseline)
     return MetricScores(metric, (), dict.fromkeys(harness, ()), harness, {})
 
 
-def _estimate(found: Mapping[str, Any], score: _Score) -> Estimate:
+def _estimate(results: Mapping[str, Any], score: _Score) -> Estimate:
     """As the harness has it."""
-    scores = {**found["results"], **found.get("groups", {})}.get(score.task, {})
+    scores = {**results["results"], **results.get("groups", {})}.get(score.task, {})
     value = scores.get(f"{score.metric},{score.filtered}")
     stderr = scores.get(f"{score.metric}_stderr,{score.filtered}")
-    count = found["n-samples"].get(score.task, {}).get("effective", 0)
+    count = results["n-samples"].get(score.task, {}).get("effective", 0)
     if not isinstance(value, int | float):
         return Estimate(math.nan, 0, None, None)
     if not isinstance(stderr, int | float):
@@ -196,7 +197,9 @@ def _metric(score: _Score, values: Sequence[Any], is_low_best: bool) -> _Harness
     """The metric of a score; `sums_known` if its value of any questions follows from these values."""
     are_numbers = all(isinstance(value, int | float) for value in values)
     are_pairs = all(
-        isinstance(value, list) and len(value) == 2 and all(isinstance(each, int | float) for each in value)
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(number, int | float) for number in value)
         for value in values
     )
     kind = _HarnessMetric

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
 
@@ -17,33 +17,26 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.amounts import today
-from mindbatch.io.errors import CheckpointError, MindBatchError
+from mindbatch.io.closing import Closing
+from mindbatch.io.errors import MindBatchError
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
-from mindbatch.loading.providers import open_model
-from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt
-from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.loading.build import Notice
+from mindbatch.loading.providers import OpenedFolder, open_model
+from mindbatch.prompts.prompts import Prompt
+from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.identity import file_digest, fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
-from mindbatch.tasks.evaluate.columns import Column, model_of, run_config
+from mindbatch.tasks.evaluate.columns import Column, run_config
 from mindbatch.tasks.evaluate.continuation import Continuations
-from mindbatch.tasks.evaluate.questions import Question, needed
-from mindbatch.tasks.evaluate.requests import (
-    answer_rows,
-    choice_rows,
-    generation_rows,
-    text_rows,
-    write_requests,
-)
+from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.requests import GENERATION, Requests, prepare_requests
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.evaluate.shared_llm import SharedLLM
-
-GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
-KINDS = (GENERATION, CHOICES, LIKELIHOOD)
+from mindbatch.tasks.loading_line import LoadingLine
 
 
 @dataclass(frozen=True)
@@ -53,16 +46,6 @@ class ColumnRuns:
     column: Column
     continuations: Continuations | None = None
     folders: dict[str, RunFolder] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Requests:
-    """A file of requests for a model: what it measures, its rows, and what continues their prompts."""
-
-    kind: str
-    path: Path
-    count: int
-    continuations: Continuations | None
 
 
 def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Question]) -> list[ColumnRuns]:
@@ -79,8 +62,8 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
     date = config.data.date or min((record.chat_date for record in earlier), default=today())
     questions = [_dated(question, date) for question in questions]
     by_model = [(name, [*group]) for name, group in groupby(columns, key=lambda column: column.checkpoint)]
-    requests = {name: [*_requests(config, group[0], questions, home)] for name, group in by_model}
-    total = sum(each.count for name, group in by_model for each in requests[name] for _ in group)
+    requests = {name: [*prepare_requests(config, group[0], questions, home)] for name, group in by_model}
+    total = sum(file.count for name, group in by_model for file in requests[name] for _ in group)
     done: list[ColumnRuns] = []
     with MovingBar("evaluating", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         progress = _Progress(bar, total)
@@ -103,7 +86,7 @@ def _keep_seed(config: EvaluateConfig, earlier: Iterable[RunRecord]) -> None:
     if not config.drawn:
         return
     sections = (config.decoding, *config.variants.values())
-    chosen = [each for each in sections if each.seed == config.drawn[SEED]]
+    chosen = [section for section in sections if section.seed == config.drawn[SEED]]
     kept = (record.fields.get(SEED) for record in earlier if record.seed_was_drawn)
     config.set_drawn_seed(chosen, next((seed for seed in kept if isinstance(seed, int)), config.drawn[SEED]))
     say(f"{SEED}={config.drawn[SEED]} was drawn")
@@ -118,55 +101,26 @@ def _dated(question: Question, date: str) -> Question:
 def _run_column(
     config: EvaluateConfig,
     column: Column,
-    requests: list[_Requests],
+    requests: list[Requests],
     home: Path,
     model: _LLMOfRuns,
     date: str,
 ) -> ColumnRuns:
     runs = ColumnRuns(column, requests[0].continuations)
-    for each in requests:
-        is_scored = each.kind != GENERATION
+    for file in requests:
+        is_scored = file.kind != GENERATION
         folder = home / ("scored" if is_scored else "columns")
-        folder = folder / (column.scored_as if is_scored else column.folder) / each.kind
-        model.progress.begin(column.name, each.count)
+        folder = folder / (column.scored_as if is_scored else column.folder) / file.kind
+        model.progress.begin(column.name, file.count)
         if folder not in model.finished:  # else another column of this command shares it
-            made = run_config(config, column, each.path, folder, is_scored=is_scored)
+            made = run_config(config, column, file.path, folder, is_scored=is_scored)
             make_folder(folder.parent)
             fields = fingerprint_fields(made, model.digest_file, model.opened)
             BatchJob(made, fields, model.borrow, lambda: None, command=typed_command(), date=date).run()
             model.finished.add(folder)
         model.progress.end()
-        runs.folders[each.kind] = RunFolder(folder)
+        runs.folders[file.kind] = RunFolder(folder)
     return runs
-
-
-def _requests(
-    config: EvaluateConfig, column: Column, questions: list[Question], home: Path
-) -> Iterator[_Requests]:
-    """Writes the requests for a model: its tokenizer says where a continuation begins."""
-    folder, needs = home / "requests" / column.checkpoint, needed(config.metric_names)
-    model = model_of(config, column)
-    rows: dict[str, Iterable[dict[str, object]]] = {GENERATION: generation_rows(questions, config.data)}
-    continuations = None
-    if needs & {CHOICES, LIKELIHOOD}:
-        place = Path(model.tokenizer or model.checkpoint_name_or_path or "")
-        tokenizer = Tokenizer.load(place, special_tokens=model.special_tokens)
-        if tokenizer is None:
-            raise CheckpointError(f"{place}: {NO_TOKENIZER}")
-        continuations = Continuations(config.task.target_prefix, tokenizer)
-        rows[CHOICES] = choice_rows(questions, continuations)
-        rows[LIKELIHOOD] = answer_rows(questions, continuations)
-        if config.task.text_column is not None:
-            window = (model.seq_length or open_model(model).spec.max_positions) - 1
-            rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
-    if "outputs" in needs:
-        needs.add(GENERATION)
-    for kind in KINDS:
-        if kind in needs:
-            path = folder / f"{kind}.jsonl"
-            yield _Requests(kind, path, write_requests(path, rows[kind]), continuations)
-    if continuations is not None and (note := continuations.tokenizer.take_note()) is not None:
-        say(note)
 
 
 class _Progress:
@@ -197,6 +151,45 @@ class _Progress:
         self._bar.set(self._before, self._total, self._name)
 
 
+class SharedLLM(Closing):
+    """A model with the adapters of all columns, beside each other."""
+
+    def __init__(
+        self, config: EvaluateConfig, column: Column, home: Path, notice: Notice | None = None
+    ) -> None:
+        """column: any of those that share the model. home: the folder of the evaluation.
+
+        notice: shows what takes time while the model is loaded; None: a line of its own on the terminal.
+        """
+        self._config, self._column, self._home, self._notice = config, column, home, notice
+        self._llm: LLM | None = None
+
+    @cached_property
+    def opened(self) -> OpenedFolder:
+        """Its folder, opened once for the fingerprints of all runs and for loading."""
+        return open_model(self._config_of_run.model, replica_of(self._config_of_run.parallel).part_of(0))
+
+    @cached_property
+    def _config_of_run(self) -> BatchConfig:
+        made = run_config(self._config, self._column, Path(), self._home, is_scored=False)
+        return replace(made, lora=self._config.lora)
+
+    def close(self) -> None:
+        """Closes the model, if it was loaded."""
+        if self._llm is not None:
+            self._llm.close()
+
+    @property
+    def llm(self) -> LLM:
+        """The model, which is loaded here when it is first asked for."""
+        if self._llm is None:
+            logs = self._home / "logs"
+            with LoadingLine(shown=self._notice is None) as line:
+                notice = self._notice or line
+                self._llm = LLM.from_config(self._config_of_run, notice, logs, self.opened)
+        return self._llm
+
+
 class _LLMOfRuns(SharedLLM):
     """The model of several runs.
 
@@ -222,7 +215,6 @@ class _Borrowed:
 
     @property
     def kernels(self) -> str:
-        """See `LLM.kernels`."""
         return self._llm.kernels
 
     @property
@@ -231,11 +223,10 @@ class _Borrowed:
         return self._llm.statistics
 
     def take_notes(self) -> list[str]:
-        """See `LLM.take_notes`."""
         return self._llm.take_notes()
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
-        """See `LLM.steps`."""
+        """The steps of the model; counts the rows that end with each."""
         for step in self._llm.steps(rows):
             self._on_finished(len(step.finished))
             yield step

@@ -13,9 +13,10 @@ from mindbatch.evaluation.scoring.extraction import EXTRACTIONS, Extraction, pat
 from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, Generated, Row, TextLikelihood
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.evaluate.continuation import Continuations
-from mindbatch.tasks.evaluate.matrix_run import CHOICES, GENERATION, LIKELIHOOD, ColumnRuns
+from mindbatch.tasks.evaluate.matrix_run import ColumnRuns
 from mindbatch.tasks.evaluate.questions import Question
-from mindbatch.tasks.evaluate.schema import AnswerConfig
+from mindbatch.tasks.evaluate.requests import CHOICES, GENERATION, LIKELIHOOD
+from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def measured(runs: ColumnRuns, task: AnswerConfig, questions: Sequence[Question]
         _read_generation(runs.folders[GENERATION], extraction_of(task), questions, column)
     for kind in (CHOICES, LIKELIHOOD):
         if kind in runs.folders:
-            found = _read_scored(runs.folders[kind], column)
-            for number, parts in found.items():
+            scored = _read_scored(runs.folders[kind], column)
+            for number, parts in scored.items():
                 _take(kind, column, questions[number], number, parts)
     return column
 
@@ -97,8 +98,8 @@ def _read_generation(
         return
     num_samples = max(map(len, column.outputs.values()))
     for number, question in enumerate(questions):
-        wanted = (extraction.of_reference(each) for each in question.references)
-        references = tuple(each for each in wanted if each is not None)
+        wanted = (extraction.of_reference(reference) for reference in question.references)
+        references = tuple(answer for answer in wanted if answer is not None)
         texts = [output.text for output in column.outputs.get(number, ())]
         answers = [Answer(extraction.of_output(text), references) for text in texts]
         column.generation[number] = tuple(answers) or (Answer(None, references),) * num_samples
@@ -111,17 +112,17 @@ def _generated(line: Mapping[str, Any]) -> Generated:
 
 def _read_scored(folder: RunFolder, column: MeasuredColumn) -> dict[int, dict[int, Scored]]:
     """By question and part of it, of the questions all of whose parts were scored."""
-    found: dict[int, dict[int, Scored]] = defaultdict(dict)
+    scored: dict[int, dict[int, Scored]] = defaultdict(dict)
     for line in _lines(folder, column):
         number, part = map(int, line["key"].split("."))
-        found[number][part] = _scored(line)
-    return {number: parts for number, parts in found.items() if number not in column.errors}
+        scored[number][part] = _scored(line)
+    return {number: parts for number, parts in scored.items() if number not in column.errors}
 
 
 def _scored(line: Mapping[str, Any]) -> Scored:
     likely = line["prompt_logprobs"]
     tokens = line["prompt"][-len(likely) :]
-    chosen = [each[str(token)] for token, each in zip(tokens, likely, strict=True)]
+    chosen = [logprobs[str(token)] for token, logprobs in zip(tokens, likely, strict=True)]
     return Scored(sum(chosen), len(chosen))
 
 

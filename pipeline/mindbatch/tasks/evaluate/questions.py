@@ -23,8 +23,7 @@ from mindbatch.run.index import RowIndex
 from mindbatch.run.input import selection_of
 from mindbatch.run.outputs.rows import columns_of
 from mindbatch.run.survey import survey
-from mindbatch.tasks.evaluate.continuation import text_joint
-from mindbatch.tasks.evaluate.few_shot import Examples
+from mindbatch.tasks.evaluate.continuation import Examples, text_joint
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
 USUAL_REFERENCES = ("reference", "references", "answer", "target")
@@ -67,20 +66,20 @@ def read_questions(config: EvaluateConfig) -> list[Question]:
     """
     names = _column_names(config, _first_columns(config.data))
     reader = _QuestionReader(config, names, _examples(config, names))
-    found: list[Question] = []
+    questions: list[Question] = []
     faults: list[str] = []
     for row in _rows(config.rows_data, names.all):
         if isinstance(row, RowFailure):
             faults.append(f"{row.place}: {row.reason}")
             continue
         try:
-            found.append(reader.read(row))
+            questions.append(reader.read(row))
         except ValueError as error:
             faults.append(f"{row.source}:{row.line}: {error}")
     if faults:
         more = [f"and {len(faults) - MOST_FAULTS} more rows"] if len(faults) > MOST_FAULTS else []
         raise ConfigError([*faults[:MOST_FAULTS], *more])
-    return found
+    return questions
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,16 @@ class _ColumnNames:
     @property
     def all(self) -> list[str]:
         right = (self.reference, self.choices, self.correct, self.instructions, self.arguments)
-        given = (*right, self.cluster)
-        return [*dict.fromkeys(name for name in given if name is not None)]
+        names = (*right, self.cluster)
+        return [*dict.fromkeys(name for name in names if name is not None)]
 
 
 def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNames:
     """Raises ConfigError for each column that the first row has not."""
     task, needs, faults = config.task, needed(config.metric_names), list[str]()
 
-    def named(key: str, given: str | None, usual: Sequence[str] = ()) -> str | None:
-        name = given or next((each for each in usual if each in columns), None)
+    def named(key: str, column: str | None, usual: Sequence[str] = ()) -> str | None:
+        name = column or next((usual_name for usual_name in usual if usual_name in columns), None)
         if name is None and usual:
             hint = f"must be given, for the data has no column {' or '.join(usual)}"
             faults.append(f"task.{key}: {hint}; it has {', '.join(columns)}")
@@ -144,14 +143,9 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNa
         faults.append(
             "task.text_column: a text as a whole has a likelihood only; use perplexity metrics alone"
         )
-    raise_if(faults)
-    return names
-
-
-def raise_if(faults: list[str]) -> None:
-    """Raises a ConfigError of the faults, if there are any."""
     if faults:
         raise ConfigError(faults)
+    return names
 
 
 def _first_columns(data: DataConfig) -> list[str]:
@@ -174,9 +168,9 @@ def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFai
         index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
         survey(dataset, maker, selection_of(data), index)
         for indexed in index.in_order():
-            found = indexed.row or indexed.failure
-            assert found is not None
-            yield found
+            row = indexed.row or indexed.failure
+            assert row is not None
+            yield row
 
 
 def _examples(config: EvaluateConfig, names: _ColumnNames) -> Examples:
@@ -205,7 +199,8 @@ def _examples(config: EvaluateConfig, names: _ColumnNames) -> Examples:
             solved.append((row.content, reader.target(reader.read(row))))
     if not faults and len(solved) < task.few_shot:
         faults.append(f"task.few_shot={task.few_shot}: {task.few_shot_path} has {len(solved)} rows")
-    raise_if(faults[:MOST_FAULTS])
+    if faults:
+        raise ConfigError(faults[:MOST_FAULTS])
     return Examples(solved, task.few_shot_separator)
 
 
@@ -243,19 +238,19 @@ class _QuestionReader:
         return () if names.reference is None else _references(columns, names.reference)
 
     def _choices(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
-        given = self._task.choices
-        if self._names.correct is None or given is None:
+        asked = self._task.choices
+        if self._names.correct is None or asked is None:
             return ()
-        found = columns[given] if isinstance(given, str) else given
-        if isinstance(found, str):
-            found = from_text(found)
+        choices = columns[asked] if isinstance(asked, str) else asked
+        if isinstance(choices, str):
+            choices = from_text(choices)
         if (
-            not isinstance(found, list | tuple)
-            or len(found) < 2
-            or not all(isinstance(e, str) for e in found)
+            not isinstance(choices, list | tuple)
+            or len(choices) < 2
+            or not all(isinstance(e, str) for e in choices)
         ):
-            raise ValueError(f"{given}={shown(found)}: must be a list of two texts or more")
-        return tuple(found)
+            raise ValueError(f"{asked}={shown(choices)}: must be a list of two texts or more")
+        return tuple(choices)
 
 
 def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -264,9 +259,10 @@ def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
         value = value["text"]
     values = value if isinstance(value, list | tuple) else [value]
     texts = [
-        str(each) if isinstance(each, int | float) and not isinstance(each, bool) else each for each in values
+        str(answer) if isinstance(answer, int | float) and not isinstance(answer, bool) else answer
+        for answer in values
     ]
-    if not texts or not all(isinstance(each, str) for each in texts):
+    if not texts or not all(isinstance(answer, str) for answer in texts):
         raise ValueError(
             f"{name}={shown(value)}: must be the right answer, a text or a number, or a list of them"
         )
@@ -274,14 +270,18 @@ def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _instructions(columns: Mapping[str, Any], names: str, arguments: str) -> tuple[str, ...]:
-    found, given = columns[names], columns[arguments]
-    if not isinstance(found, list | tuple) or not isinstance(given, list | tuple) or len(found) != len(given):
+    listed, mappings = columns[names], columns[arguments]
+    if (
+        not isinstance(listed, list | tuple)
+        or not isinstance(mappings, list | tuple)
+        or len(listed) != len(mappings)
+    ):
         raise ValueError(f"{names}, {arguments}: must be two lists of the same length")
-    if not found or not all(isinstance(each, str) for each in found):
-        raise ValueError(f"{names}={shown(found)}: must be the names of one instruction or more")
-    if not all(isinstance(each, Mapping | None) for each in given):
-        raise ValueError(f"{arguments}={shown(given)}: must be mappings")
-    return tuple(instruction(name, each) for name, each in zip(found, given, strict=True))
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise ValueError(f"{names}={shown(listed)}: must be the names of one instruction or more")
+    if not all(isinstance(mapping, Mapping | None) for mapping in mappings):
+        raise ValueError(f"{arguments}={shown(mappings)}: must be mappings")
+    return tuple(instruction(name, mapping) for name, mapping in zip(listed, mappings, strict=True))
 
 
 def _correct(columns: Mapping[str, Any], name: str, choices: Sequence[str]) -> int:

@@ -10,15 +10,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mindbatch.evaluation.charts import Ranked, Scale, ranking
-from mindbatch.evaluation.rendering import TEMPLATES, content_policy, rendered
+from mindbatch.evaluation.rendering import TEMPLATES, Ranked, Scale, content_policy, ranking, rendered
 from mindbatch.evaluation.scoring.metric import Generated
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.evaluation.word_changes import Stretch, stretches
 from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.fault_lines import as_written
-from mindbatch.tasks.evaluate.own_files import GENERATOR
 from mindbatch.tasks.evaluate.results import Evaluation
+from mindbatch.tasks.evaluate.schema import GENERATOR
 from mindbatch.tasks.evaluate.table import (
     difference_text,
     interval_text,
@@ -41,13 +40,14 @@ def report_page(evaluation: Evaluation) -> str:
     style = "".join("\n" + (TEMPLATES / name).read_text(encoding="utf-8") for name in sheets)
     shown = _QuestionView(evaluation)
     chosen = shown.chosen()
+    moment = f"{evaluation.created[:16].replace('T', ' ')} UTC"
     filled = rendered(
         "evaluation.html.j2",
         generator=GENERATOR,
         policy=content_policy(style),
         style=Markup(style),
         title=f"{evaluation.task}: {counted(len(evaluation.columns), 'column')} evaluated",
-        facts=f"{counted(len(evaluation.questions), 'question')} · {_moment(evaluation.created)}",
+        facts=f"{counted(len(evaluation.questions), 'question')} · {moment}",
         findings=[*_findings(evaluation)],
         faults=[*_faults(evaluation)],
         charts=[*_charts(evaluation)],
@@ -85,11 +85,6 @@ def report_page(evaluation: Evaluation) -> str:
     return str(filled)
 
 
-def _moment(created: str) -> str:
-    """A time in ISO 8601 as people read it."""
-    return f"{created[:16].replace('T', ' ')} UTC"
-
-
 def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
     """Title, meaning and drawing of each metric, and of the speed where that was measured."""
     for number, scores in enumerate(evaluation.scores):
@@ -121,8 +116,8 @@ def _chart(evaluation: Evaluation, scores: MetricScores, scale: Scale) -> Markup
     sign = 1.0 if scale.best == "high" else -1.0
     worse = {
         name
-        for name, found in scores.differences.items()
-        if found.is_beyond_chance and sign * found.value < 0
+        for name, difference in scores.differences.items()
+        if difference.is_beyond_chance and sign * difference.value < 0
     }
     estimates = scores.estimates
     return ranking(
@@ -142,12 +137,12 @@ def _chart(evaluation: Evaluation, scores: MetricScores, scale: Scale) -> Markup
 def _findings(evaluation: Evaluation) -> Iterator[str]:
     """Yields the findings in sentences: differences beyond chance, or that there are none."""
     for scores in evaluation.scores:
-        beyond = [name for name, found in scores.differences.items() if found.is_beyond_chance]
+        beyond = [name for name, difference in scores.differences.items() if difference.is_beyond_chance]
         for name in beyond:
-            found = scores.differences[name]
-            is_better = (found.value > 0) == (scores.metric.best == "high")
+            difference = scores.differences[name]
+            is_better = (difference.value > 0) == (scores.metric.best == "high")
             verdict = f"{name} is {'better' if is_better else 'worse'} than {evaluation.baseline}"
-            yield f"{scores.metric.title}: {verdict}: {difference_text(scores.metric, found)}."
+            yield f"{scores.metric.title}: {verdict}: {difference_text(scores.metric, difference)}."
         if scores.differences and not beyond:
             yield f"{scores.metric.title}: no column differs from {evaluation.baseline} by more than noise."
     for names in evaluation.alike:
@@ -162,10 +157,10 @@ def _faults(evaluation: Evaluation) -> Iterator[str]:
 
 def _differences(evaluation: Evaluation) -> Iterator[list[str]]:
     for scores in evaluation.scores:
-        for name, found in scores.differences.items():
-            ends = [score_text(scores.metric, end, "+") for end in found.interval or ()]
-            changed = ["", ""] if found.gained is None else [str(found.gained), str(found.lost)]
-            difference = difference_text(scores.metric, found)
+        for name, compared in scores.differences.items():
+            ends = [score_text(scores.metric, end, "+") for end in compared.interval or ()]
+            changed = ["", ""] if compared.gained is None else [str(compared.gained), str(compared.lost)]
+            difference = difference_text(scores.metric, compared)
             yield [name, scores.metric.title, difference, " to ".join(ends), *changed]
 
 
@@ -196,9 +191,9 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
     for scores in evaluation.scores:
         name, metric = scores.metric.title, scores.metric
         values = ", ".join(
-            f"{column} {score_text(metric, each.value)}"
-            + (f" ({interval_text(metric, each)})" if each.interval else "")
-            for column, each in scores.estimates.items()
+            f"{column} {score_text(metric, estimate.value)}"
+            + (f" ({interval_text(metric, estimate)})" if estimate.interval else "")
+            for column, estimate in scores.estimates.items()
         )
         yield f"{name}, over {counted(len(scores.rows), 'question')}: {values}."
         if power := power_text(scores):
@@ -217,8 +212,8 @@ def _what_was_scored(evaluation: Evaluation) -> Iterator[str]:
         joint = (
             "after one space, unless the prompt ends or the answer begins with white space; in a chat after "
             "what the chat template writes there"
-            if continuations.given is None
-            else f"after task.target_prefix={as_written(continuations.given)}"
+            if continuations.prefix is None
+            else f"after task.target_prefix={as_written(continuations.prefix)}"
         )
         yield (
             f"Scored: {named}, {joint}. Prompt and answer are encoded as one text; its tokens that reach "
@@ -247,12 +242,12 @@ class _QuestionView:
             "lost": f"wrong, where {self._evaluation.baseline} is right",
             "wrong": "wrong everywhere",
         }
-        found: list[dict[str, object]] = [{"id": "all", "label": "all", "count": len(chosen)}]
+        filters: list[dict[str, object]] = [{"id": "all", "label": "all", "count": len(chosen)}]
         for name, label in labels.items():
             count = sum(name in self._classes(number) for number in chosen)
             if count:
-                found.append({"id": name, "label": label, "count": count})
-        return found
+                filters.append({"id": name, "label": label, "count": count})
+        return filters
 
     def question(self, number: int) -> dict[str, object]:
         """One question with a card for each column."""
@@ -314,7 +309,7 @@ class _QuestionView:
 
     def _is_right(self, column: str, number: int) -> bool | None:
         scores = (judge.of_row(column, number) for judge in self._judges)
-        score = next((each for each in scores if each is not None), None)
+        score = next((value for value in scores if value is not None), None)
         return None if score is None else score > 0.5
 
     def _classes(self, number: int) -> list[str]:
@@ -324,10 +319,10 @@ class _QuestionView:
             texts = {measured.text(number) for measured in self._evaluation.measured.values()}
             return ["disagree"] if len(texts) > 1 else []
         right = [self._is_right(column.name, number) for column in self._evaluation.columns]
-        found = ["disagree"] if len({*right}) > 1 else []
-        found += ["gained"] if not base and any(right) else []
-        found += ["lost"] if base and not all(right) else []
-        return found + (["wrong"] if not any(right) else [])
+        classes = ["disagree"] if len({*right}) > 1 else []
+        classes += ["gained"] if not base and any(right) else []
+        classes += ["lost"] if base and not all(right) else []
+        return classes + (["wrong"] if not any(right) else [])
 
 
 def _output_facts(output: Generated) -> str:

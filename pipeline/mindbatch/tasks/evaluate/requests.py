@@ -1,26 +1,70 @@
-"""Requests of a task: prompts to continue, and token sequences whose last tokens are scored."""
+"""Requests of a task: files of prompts to continue, and of tokens the last of which are scored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.io.errors import ConfigError, PromptError
+from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
 from mindbatch.io.fault_lines import shown
+from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder, write_whole
-from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS
+from mindbatch.loading.providers import open_model
+from mindbatch.prompts.prompts import NO_TOKENIZER, TEMPLATE_KWARGS, TOOLS
 from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.tasks.evaluate.columns import DECODING, Column, model_of
 from mindbatch.tasks.evaluate.continuation import Continuations
-from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.questions import Question, needed
+from mindbatch.tasks.evaluate.schema import EvaluateConfig
 
-DECODING = "decoding"
-"""The column of a request with its own decoding parameters: from where on its tokens are scored."""
+GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
+KINDS = (GENERATION, CHOICES, LIKELIHOOD)
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """A file of requests for a model: what it measures, its rows, and what continues their prompts."""
+
+    kind: str
+    path: Path
+    count: int
+    continuations: Continuations | None
+
+
+def prepare_requests(
+    config: EvaluateConfig, column: Column, questions: list[Question], home: Path
+) -> Iterator[Requests]:
+    """Writes the requests for a model: its tokenizer says where a continuation begins."""
+    folder, needs = home / "requests" / column.checkpoint, needed(config.metric_names)
+    model = model_of(config, column)
+    rows: dict[str, Iterable[dict[str, object]]] = {GENERATION: generation_rows(questions, config.data)}
+    continuations = None
+    if needs & {CHOICES, LIKELIHOOD}:
+        place = Path(model.tokenizer or model.checkpoint_name_or_path or "")
+        tokenizer = Tokenizer.load(place, special_tokens=model.special_tokens)
+        if tokenizer is None:
+            raise CheckpointError(f"{place}: {NO_TOKENIZER}")
+        continuations = Continuations(config.task.target_prefix, tokenizer)
+        rows[CHOICES] = choice_rows(questions, continuations)
+        rows[LIKELIHOOD] = answer_rows(questions, continuations)
+        if config.task.text_column is not None:
+            window = (model.seq_length or open_model(model).spec.max_positions) - 1
+            rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
+    if "outputs" in needs:
+        needs.add(GENERATION)
+    for kind in KINDS:
+        if kind in needs:
+            path = folder / f"{kind}.jsonl"
+            yield Requests(kind, path, write_requests(path, rows[kind]), continuations)
+    if continuations is not None and (note := continuations.tokenizer.take_note()) is not None:
+        say(note)
 
 
 def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator[Row]:
@@ -87,7 +131,7 @@ def _ends(length: int, window: int, step: int) -> Iterator[int]:
 
 
 def _continued(question: Question, answer: str, continuations: Continuations) -> tuple[list[int], int]:
-    """See `Continuations.tokens`. Raises ConfigError where there is no token to score."""
+    """Tokens as of `Continuations.tokens`. Raises ConfigError where there is no token to score."""
     try:
         tokens, count = continuations.tokens(question.content, answer)
     except PromptError as error:
@@ -120,18 +164,3 @@ def write_requests(path: Path, rows: Iterable[Row]) -> int:
         make_folder(path.parent)
         write_whole(path, data)
     return len(lines)
-
-
-def requests_data(path: Path, data: DataConfig, *, is_scored: bool) -> DataConfig:
-    """Describes a file of requests for reading; `data`: what goes with the chats of the task."""
-    return DataConfig(
-        path=str(path),
-        format="jsonl",
-        key_column="key",
-        decoding_column=DECODING if is_scored else None,
-        tools=data.tools,
-        chat_template_kwargs=data.chat_template_kwargs,
-        date=data.date,
-        max_errors=data.max_errors,
-        max_line_bytes="1GiB",
-    )

@@ -11,15 +11,14 @@ from typing import Any
 
 import orjson
 
-from mindbatch.evaluation.scoring.bootstrap import smallest_difference
-from mindbatch.evaluation.scoring.differences import Difference
+from mindbatch.evaluation.scoring.chance import Difference, smallest_difference
 from mindbatch.evaluation.scoring.metric import Generated
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
-from mindbatch.tasks.evaluate.own_files import RESULTS
 from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.schema import RESULTS
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Evaluation:
     @property
     def num_errors(self) -> int:
         """Rows that could not be run, in all columns."""
-        return sum(len(each.errors) for each in self.measured.values())
+        return sum(len(column.errors) for column in self.measured.values())
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -75,13 +74,14 @@ def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
         "decoding": column.decoding,
         "results": harness_scores(evaluation, column.name),
         "intervals": {
-            each.metric.name: _listed(each.estimates[column.name].interval) for each in evaluation.scores
+            scores.metric.name: _listed(scores.estimates[column.name].interval)
+            for scores in evaluation.scores
         },
-        "rows": {each.metric.name: each.estimates[column.name].num_rows for each in evaluation.scores},
+        "rows": {scores.metric.name: scores.estimates[column.name].num_rows for scores in evaluation.scores},
         "differences": {
-            each.metric.name: _difference(each.differences[column.name])
-            for each in evaluation.scores
-            if column.name in each.differences
+            scores.metric.name: _difference(scores.differences[column.name])
+            for scores in evaluation.scores
+            if column.name in scores.differences
         },
         "generated_tokens": measured.num_tokens,
         "tokens_per_second": [*measured.speeds],
@@ -91,25 +91,25 @@ def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
 
 def harness_scores(evaluation: Evaluation, column: str) -> dict[str, Any]:
     """The scores by the names that lm-evaluation-harness gives them: `acc,none`, `acc_stderr,none`."""
-    found: dict[str, Any] = {"alias": evaluation.task}
-    for each in evaluation.scores:
-        estimate = each.estimates[column]
-        found[f"{each.metric.name},none"] = _number(estimate.value)
-        found[f"{each.metric.name}_stderr,none"] = "N/A" if estimate.stderr is None else estimate.stderr
-    return found
+    results: dict[str, Any] = {"alias": evaluation.task}
+    for scores in evaluation.scores:
+        estimate = scores.estimates[column]
+        results[f"{scores.metric.name},none"] = _number(estimate.value)
+        results[f"{scores.metric.name}_stderr,none"] = "N/A" if estimate.stderr is None else estimate.stderr
+    return results
 
 
-def _difference(found: Difference) -> dict[str, Any]:
+def _difference(difference: Difference) -> dict[str, Any]:
     return {
-        "value": _number(found.value),
-        "interval": _listed(found.interval),
-        "test": found.test,
-        "p_value": found.p_value,
-        "p_value_adjusted": found.adjusted,
-        "beyond_chance": found.is_beyond_chance,
-        "gained": found.gained,
-        "lost": found.lost,
-        "smallest_found": None if not found.stderr else smallest_difference(found.stderr),
+        "value": _number(difference.value),
+        "interval": _listed(difference.interval),
+        "test": difference.test,
+        "p_value": difference.p_value,
+        "p_value_adjusted": difference.adjusted,
+        "beyond_chance": difference.is_beyond_chance,
+        "gained": difference.gained,
+        "lost": difference.lost,
+        "smallest_found": None if not difference.stderr else smallest_difference(difference.stderr),
     }
 
 
@@ -167,7 +167,7 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
     for number, question in enumerate(evaluation.questions):
         prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
         target = question.choices[question.correct] if question.choices else [*question.references]
-        every = {each.metric.name: each.of_row(column.name, number) for each in evaluation.scores}
+        every = {scored.metric.name: scored.of_row(column.name, number) for scored in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
         outputs = measured.outputs.get(number, ())
         chosen = measured.choices.get(number)

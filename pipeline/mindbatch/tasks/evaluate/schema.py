@@ -1,6 +1,6 @@
-"""The keys of `mindbatch evaluate`."""
+"""The keys of `mindbatch evaluate`, and the files that it writes."""
 
-import re
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,89 +13,40 @@ from mindbatch.config.path_faults import (
     folder_fault,
     input_file_fault,
     model_folder_fault,
+    output_file_fault,
+    run_folder_fault,
     settled,
 )
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
 from mindbatch.decoding.params import PARAMETERS
-from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
+from mindbatch.evaluation.scoring.names import METRIC_NAMES
 from mindbatch.io.fault_lines import did_you_mean
-from mindbatch.tasks.evaluate.harness_config import HarnessConfig, harness_faults
-from mindbatch.tasks.evaluate.own_files import evaluation_folder_fault, page_fault
+from mindbatch.tasks.evaluate.task_schema import (
+    NAME,
+    NAME_RULE,
+    AnswerConfig,
+    HarnessConfig,
+    answer_faults,
+    harness_faults,
+)
 
 OWN_MODEL = "model"
 """The name of `model` among several checkpoints."""
-_NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
-NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
 
+RESULTS = "results.json"
+CONFIG = "evaluation.config.yaml"
+GENERATOR = "mindbatch evaluate"
+"""Name of the generator in the head of a page."""
 
-@dataclass
-class AnswerConfig:
-    """What is asked of each row, how the answer is read, and what is right."""
-
-    name: str | None = option(None, "of the task, for the results; null: that of the data")
-    template: str | None = option(
-        None, "prompt with the columns filled in, where `data` says of no prompt: Q: {{ question }}"
-    )
-    max_new_tokens: int | None = option(
-        None, "most tokens of an answer, where decoding.max_new_tokens is left at its default", minimum=1
-    )
-    stop: Any = option(
-        None,
-        "texts that end an answer, where decoding.stop is left at its default",
-        accepts="text, list of texts or null",
-    )
-    reference_column: str | None = option(
-        None,
-        "column of the right answer, a text, a number or a list of them (SQuAD's {text: [...]} too); null: "
-        "reference, references, answer or target, whichever there is",
-    )
-    instructions_column: str | None = option(
-        None,
-        "column of the names of instructions that the answer must follow (IFEval), in place of references",
-    )
-    arguments_column: str | None = option(
-        None, "column of the arguments of these instructions, a list of mappings"
-    )
-    target_prefix: str | None = option(
-        None,
-        "what stands between a prompt and an answer or choice whose likelihood is measured; null: one space, "
-        "unless the prompt ends or the answer begins with white space",
-    )
-    choices: Any = option(
-        None,
-        "the continuations of which one is right",
-        accepts="list of texts, the column that holds one, or null",
-    )
-    correct_column: str | None = option(
-        None, "column of the right choice: its number from 0, its letter or its text; null: answer"
-    )
-    text_column: str | None = option(
-        None, "column of a text whose own likelihood is measured, in place of an answer to a prompt"
-    )
-    stride: int | None = option(
-        None,
-        "tokens of a long text that are scored in each window; null: half of the longest sequence",
-        minimum=1,
-    )
-    few_shot: int = option(0, "solved examples that stand before each prompt", minimum=0)
-    few_shot_path: str | None = option(
-        None, "file of the rows that the examples are taken from", is_path=True
-    )
-    few_shot_separator: str = option("\n\n", "what stands between the examples")
-    extract: str = option("text", "what of the output is the answer", choices=(*EXTRACTION_NAMES, "pattern"))
-    extract_pattern: str | None = option(
-        None, "regular expression whose last match, or its first group, is the answer, with extract=pattern"
-    )
-    cluster_column: str | None = option(
-        None, "column of what rows belong together by, such as the text that several questions are about"
-    )
-    metrics: Any = option(("exact_match",), f"of {', '.join(METRIC_NAMES)}", accepts="name or list of names")
+_RUNS = {"columns", "requests"}
+_NAMES = {RESULTS, CONFIG, "scored", "logs", *_RUNS}
+_HEAD_BYTES = 4096
 
 
 @dataclass
 class EvaluateOutputConfig:
-    """Where the runs and the results go."""
+    """The folder of the runs and the results."""
 
     dir: str | None = option(
         None,
@@ -169,12 +120,12 @@ class EvaluateConfig(ModelTaskConfig):
     def answer_decoding(self, option: str) -> DecodingConfig:
         """An option of `decoding` with what the task says of the end of an answer."""
         decoding, task = self.variants[option], self.task
-        given = {}
+        overrides = {}
         for name, value in (("max_new_tokens", task.max_new_tokens), ("stop", task.stop)):
             declared = PARAMETERS[name]
             if value is not None and declared.kind.normal(getattr(decoding, name)) == declared.default:
-                given[name] = value
-        changed: DecodingConfig = replace(decoding, **given)
+                overrides[name] = value
+        changed: DecodingConfig = replace(decoding, **overrides)
         return changed
 
     @property
@@ -203,14 +154,20 @@ class EvaluateConfig(ModelTaskConfig):
         if self.baseline is not None and self.report is None:
             yield "baseline: has no effect with harness.tasks but on the page of report=FILE"
         for section_name, unset in (("data", DataConfig()), ("task", AnswerConfig())):
-            found = vars(getattr(self, section_name))
+            values = vars(getattr(self, section_name))
             idle += [
-                f"{section_name}.{name}" for name, value in found.items() if _differ(value, vars(unset)[name])
+                f"{section_name}.{name}"
+                for name, value in values.items()
+                if _differ(value, vars(unset)[name])
             ]
         if self.harness.apply_chat_template and "data.date" in idle:
             idle.remove("data.date")
         plain = asdict(DecodingConfig())
-        if any(_differ(asdict(each)[name], plain[name]) for each in self.variants.values() for name in plain):
+        if any(
+            _differ(asdict(variant)[name], plain[name])
+            for variant in self.variants.values()
+            for name in plain
+        ):
             idle.append("decoding")
         for name in idle:
             yield f"{name}: has no effect with harness.tasks, which say it themselves; remove one of them"
@@ -218,7 +175,7 @@ class EvaluateConfig(ModelTaskConfig):
     def _own_task_faults(self) -> Iterator[str]:
         where = "task.metrics" if self.metrics is None else "metrics"
         yield from _metric_faults(where, _listed(self.task.metrics if self.metrics is None else self.metrics))
-        yield from _answer_faults(self.task)
+        yield from answer_faults(self.task)
         if self.data.format == "openai":
             yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
 
@@ -237,7 +194,7 @@ def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
         yield f"checkpoints={shown(checkpoints)}: must be a mapping of names to folders, like {{sft: FOLDER}}"
         return
     for name, folder in checkpoints.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             yield f"checkpoints: {shown(name)}: {NAME_RULE}"
         if not isinstance(folder, str) or not folder:
             yield f"checkpoints.{name}={shown(folder)}: must be the folder of a model"
@@ -258,26 +215,22 @@ def _metric_faults(where: str, metrics: Any) -> Iterator[str]:
             yield f"{where}: {shown(name)}: no such metric; there are {', '.join(METRIC_NAMES)}{near}"
 
 
-def _answer_faults(task: AnswerConfig) -> Iterator[str]:
-    if (task.extract == "pattern") != (task.extract_pattern is not None):
-        yield "task.extract_pattern: goes with task.extract=pattern, which needs it"
-    if task.extract_pattern is not None:
-        try:
-            re.compile(task.extract_pattern)
-        except re.error as error:
-            yield f"task.extract_pattern={shown(task.extract_pattern)}: no regular expression: {error}"
-    if bool(task.few_shot) != (task.few_shot_path is not None):
-        yield "task.few_shot_path: the file of the examples; give it and the number task.few_shot, or neither"
-    if (task.instructions_column is None) != (task.arguments_column is None):
-        yield "task.instructions_column, task.arguments_column: each needs the other"
-    if task.instructions_column is not None and task.reference_column is not None:
-        yield "task.reference_column: has no effect with task.instructions_column; remove one of them"
-    choices = task.choices
-    if isinstance(choices, list | tuple) and (
-        len(choices) < 2 or not all(isinstance(each, str) and each for each in choices)
-    ):
-        yield f"task.choices={shown(choices)}: must be two texts or more, or the name of a column"
-    elif not isinstance(choices, list | tuple | str | None):
-        yield f"task.choices={shown(choices)}: must be a list of texts, the name of a column, or null"
-    if task.name is not None and not _NAME.fullmatch(task.name):
-        yield f"task.name={shown(task.name)}: {NAME_RULE}"
+def evaluation_folder_fault(path: Path) -> str | None:
+    """For the folder of an evaluation: none yet, an empty one, or that of an earlier command."""
+    if (fault := run_folder_fault(path)) or not path.is_dir():
+        return fault
+    names = {*os.listdir(path)}
+    if CONFIG in names or (names <= _NAMES and (not names or names & _RUNS)):
+        return None
+    strange = min(names - _NAMES, default=min(names))
+    return f"has {shown(strange)} in it but no evaluation; give a new or empty folder"
+
+
+def page_fault(path: Path) -> str | None:
+    """For the page of a report: a name that is free, an empty file, or the page of an earlier command."""
+    if (fault := output_file_fault(path)) or not path.exists():
+        return fault
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    is_own = not head or f'content="{GENERATOR}"'.encode() in head
+    return None if is_own else "is there already and is no report; give another name"

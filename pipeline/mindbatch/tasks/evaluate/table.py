@@ -8,21 +8,21 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from mindbatch.evaluation.scoring.bootstrap import (
+from mindbatch.evaluation.scoring.chance import (
     CONFIDENCE,
     POWER,
+    Difference,
     Estimate,
     rows_needed,
     smallest_difference,
 )
-from mindbatch.evaluation.scoring.differences import Difference
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
 from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.screen_text import printable
-from mindbatch.tasks.drawn_table import add_row, drawn_in_parts, new_table
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
+from mindbatch.tasks.tables import add_row, drawn_in_parts, new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FULL_METRICS = 6
 """With more metrics the table has a number for each, and a mark in place of intervals and p-values."""
 BEYOND_CHANCE = "*"
+POINTS = 2.0
+"""Points of a hundred of which it is said how many questions would show them."""
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
@@ -43,21 +45,23 @@ def evaluation_page(evaluation: Evaluation) -> str:
 def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> Table:
     table, is_full = new_table(), len(evaluation.scores) <= FULL_METRICS
     table.add_column("", overflow="fold")
-    for each in scores:
-        table.add_column(each.metric.name + " " * (not is_full), justify="right")
+    for metric_scores in scores:
+        table.add_column(metric_scores.metric.name + " " * (not is_full), justify="right")
         if is_full:
             table.add_column(f"{CONFIDENCE:.0%}", justify="left")
-        if is_full and each.differences:
+        if is_full and metric_scores.differences:
             table.add_column(f"against {printable(evaluation.baseline)}", justify="left")
     is_last = scores[-1:] == evaluation.scores[-1:]
-    is_timed = is_last and any(each.speeds for each in evaluation.measured.values())
+    is_timed = is_last and any(measured.speeds for measured in evaluation.measured.values())
     if is_timed:
         for title in ("tokens/s", "tokens"):
             table.add_column(title, justify="right")
     for column in evaluation.columns:
         cells = [printable(column.name)]
-        for each in scores:
-            cells += _cells(each, column.name) if is_full else [_short_cell(each, column.name)]
+        for metric_scores in scores:
+            cells += (
+                _cells(metric_scores, column.name) if is_full else [_short_cell(metric_scores, column.name)]
+            )
         add_row(table, cells + (_timed(evaluation.measured[column.name]) if is_timed else []))
     return table
 
@@ -67,14 +71,14 @@ def _cells(scores: MetricScores, column: str) -> Iterator[str]:
     yield score_text(scores.metric, estimate.value)
     yield interval_text(scores.metric, estimate)
     if scores.differences:
-        found = scores.differences.get(column)
-        yield "" if found is None else difference_text(scores.metric, found)
+        difference = scores.differences.get(column)
+        yield "" if difference is None else difference_text(scores.metric, difference)
 
 
 def _short_cell(scores: MetricScores, column: str) -> str:
     """The number; a mark or a space stands behind it, so that numbers stay aligned."""
-    found = scores.differences.get(column)
-    mark = BEYOND_CHANCE if found is not None and found.is_beyond_chance else " "
+    difference = scores.differences.get(column)
+    mark = BEYOND_CHANCE if difference is not None and difference.is_beyond_chance else " "
     return score_text(scores.metric, scores.estimates[column].value) + mark
 
 
@@ -103,49 +107,45 @@ def interval_text(metric: Metric[Any], estimate: Estimate) -> str:
     return " to ".join(score_text(metric, end) for end in estimate.interval)
 
 
-def difference_text(metric: Metric[Any], found: Difference) -> str:
+def difference_text(metric: Metric[Any], difference: Difference) -> str:
     """A difference, with its p-value, or that it is within noise."""
-    text = score_text(metric, found.value, "+")
-    p_value = found.p_value if found.adjusted is None else found.adjusted
+    text = score_text(metric, difference.value, "+")
+    p_value = difference.p_value if difference.adjusted is None else difference.adjusted
     if p_value is None:
         return f"{text} (too few rows to tell)"
     bound = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-    return f"{text} ({bound})" if found.is_beyond_chance else f"{text} (noise: {bound})"
+    return f"{text} ({bound})" if difference.is_beyond_chance else f"{text} (noise: {bound})"
 
 
 def _notes(evaluation: Evaluation) -> Iterator[str]:
-    for each in evaluation.scores:
-        if each.unscored:
-            names = ", ".join(map(printable, each.unscored))
-            where = f" of {names}" if len(each.unscored) < len(evaluation.columns) else ""
-            yield f"{each.metric.name}: nothing{where} was scored, for no question could be run"
-        left_out = len(evaluation.questions) - len(each.rows)
-        if left_out and each.rows:
+    for scores in evaluation.scores:
+        if scores.unscored:
+            names = ", ".join(map(printable, scores.unscored))
+            where = f" of {names}" if len(scores.unscored) < len(evaluation.columns) else ""
+            yield f"{scores.metric.name}: nothing{where} was scored, for no question could be run"
+        left_out = len(evaluation.questions) - len(scores.rows)
+        if left_out and scores.rows:
             count = counted(left_out, "question")
-            yield f"{each.metric.name}: {count} left out, which not every column could run"
+            yield f"{scores.metric.name}: {count} left out, which not every column could run"
     for group in evaluation.alike:
         *others, last = map(printable, group)
         yield f"{', '.join(others)} and {last} generated the same texts throughout"
-    differences = [found for each in evaluation.scores for found in each.differences.values()]
+    differences = [difference for scores in evaluation.scores for difference in scores.differences.values()]
     if len(evaluation.scores) > FULL_METRICS:
-        if any(found.is_beyond_chance for found in differences):
+        if any(difference.is_beyond_chance for difference in differences):
             yield f"{BEYOND_CHANCE} differs from {printable(evaluation.baseline)} by more than chance"
-        elif differences and all(found.p_value is None for found in differences):
+        elif differences and all(difference.p_value is None for difference in differences):
             yield f"{counted(len(evaluation.questions), 'question')}: too few to tell differences from chance"
-    elif any(found.adjusted is not None for found in differences):
+    elif any(difference.adjusted is not None for difference in differences):
         yield "p: of no difference, after Holm's correction for the number of columns"
     yield from filter(None, map(power_text, evaluation.scores))
-
-
-POINTS = 2.0
-"""Points of a hundred of which it is said how many questions would show them."""
 
 
 def power_text(scores: MetricScores) -> str:
     """The difference that these questions would show, and how many would show POINTS; empty where it is not
     known, or the metric has no points."""
     metric = scores.metric
-    errors = [found.stderr for found in scores.differences.values() if found.stderr]
+    errors = [difference.stderr for difference in scores.differences.values() if difference.stderr]
     if not errors or not metric.scale:
         return ""
     count, points = len(scores.rows), POINTS / 100 * metric.scale

@@ -15,10 +15,9 @@ from mindbatch.io.storage import write_whole
 from mindbatch.tasks.evaluate.columns import baseline_of, columns_of
 from mindbatch.tasks.evaluate.matrix_run import run_columns
 from mindbatch.tasks.evaluate.measured import measured
-from mindbatch.tasks.evaluate.own_files import CONFIG
 from mindbatch.tasks.evaluate.questions import read_questions
 from mindbatch.tasks.evaluate.results import Evaluation, write_results
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.schema import CONFIG, EvaluateConfig
 from mindbatch.tasks.evaluate.table import evaluation_page
 
 
@@ -36,11 +35,16 @@ def run(config: EvaluateConfig) -> int:
     baseline = baseline_of(config, columns)
     questions = read_questions(config)
     runs = run_columns(config, columns, questions)
-    found = {each.column.name: measured(each, config.task, questions) for each in runs}
+    measured_columns = {
+        column_runs.column.name: measured(column_runs, config.task, questions) for column_runs in runs
+    }
     clusters = [question.cluster for question in questions]
     scores = [
         scores_of(
-            metric, {name: each.of(metric.needs) for name, each in found.items()}, clusters, baseline.name
+            metric,
+            {name: column.of(metric.needs) for name, column in measured_columns.items()},
+            clusters,
+            baseline.name,
         )
         for metric in (METRICS[name] for name in config.metric_names)
     ]
@@ -49,7 +53,7 @@ def run(config: EvaluateConfig) -> int:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         questions=questions,
         columns=columns,
-        measured=found,
+        measured=measured_columns,
         baseline=baseline.name,
         scores=scores,
         few_shot=config.task.few_shot,

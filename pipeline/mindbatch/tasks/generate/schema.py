@@ -84,14 +84,14 @@ class PromptTaskConfig(ModelTaskConfig):
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         """Prompts come from exactly one place, and every option about them has an effect."""
         yield from super().run_faults(keys)
-        given = self.given_inputs()
-        if not given:
+        inputs = self.given_inputs()
+        if not inputs:
             yield (
                 "nothing to generate: give prompts='[\"One, two,\"]', prompts_file=FILE (- is standard "
                 f"input), {self.last_input}"
             )
-        if len(given) > 1:
-            yield f"{', '.join(given)}: only one of these can be given"
+        if len(inputs) > 1:
+            yield f"{', '.join(inputs)}: only one of these can be given"
         if self.date is not None and not is_day(self.date):
             yield f"date={shown(self.date)}: {DAY_RULE}"
         for name in () if self._may_chat() else ("system", "tools", "chat_template_kwargs", "date"):
@@ -108,7 +108,7 @@ class PromptTaskConfig(ModelTaskConfig):
 
 @dataclass
 class OutputConfig:
-    """Where the generations go."""
+    """The file of the generations, and their form."""
 
     format: str = option("text", "text, or json with token ids and timings", choices=("text", "json"))
     file: str | None = option(None, "file to write; null: standard output", is_path=True)

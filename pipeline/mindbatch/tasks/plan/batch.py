@@ -1,21 +1,21 @@
-"""The plan of a batch: rows, tokens, memory and time.
-
-Weights are read only to calibrate.
-"""
+"""`mindbatch plan` of a batch: rows, tokens, memory and time, and the page that shows them."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mindbatch.config.machine import MachineMemory, memory_here
+from mindbatch.config.machine import MachineMemory, lines, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.io.amounts import size
+from mindbatch.io.amounts import duration, size
 from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.loading.build import dry_run_engine
@@ -26,14 +26,28 @@ from mindbatch.replicas.load import topology_of
 from mindbatch.run.calibration import calibrate, sample_rows
 from mindbatch.run.index import RowIndex
 from mindbatch.run.input import DataInput, selection_of
-from mindbatch.run.plan import Plan, RankMemory, RowTotals, TimeEstimate, count_rows, time_after, time_at
+from mindbatch.run.plan import (
+    Lengths,
+    Plan,
+    RankMemory,
+    RowTotals,
+    TimeEstimate,
+    count_rows,
+    time_after,
+    time_at,
+)
 from mindbatch.run.survey import RowCheck, survey
-from mindbatch.tasks import machine
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.run_state import state_of
+from mindbatch.tasks.runs import state_of
+from mindbatch.tasks.tables import ranges
 
+_PROCESS_STATUS = Path("/proc/self/stat")
+_STARTED = 19  # of the fields after the name: starttime, proc(5)
 SAMPLE_BATCHES = 4
 """How many batches a calibration runs at most."""
+MIB = 1 << 20
+BAR = 40
+"""Columns of the longest bar of the histogram."""
 
 
 def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
@@ -41,10 +55,10 @@ def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
     topology = replace(topology_of(config.parallel), device_map=device_map)
     setup = prepare(config.model, config.runtime, topology.part_of(0), config.lora)
     with TemporaryFolder() as folder:
-        return make_plan(config, setup, topology, RunFolder(folder))
+        return _make_plan(config, setup, topology, RunFolder(folder))
 
 
-def make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scratch: RunFolder) -> Plan:
+def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scratch: RunFolder) -> Plan:
     """The plan of a run.
 
     setup: of a rank. scratch: a folder that may be written to, and is removed by the caller.
@@ -57,7 +71,7 @@ def make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scratc
         _survey(config, params, index, scratch)
         check = RowCheck(dry_run_engine(setup), setup.tokenizer, params, config.data.date)
         rows = count_rows(index, check)
-        time = _time(config, setup, params, rows, index)
+        time = _time_estimate(config, setup, params, rows, index)
     ranks = RankMemory(topology, partial(MemoryDemand.of, setup))
     plan = Plan(rows, setup, ranks, time)
     of_prompts = None if setup.tokenizer is None else setup.tokenizer.take_note()
@@ -74,7 +88,7 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
         survey(dataset, maker, selection_of(config.data), index)
 
 
-def _time(
+def _time_estimate(
     config: PlanConfig, setup: EngineSetup, params: DecodingParams, rows: RowTotals, index: RowIndex
 ) -> TimeEstimate | None:
     if not rows.usable:
@@ -84,10 +98,17 @@ def _time(
 
         llm = LLM.from_config(config)
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
-        startup = machine.process_age()
-        found = calibrate(llm, sample, params, config.runtime.max_batched_tokens, date=config.data.date)
-        return time_after(found, rows, setup, startup)
+        startup = _process_age()
+        calibrated = calibrate(llm, sample, params, config.runtime.max_batched_tokens, date=config.data.date)
+        return time_after(calibrated, rows, setup, startup)
     return None if config.rate is None else time_at(config.rate, rows)
+
+
+def _process_age() -> float:
+    """Seconds since this process was started; 0 where the system does not say."""
+    fields = "".join(lines(_PROCESS_STATUS)).rpartition(")")[2].split()
+    started = int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK") if len(fields) > _STARTED else None
+    return 0.0 if started is None else time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
@@ -98,10 +119,10 @@ def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
     batch_size, fit = setup.settings.batch_size, plan.typical
     if plan.rows.usable and fit.sequences < batch_size:
         blocks = batch_size * setup.settings.blocks_for(fit.tokens) * setup.num_engines + 1
-        memory = _mebibytes(blocks * setup.settings.block_size * setup.cache_bytes_per_token)
+        needed = blocks * setup.settings.block_size * setup.cache_bytes_per_token
         yield (
             f"model.batch_size={batch_size} cannot be reached: the cache holds {fit.sequences} typical "
-            f"sequences{plan.of_each_batch}; runtime.cache_memory={memory} holds as many"
+            f"sequences{plan.of_each_batch}; runtime.cache_memory={-(-needed // MIB)}MiB holds as many"
         )
 
 
@@ -116,10 +137,6 @@ def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str
         )
 
 
-def _mebibytes(count: int) -> str:
-    return f"{-(-count // (1 << 20))}MiB"
-
-
 def _run_notes(config: PlanConfig) -> Iterator[str]:
     """Yields a note of what the run's folder holds already."""
     folder = config.output.dir
@@ -127,3 +144,102 @@ def _run_notes(config: PlanConfig) -> Iterator[str]:
         state = state_of(Path(folder))
         done = f": {state.done} of {state.total} rows are done" if state.done is not None else ""
         yield f"output.dir={folder} holds a run{done}; this plan counts all rows"
+
+
+def plan_page(plan: Plan) -> str:
+    """The plan for people."""
+    blocks = [_rows(plan.rows), _tokens(plan.rows), _memory(plan), [f"time       {_time(plan.time)}"]]
+    if plan.notes:
+        blocks.append([f"note: {printable(note)}" for note in plan.notes])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _rows(rows: RowTotals) -> list[str]:
+    bad = f"; {rows.unusable:,} cannot be run" if rows.unusable else ""
+    lines = [f"rows       {rows.total:,}{bad}"]
+    lines += [f"  {printable(f.source)}:{f.line}: {printable(f.reason)}" for f in rows.failures]
+    unnamed = rows.unusable - len(rows.failures)
+    return [*lines, f"  and {unnamed:,} more"] if unnamed else lines
+
+
+def _tokens(rows: RowTotals) -> list[str]:
+    outputs = rows.outputs
+    if not outputs.count:
+        return ["prompts    none"]
+    return [
+        f"prompts    {rows.prompts.total:,} tokens: {_spread(rows.prompts)}",
+        *_bars(rows.prompts),
+        f"outputs    at most {outputs.total:,} tokens in {outputs.count:,} sequences",
+    ]
+
+
+def _spread(lengths: Lengths) -> str:
+    return (
+        f"{lengths.mean:.1f} on average, median {lengths.quantile(0.5):,}, 95% up to "
+        f"{lengths.quantile(0.95):,}, longest {lengths.longest:,}"
+    )
+
+
+def _bars(lengths: Lengths) -> Iterator[str]:
+    parts = lengths.histogram()
+    most = max(part.rows for part in parts)
+    for part in parts:
+        span = f"{part.first:,}-{part.last:,}"
+        yield f"  {span:>15}  {part.rows:>9,}  {'#' * -(-part.rows * BAR // most)}"
+
+
+def _memory(plan: Plan) -> list[str]:
+    setup, topology = plan.setup, plan.ranks.topology
+    is_one = topology.world_size == 1
+    on_each, stored = (
+        ("", f" ({size(setup.stored_bytes)} in the folder)") if is_one else (" on each rank", "")
+    )
+    lines = [
+        f"weights    {size(setup.weight_bytes)}: {setup.num_parameters:,} parameters in "
+        f"{setup.weight_type.name}{stored}",
+        f"cache      {size(setup.cache_bytes)}{on_each}: {setup.cache_tokens:,} tokens of "
+        f"{size(setup.cache_bytes_per_token)}",
+    ]
+    if setup.expert_bytes:
+        tokens = f"{setup.settings.max_batched_tokens:,} tokens"
+        lines.append(f"experts    {size(setup.expert_bytes)}{on_each}: what they take in a step of {tokens}")
+    if setup.adapters.merged is not None:
+        lines.append(f"adapters   {setup.adapters.known.default} becomes part of the weights")
+    if (live := setup.adapters.live) is not None:
+        count = f"{live.max_loaded:,} of {len(live.adapters):,} in memory at a time"
+        lines.append(
+            f"adapters   {size(setup.adapter_bytes)}: {count}, each with as much as the largest takes"
+        )
+    if not is_one:
+        lines += _ranks(plan.ranks)
+    if not plan.rows.usable:
+        return lines
+    return [
+        *lines,
+        f"fits       {plan.typical.sequences:,} typical sequences ({plan.typical.tokens:,} tokens each) or "
+        f"{plan.longest.sequences:,} of the longest ({plan.longest.tokens:,}){plan.of_each_batch}; "
+        f"model.batch_size={setup.settings.batch_size}",
+    ]
+
+
+def _ranks(ranks: RankMemory) -> Iterator[str]:
+    """Yields the memory of all ranks, then that of a rank by stage."""
+    topology, total = ranks.topology, ranks.demand(range(ranks.topology.world_size)).total
+    replicas = "1 replica" if topology.data_parallel == 1 else f"{topology.data_parallel} replicas"
+    yield f"ranks      {size(total)} on {topology.world_size}: {replicas} of {topology.replica_size}"
+    for stage_ranks, demand in ranks.stages():
+        where = f", ranks {ranges(stage_ranks)} of each replica" if topology.pipeline_stage > 1 else ""
+        yield f"  {size(demand.total)} on each{where}: {demand.parts()}"
+
+
+def _time(time: TimeEstimate | None) -> str:
+    if time is None:
+        return "not estimated; give rate=TOKENS_PER_SECOND or calibrate=true"
+    most = "at most " if time.is_most else ""
+    work = f"{time.generated_tokens:,} tokens to generate at {time.rate:,.1f} tokens/s"
+    if not time.measured:
+        return f"{most}{duration(time.seconds)}: {work} (given), without starting up"
+    return (
+        f"{most}{duration(time.seconds)}: {duration(time.startup_seconds)} to start, "
+        f"{duration(time.compile_seconds)} more in the first steps of their sizes, {work} (measured)"
+    )

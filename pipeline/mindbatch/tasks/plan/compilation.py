@@ -5,24 +5,38 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.config.machine import parse_bytes
+from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import say, show, show_json
 from mindbatch.kernels.memory import kernel_dtype
+from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.loading.setup import engine_settings
-from mindbatch.parallel.topology import Topology
-from mindbatch.tasks.plan.compilation_job import CompilationJob, compilation_job
-from mindbatch.tasks.plan.compilation_page import compilation_page
-from mindbatch.tasks.plan.compilation_report import CompiledGraph, DeviceMemory, RankReport, Report
-from mindbatch.tasks.plan.compile_keys import RESERVE_BYTES, chosen_ranks
-from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
+from mindbatch.models import native
+from mindbatch.models.adapter_weights import FittedAdapters
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.described_config import check_division, described_config
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.no_weights import sampled_layers
+from mindbatch.models.registry import tensor_specs
+from mindbatch.models.stage_cut import even_in_time
+from mindbatch.parallel.topology import RankPart, TensorSlice, Topology
+from mindbatch.tasks.plan.compilation_report import (
+    CompiledGraph,
+    DeviceMemory,
+    RankReport,
+    Report,
+    compilation_page,
+)
+from mindbatch.tasks.plan.layout import FindLayout, FoundLayout
 from mindbatch.tasks.plan.ranks import plan_ranks, write_files
 from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
-from mindbatch.tasks.plan.schema import PlanConfig
+from mindbatch.tasks.plan.schema import ALL, RESERVE_BYTES, PlanConfig
 
 _COMPILED_BLOCKS = 16
 """Blocks that a cache is compiled with, at least: their number is a size of one dimension and no more."""
@@ -52,13 +66,13 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
     Raises:
         ConfigError, CheckpointError: the model cannot be described, cut so, or run so.
     """
-    job, parallel = compilation_job(config), config.parallel
+    job, parallel = _compilation_job(config), config.parallel
     stages = parallel.pipeline_stage
     topology = Topology(parallel.data_parallel, parallel.model_parallel, stages, parallel.layer_counts)
     settings = engine_settings(job.spec, config.model, config.runtime)
     dtype = kernel_dtype(config.model.dtype, "Ascend")
     ranks = tuple(
-        _rank(rank, job, topology, config, settings) for rank in chosen_ranks(config.ranks, parallel)
+        _rank(rank, job, topology, config, settings) for rank in _chosen_ranks(config.ranks, parallel)
     )
     report = Report(job.spec.model_type, dtype.name, topology, job.spec.architecture.num_layers, ranks)
     told = {
@@ -72,8 +86,15 @@ def _plan(config: PlanConfig) -> tuple[Report, dict[str, Any]]:
     return report, told
 
 
+def _chosen_ranks(ranks: Any, parallel: ParallelConfig) -> list[int]:
+    """The ranks to compile for; ALL are those of the first copy of the model, which the others are like."""
+    if ranks == ALL:
+        return [*range(parallel.model_parallel * parallel.pipeline_stage)]
+    return [*ranks] if isinstance(ranks, list | tuple) else [ranks]
+
+
 def _prepare_layout(config: PlanConfig) -> FindLayout:
-    """See `mindformers.prepare_layout`; of a native model this project's own layout, in the compiled type."""
+    """Prepares the layout of MindSpore; of a native model this project's own, in the compiled type."""
     if config.model.provider == "mindformers":
         from mindbatch.tasks.plan import mindformers
 
@@ -92,13 +113,13 @@ def _rank(
     rank: int, job: CompilationJob, topology: Topology, config: PlanConfig, settings: EngineSettings
 ) -> RankReport:
     stage, itemsize = topology.coordinates(rank).stage, kernel_dtype(config.model.dtype, "Ascend").itemsize
-    held = job.spec.stages[stage]
+    part = job.spec.stages[stage]
     available = parse_bytes(config.runtime.device_memory) - RESERVE_BYTES
-    token_bytes = job.spec.cache_bytes_per_token(itemsize, "Ascend", held)
+    token_bytes = job.spec.cache_bytes_per_token(itemsize, "Ascend", part)
     whole = replace(settings, num_blocks=settings.num_blocks * topology.pipeline_stage)  # of all engines
     weights, adapters = job.weights(stage) * itemsize, job.adapter_numbers(stage) * itemsize
     memory = DeviceMemory(available, weights, token_bytes, whole, adapters)
-    return RankReport(rank, held, topology.slice_of(rank), job.layers[stage], memory, job.counts)
+    return RankReport(rank, part, topology.slice_of(rank), job.layers[stage], memory, job.counts)
 
 
 def _compiled_settings(settings: EngineSettings) -> EngineSettings:
@@ -122,13 +143,92 @@ def _answers(config: PlanConfig, job: Mapping[str, Any]) -> Iterator[Mapping[str
 
 def _take(rank: RankReport, answer: Mapping[str, Any]) -> None:
     """A graph is told before it is compiled, and after; one that there was already is left out."""
-    found = {name: value for name, value in answer.items() if name != "rank"}
-    if "error" in found:
-        rank.end(str(found["error"]))
-    elif "layer_bytes" in found:
-        rank.weigh(found["other_bytes"], found["layer_bytes"])
-    elif "seconds" in found:
-        graph = CompiledGraph(**found)
+    content = {name: value for name, value in answer.items() if name != "rank"}
+    if "error" in content:
+        rank.end(str(content["error"]))
+    elif "layer_bytes" in content:
+        rank.weigh(content["other_bytes"], content["layer_bytes"])
+    elif "seconds" in content:
+        graph = CompiledGraph(**content)
         rank.graphs[-1:] = [graph] if graph.kernels or graph.rule is not None else []
     else:
-        rank.graphs.append(CompiledGraph(**found))
+        rank.graphs.append(CompiledGraph(**content))
+
+
+@dataclass(frozen=True)
+class CompilationJob:
+    """Specification of a model's compilation.
+
+    layers: of each stage, those that are compiled.
+    counts: how many layers each of them stands for, where only the network that is built tells the bytes of
+        a layer; empty where the spec tells them.
+    told: the job as the simulation is told of it.
+    """
+
+    spec: ModelSpec
+    layers: tuple[tuple[int, ...], ...]
+    told: Mapping[str, Any]
+    adapters: FittedAdapters | None = None
+    counts: tuple[int, ...] = ()
+
+    def weights(self, stage: int) -> int:
+        """Numbers of the weights of a rank of a stage; 0 where only the network tells."""
+        return 0 if self.counts else self.spec.rank_parameters[stage]
+
+    def adapter_numbers(self, stage: int) -> int:
+        """Counts numbers in a rank's slots and zeros for the base, each as large as the largest adapter."""
+        return (
+            0 if self.adapters is None else (self.adapters.max_loaded + 1) * self.adapters.slot_numbers[stage]
+        )
+
+
+def _compilation_job(config: PlanConfig) -> CompilationJob:
+    """Reads config.json and the adapters and nothing else.
+
+    Raises:
+        ConfigError, CheckpointError: the model cannot be described, or cut over the ranks.
+    """
+    assert config.model.checkpoint_name_or_path is not None
+    folder, ignore = existing_folder(config.model.checkpoint_name_or_path), ignored_keys(config.model)
+    is_native = config.model.provider == "native"
+    described = described_config(folder, config.model.type if is_native else "auto", ignore)
+    told = {
+        "network": config.model.provider,
+        "config": described.content,
+        "source": described.source,
+        "model_type": config.model.type,
+        "ignore": [*ignore.names],
+    }
+    if config.layout.qkv_concat:
+        raise ConfigError("layout.qkv_concat=true: has no effect with compile=true; remove it")
+    return _native(config, told, described.architecture) if is_native else _mindformers(config, told)
+
+
+def _native(config: PlanConfig, told: Mapping[str, Any], arch: Architecture) -> CompilationJob:
+    parallel = config.parallel
+    size, stages, device_map = parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts
+    check_division(arch, size, stages, device_map)
+    if device_map is None and config.layout.dir is None:  # strategy files are of even stages
+        device_map = even_in_time(tensor_specs(arch), stages)
+    spec = ModelSpec.of(arch, RankPart(TensorSlice(0, size), stages=stages), device_map)
+    opened = open_adapters(config.lora)
+    adapters = native.fit_adapters(spec, opened, config.lora.max_loaded) if opened else None
+    is_sample = config.layers == "sample"
+    layers = tuple(
+        sampled_layers(arch, stage.layers) if is_sample else (*stage.layers,) for stage in spec.stages
+    )
+    lora = {"adapters": config.lora.adapters, "max_loaded": config.lora.max_loaded}
+    return CompilationJob(spec, layers, {**told, "layers": layers, "lora": lora}, adapters)
+
+
+def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
+    from mindbatch.backends.mindformers import families, layer_sample
+
+    if config.lora.folders:
+        raise ConfigError(families.NOT_ON_ASCEND)
+    shard, ignore = TensorSlice(0, config.parallel.model_parallel), ignored_keys(config.model)
+    spec = families.describe(told["config"], told["source"], ignore=ignore, shard=shard)
+    choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
+    sample = choose(spec.architecture, told["config"])
+    told = {**told, "config": sample.config}
+    return CompilationJob(spec, (sample.layers,), told, counts=sample.counts)

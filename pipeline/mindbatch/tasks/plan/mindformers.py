@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,13 @@ from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.described_config import described_config
-from mindbatch.tasks.formatting import table
-from mindbatch.tasks.plan.found_layout import FindLayout, FoundLayout
+from mindbatch.tasks.plan.layout import (
+    FindLayout,
+    FoundLayout,
+    refuse_other_files,
+    strategy_lines,
+    write_strategies,
+)
 from mindbatch.tasks.plan.mindformers_layout import (
     InferredLayout,
     LayoutJob,
@@ -26,7 +31,7 @@ from mindbatch.tasks.plan.mindformers_layout import (
     infer_layouts,
 )
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.plan.strategy_folder import refuse_other_files, strategy_lines, write_strategies
+from mindbatch.tasks.tables import shape_text, table
 
 _WITH_CACHE = "compiled for Ascend, simulated, in bfloat16 with flash attention and a paged cache"
 _WITHOUT_CACHE = (
@@ -42,11 +47,11 @@ _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some mi
 
 def run(config: PlanConfig) -> int:
     """Prints the layout and writes the strategy files."""
-    found = prepare_layout(config)()
+    layout = prepare_layout(config)()
     if config.report == "json":
-        show_json(found.json)
+        show_json(layout.json)
     else:
-        show(found.page)
+        show(layout.page)
     return EXIT_DONE
 
 
@@ -143,14 +148,16 @@ def _head(model_type: str, job: LayoutJob) -> list[str]:
 def _parameters(layout: InferredLayout) -> list[str]:
     rows = [["stage", "parameter", "shape", "on a rank", "cut"]]
     rows += [
-        [str(each.stage), printable(each.name), _shape(each.shape), _shape(each.local_shape), _cut(each)]
-        for each in layout.parameters
+        [
+            str(parameter.stage),
+            printable(parameter.name),
+            shape_text(parameter.shape),
+            shape_text(parameter.local_shape),
+            _cut(parameter),
+        ]
+        for parameter in layout.parameters
     ]
     return table(rows, right=(0,))
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
 
 
 def _cut(parameter: ParameterLayout) -> str:
@@ -165,10 +172,12 @@ def _cut(parameter: ParameterLayout) -> str:
 def _sums(job: LayoutJob, layout: InferredLayout) -> list[str]:
     lines: list[str] = []
     for stage in range(job.pipeline_stage):
-        held = [each for each in layout.parameters if each.stage == stage]
-        here = sum(math.prod(each.local_shape) for each in held)
-        whole = sum(math.prod(each.shape) for each in held)
-        lines.append(f"stage {stage}: {len(held)} parameters; a rank holds {here:,} of {whole:,} elements")
+        parameters = [parameter for parameter in layout.parameters if parameter.stage == stage]
+        here = sum(math.prod(parameter.local_shape) for parameter in parameters)
+        whole = sum(math.prod(parameter.shape) for parameter in parameters)
+        lines.append(
+            f"stage {stage}: {len(parameters)} parameters; a rank holds {here:,} of {whole:,} elements"
+        )
     lines += [
         f"note: stage {stage} uses {printable(name)} too, which MindSpore's files have in another stage only"
         for stage, name in layout.borrowed

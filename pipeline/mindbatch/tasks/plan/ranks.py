@@ -38,8 +38,8 @@ from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import DeviceMap, Stage
+from mindbatch.tasks.plan.layout import refuse_other_files, write_strategies
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.plan.strategy_folder import refuse_other_files, write_strategies
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 
@@ -106,13 +106,13 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     placed = placements(specs, *sizes, device_map)
     if weights is not None:
         placed = _as_named(placed, checkpoint_names(arch, weights.names))
-    dtypes, said = _dtypes(config.model.dtype, content, weights, placed)
+    dtypes, dtype_from = _dtypes(config.model.dtype, content, weights, placed)
     copies = with_replicas(placed, parallel.model_parallel, parallel.data_parallel)
     files = {} if config.layout.dir is None else _files(specs, parallel, copies)
     if config.layout.dir is not None:
         refuse_other_files(Path(config.layout.dir), files)
     stages = cut(specs, parallel.pipeline_stage, device_map)
-    return RankPlan(arch, parallel, stages, copies, dtypes, said, files, is_cut(path))
+    return RankPlan(arch, parallel, stages, copies, dtypes, dtype_from, files, is_cut(path))
 
 
 def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
@@ -124,7 +124,7 @@ def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
 
 def _as_named(placed: Placements, names: Callable[[str], str]) -> dict[str, Placement]:
     """The placements under the names that the weights have."""
-    return {names(name): replace(each, name=names(name)) for name, each in placed.items()}
+    return {names(name): replace(placement, name=names(name)) for name, placement in placed.items()}
 
 
 def _dtypes(
@@ -134,9 +134,10 @@ def _dtypes(
     if asked != "auto":
         return dict.fromkeys(names, STORED_FLOATS[asked]), f"{asked}, by model.dtype"
     if weights is not None:
-        found = {name: weights.info(name).dtype for name in names}
-        said = ", ".join(dtype for dtype, stored in STORED_FLOATS.items() if stored in {*found.values()})
-        return found, f"{said}, as the weights are"
+        dtypes = {name: weights.info(name).dtype for name in names}
+        stored_dtypes = {*dtypes.values()}
+        listed = ", ".join(dtype for dtype, stored in STORED_FLOATS.items() if stored in stored_dtypes)
+        return dtypes, f"{listed}, as the weights are"
     key = next((key for key in _DTYPE_KEYS if content.get(key) is not None), None)
     if key is None:
         return dict.fromkeys(names, "F32"), f"float32, for neither weights nor {CONFIG_NAME} tell"

@@ -9,10 +9,11 @@ from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.placement import Placement, Shard
+from mindbatch.io.amounts import counted
 from mindbatch.io.screen_text import printable
-from mindbatch.tasks.formatting import ranges, table
+from mindbatch.tasks.plan.layout import strategy_lines
 from mindbatch.tasks.plan.ranks import RankPlan
-from mindbatch.tasks.plan.strategy_folder import strategy_lines
+from mindbatch.tasks.tables import ranges, shape_text, table
 
 _UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -99,8 +100,8 @@ def layout_page(rows: Sequence[LayoutRow]) -> str:
         return "no tensors"
     alike: dict[tuple[object, ...], list[LayoutRow]] = {}
     for row in rows:
-        held = tuple(shape for shape in row.local_shapes if shape is not None)
-        key = (_family(row.name), row.shape, row.itemsize, row.cut, held)
+        local = tuple(shape for shape in row.local_shapes if shape is not None)
+        key = (_family(row.name), row.shape, row.itemsize, row.cut, local)
         alike.setdefault(key, []).append(row)
     cells = [line for group in alike.values() for line in _lines(group)]
     return "\n".join([*table([_TITLES, *cells], right=(5, 6)), "", *_sums(rows)])
@@ -113,19 +114,19 @@ def _lines(group: Sequence[LayoutRow]) -> list[list[str]]:
     for shape, ranks in _ranks_by_shape(row).items():
         nbytes = row.rank_bytes[ranks[0]]
         numbers = [f"{nbytes:,}", f"{nbytes * len(ranks) * len(group):,}"]
-        places = {rank for each in group for rank in _ranks_by_shape(each)[shape]}
+        places = {rank for other in group for rank in _ranks_by_shape(other)[shape]}
         by_stage = ", by stage" if len(places) > len(ranks) else ""
         where = f"{ranges(sorted(places))}{by_stage}"
-        lines.append([_names(group), _shape(row.shape), row.cut, where, _shape(shape), *numbers])
+        lines.append([_names(group), shape_text(row.shape), row.cut, where, shape_text(shape), *numbers])
     return lines
 
 
 def _ranks_by_shape(row: LayoutRow) -> dict[tuple[int, ...], list[int]]:
-    found: dict[tuple[int, ...], list[int]] = {}
+    by_shape: dict[tuple[int, ...], list[int]] = {}
     for rank, shape in enumerate(row.local_shapes):
         if shape is not None:
-            found.setdefault(shape, []).append(rank)
-    return found
+            by_shape.setdefault(shape, []).append(rank)
+    return by_shape
 
 
 def _family(name: str) -> str:
@@ -141,10 +142,6 @@ def _names(group: Sequence[LayoutRow]) -> str:
     return printable(_NUMBER.sub(f"[{layers}]", group[0].name))
 
 
-def _shape(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
 def _sums(rows: Sequence[LayoutRow]) -> list[str]:
     totals = rank_totals(rows)
     alike: dict[tuple[int, int], list[int]] = {}
@@ -156,9 +153,5 @@ def _sums(rows: Sequence[LayoutRow]) -> list[str]:
     return [
         *table(lines, right=(1, 2)),
         "",
-        f"{len(rows):,} tensors of {full:,} bytes; {stored:,} bytes on {_ranks(len(totals))}",
+        f"{len(rows):,} tensors of {full:,} bytes; {stored:,} bytes on {counted(len(totals), 'rank')}",
     ]
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count:,} ranks"

@@ -1,28 +1,22 @@
-"""The keys of `mindbatch plan`: those of a batch, and of a layout over ranks, with MindSpore or without."""
+"""The keys of `mindbatch plan`: those of a batch, of a layout over ranks, and of what is compiled."""
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
 from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
-from mindbatch.config.model_schema import RuntimeConfig
-from mindbatch.config.model_task import settle_model_paths
+from mindbatch.config.machine import GIB, parse_bytes
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_fault
+from mindbatch.config.model_task import device_map_faults, settle_model_paths
 from mindbatch.config.path_faults import any_path, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
 from mindbatch.dataset.data_config import NO_DATA, settle_data
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.plan.compile_keys import (
-    ONLY_TO_COMPILE,
-    RESERVE,
-    USED_TO_COMPILE,
-    compile_faults,
-    device_memory_faults,
-    ranks_faults,
-)
 
-OR_RANKS = "; parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
+_OR_RANKS = "; parallel.model_parallel=2, for one, plans what ranks hold, which needs no data"
 MOST_RANKS = 8192
 _USED = {
     "model.checkpoint_name_or_path",
@@ -37,10 +31,42 @@ _USED = {
 }
 _USED_WITHOUT_MINDSPORE = _USED | {"model.dtype", "layout.dir", "layout.replace"}
 
+RESERVE_BYTES = 4 * GIB
+"""Bytes of an NPU for what is neither weights nor cache: its driver and CANN, the buffers of communication
+(two of 200 MB for each group, unless HCCL_BUFFSIZE says otherwise), outputs and workspaces of a step."""
+RESERVE = f"{RESERVE_BYTES // GIB}GiB"
+ALL = "all"
+_ONLY_TO_COMPILE = ("ranks", "layers", "runtime.device_memory")
+_USED_TO_COMPILE = {
+    "compile",
+    *_ONLY_TO_COMPILE,
+    "layout.qkv_concat",
+    "layout.timeout",
+    "lora.adapters",
+    "lora.max_loaded",
+    "model.batch_size",
+    "model.checkpoint_name_or_path",
+    "model.dtype",
+    "model.ignore_config_keys",
+    "model.provider",
+    "model.seq_length",
+    "model.type",
+    "parallel.data_parallel",
+    "parallel.device_map",
+    "parallel.model_parallel",
+    "parallel.pipeline_stage",
+    "report",
+    "runtime.block_size",
+    "runtime.cache_memory",
+    "runtime.device_target",
+    "runtime.max_batched_tokens",
+    "runtime.verbose",
+}
+
 
 @dataclass
 class LayoutConfig:
-    """What ranks hold of a model; with model.provider=mindformers as MindSpore cuts it."""
+    """The slices of a model that ranks hold; with model.provider=mindformers as MindSpore cuts it."""
 
     dir: str | None = option(
         None, "folder for MindSpore's strategy files, one a pipeline stage; null: none are kept", is_path=True
@@ -122,7 +148,7 @@ class PlanConfig(BatchConfig):
     def settle_paths(self) -> list[str]:
         faults = settle_model_paths(self.model)
         if self.needs_data:
-            settle_data(self.data, faults, NO_DATA + OR_RANKS)
+            settle_data(self.data, faults, NO_DATA + _OR_RANKS)
             self.output.dir = settled("output.dir", self.output.dir, any_path, faults)  # nothing is written
         if self.needs_data or self.compile:
             settle_lora_paths(self.lora, faults)
@@ -132,9 +158,9 @@ class PlanConfig(BatchConfig):
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from _layout_faults(self, keys)
         if self.compile:
-            yield from compile_faults(self.model, self.parallel, self.runtime)
-            yield from device_memory_faults(self.runtime.device_memory)
-            yield from ranks_faults(self.ranks, self.parallel)
+            yield from _compile_faults(self.model, self.parallel, self.runtime)
+            yield from _device_memory_faults(self.runtime.device_memory)
+            yield from _chosen_ranks_faults(self.ranks, self.parallel)
             yield from lora_faults(self.lora)
         if not self.needs_data:  # nothing is run: the rest of the keys has no part in it
             return
@@ -161,8 +187,8 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
     yield from _rank_faults(config)
     has_run = config.compile or config.data.path is not None
     if config.layout.dir is not None and has_run and config.parallel.device_map is not None:
-        given = shown(config.parallel.device_map)
-        yield f"parallel.device_map={given}: strategy files are of even stages; remove it, or layout.dir"
+        device_map = shown(config.parallel.device_map)
+        yield f"parallel.device_map={device_map}: strategy files are of even stages; remove it, or layout.dir"
     if config.layout.replace and config.layout.dir is None and not config.compile:
         yield "layout.replace=true: has no effect without layout.dir"
 
@@ -171,7 +197,7 @@ def _without_effect(config: PlanConfig, name: str) -> str | None:
     """Explains why a key would be ignored; None if it would not be."""
     if config.compile:
         return _without_effect_to_compile(config, name)
-    if name in ONLY_TO_COMPILE:
+    if name in _ONLY_TO_COMPILE:
         return "only with compile=true"
     if config.asks_mindspore:
         is_used = name in _USED or name.startswith("layout.")
@@ -185,7 +211,7 @@ def _without_effect(config: PlanConfig, name: str) -> str | None:
 
 def _without_effect_to_compile(config: PlanConfig, name: str) -> str | None:
     """layout.dir asks for the layout beside what is compiled."""
-    if name in USED_TO_COMPILE or name == "layout.dir":
+    if name in _USED_TO_COMPILE or name == "layout.dir":
         return None
     if name.startswith("layout.") and config.layout.dir is None:
         return "has no effect with compile=true and without layout.dir; remove it"
@@ -202,3 +228,45 @@ def _rank_faults(config: PlanConfig) -> Iterator[str]:
             f"parallel: {ranks} ranks; at most {MOST_RANKS}. Copies of the model "
             "(parallel.data_parallel) hold the same slices: fewer of them say the same"
         )
+
+
+def _compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:
+    """Yields validation errors that keep the model from being compiled so."""
+    if runtime.device_target != "Ascend":
+        yield (
+            f"runtime.device_target={runtime.device_target}: compile=true compiles for Ascend; set "
+            "runtime.device_target=Ascend, or runtime=ascend for larger blocks and cache, too"
+        )
+    if parallel.pipeline_stage > 1 and model.provider == "mindformers":
+        yield stages_fault(parallel.pipeline_stage)
+    yield from device_map_faults(parallel)
+    if fault := batch_fault(model, runtime):
+        yield fault
+    try:
+        parse_bytes(runtime.cache_memory)
+    except ValueError as error:
+        yield f"runtime.cache_memory={shown(runtime.cache_memory)}: {error}"
+
+
+def _device_memory_faults(text: str) -> Iterator[str]:
+    """Checks that the text is an amount of memory and leaves some for weights and cache."""
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        yield f"runtime.device_memory={shown(text)}: {error}"
+        return
+    if size <= RESERVE_BYTES:
+        yield (f"runtime.device_memory={text}: must be above {RESERVE}, left to all but weights and cache")
+
+
+def _chosen_ranks_faults(ranks: Any, parallel: ParallelConfig) -> Iterator[str]:
+    """Yields the validation error of ranks that the job does not have."""
+    size = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
+    if ranks == ALL:
+        return
+    asked = ranks if isinstance(ranks, list | tuple) else [ranks]
+    good = [
+        rank for rank in asked if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < size
+    ]
+    if not asked or len(good) < len(asked) or len({*good}) < len(good):
+        yield f"ranks={shown(ranks)}: must be a rank of 0 to {size - 1}, a list of different ones, or {ALL}"

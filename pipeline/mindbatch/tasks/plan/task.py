@@ -19,8 +19,7 @@ def run(config: PlanConfig) -> int:
         return mindformers.run(config)
     if config.plans_ranks:
         return _run_with_ranks(config)
-    from mindbatch.tasks.plan.batch import plan_batch  # the layout of ranks needs no engine
-    from mindbatch.tasks.plan.batch_page import plan_page
+    from mindbatch.tasks.plan.batch import plan_batch, plan_page  # layouts need no engine
 
     plan = plan_batch(config)
     if config.report == "json":
@@ -37,8 +36,7 @@ def _run_with_ranks(config: PlanConfig) -> int:
 
     ranks, batch = plan_ranks(config), None
     if config.data.path is not None:
-        from mindbatch.tasks.plan.batch import plan_batch  # the layout of ranks needs no engine
-        from mindbatch.tasks.plan.batch_page import plan_page
+        from mindbatch.tasks.plan.batch import plan_batch, plan_page  # layouts need no engine
 
         batch = plan_batch(config, ranks.device_map)
     paths = write_files(config, ranks)

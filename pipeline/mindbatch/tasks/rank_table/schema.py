@@ -16,7 +16,7 @@ OF_SERVERS = ("version", "servers")
 
 @dataclass
 class RankTableOutputConfig:
-    """Where the table goes, and what is printed."""
+    """The file of the table, and what is printed."""
 
     file: str | None = option(
         None,

@@ -22,7 +22,8 @@ def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> Mer
         ConfigError: it was merged into the source already.
         CheckpointError: lists what is wrong with the adapter, or does not fit the model.
     """
-    adapter = open_adapter(path, config.lora.scaling, _base(opened))
+    base = str(opened.folder.resolve()) if opened.folder else None  # the name that the adapter may record
+    adapter = open_adapter(path, config.lora.scaling, base)
     plan = plan_merge(
         adapter,
         _base_tensors(opened),
@@ -33,11 +34,6 @@ def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> Mer
     refuse_merged_before({f"lora.merge={plan.path}": plan.digest}, opened.source.path)
     opened.notes.append(f"{plan.path}: added to {len(plan.modules)} weights, scaling {plan.scaling:g}")
     return plan
-
-
-def _base(opened: ReshardSource) -> str | None:
-    """The folder of the model, whose name the adapter may record."""
-    return str(opened.folder.resolve()) if opened.folder else None
 
 
 def _base_tensors(opened: ReshardSource) -> BaseTensors:

@@ -1,10 +1,14 @@
-"""`mindbatch reshard verify=logits`: the first logits of the source and of what was made of it, compared."""
+"""`mindbatch reshard verify=logits`: the first logits of the source and of what was made of it, compared.
+
+A model runs in a process of its own, which gives all memory back when it ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +17,17 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
+from mindbatch.config.environment import prepare_environment
 from mindbatch.config.machine import free_memory
 from mindbatch.io.amounts import size
-from mindbatch.io.errors import CheckpointError, ConfigError
-from mindbatch.loading.first_logits import FloatArray
+from mindbatch.io.children import Child
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.loading.first_logits import FloatArray, first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.tasks.reshard.logits_process import logits_of
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
+from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
 
 ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
 """By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
@@ -68,7 +74,7 @@ class Difference:
 class LogitsCheck:
     """The comparison of one reshard.
 
-    allowed: None where not a bit may differ. run: as `logits_process.logits_of`. found: once it was made.
+    allowed: None where not a bit may differ. run: as `logits_of`. difference: once it was made.
     nbytes: of the target's tensors. progress: is told which of the two models is run.
     """
 
@@ -76,7 +82,7 @@ class LogitsCheck:
     architecture: Architecture
     allowed: float | None
     run: Callable[[ReshardConfig, Architecture], FloatArray]
-    found: Difference | None = None
+    difference: Difference | None = None
     nbytes: int = 0
     progress: Progress = silent
 
@@ -96,8 +102,8 @@ class LogitsCheck:
         self.progress("running the target's model", 0, self.nbytes)
         ignored = self.config.ignore_config_keys
         target = ReshardConfig(source=str(folder), ignore_config_keys=ignored, verbose=self.config.verbose)
-        self.found = Difference.of(source, self.run(target, self.architecture))
-        fault = difference_fault(self.found, self.allowed)
+        self.difference = Difference.of(source, self.run(target, self.architecture))
+        fault = difference_fault(self.difference, self.allowed)
         if fault:
             raise CheckpointError(f"{folder}: {fault}; to begin anew, remove the folder")
 
@@ -122,14 +128,14 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
     return LogitsCheck(config, opened.model.architecture, allowed, logits_of, nbytes=plan.nbytes)
 
 
-def difference_fault(found: Difference, allowed: float | None) -> str | None:
+def difference_fault(difference: Difference, allowed: float | None) -> str | None:
     """Explains why a difference is too great; `allowed`: part of the largest logit, None if none may be."""
-    if found.is_equal:
+    if difference.is_equal:
         return None
     if allowed is None:
-        return f"{found}; must be equal to the last bit, for no weight was rounded"
-    if not found.largest <= allowed * found.scale:  # also where it is nan
-        return f"{found}; at most {allowed * found.scale:.3g} is allowed"
+        return f"{difference}; must be equal to the last bit, for no weight was rounded"
+    if not difference.largest <= allowed * difference.scale:  # also where it is nan
+        return f"{difference}; at most {allowed * difference.scale:.3g} is allowed"
     return None
 
 
@@ -155,3 +161,52 @@ def _needed_memory(opened: ReshardSource) -> int:
     assert opened.model is not None
     sizes = [4 * prod(shape) for shape in source_shapes(opened.model.parameters).values()]
     return sum(sizes) + 2 * max(sizes) + _MIN_ROOM
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The lines of the error: the parent shows them, for the process has no place to."""
+
+    faults: tuple[str, ...]
+
+
+def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
+    """The first logits of the checkpoint that is the source of `config`, as engine.first_logits.
+
+    Raises:
+        CheckpointError: it cannot be read or run, or the process has died.
+    """
+    process = Child(answer_with_logits)
+    try:
+        process.connection.send((config, architecture))
+        answer = process.connection.recv()
+    except (EOFError, OSError):
+        raise CheckpointError(
+            f"{config.source}: the process that ran the model has died ({process.death()}), perhaps for "
+            "lack of memory; verify=true compares every element without running the model"
+        ) from None
+    finally:
+        process.end()
+    if isinstance(answer, Failed):
+        raise CheckpointError(answer.faults)
+    return np.asarray(answer, np.float32)
+
+
+def answer_with_logits(connection: Connection) -> None:
+    """The process."""
+    config, architecture = connection.recv()
+    prepare_environment(verbose=config.wants_verbose)
+    try:
+        connection.send(_logits(config, architecture))
+    except MindBatchError as error:
+        connection.send(Failed(error.faults))
+    except MemoryError:
+        connection.send(Failed((f"{config.source}: not enough memory to run the model",)))
+    except Exception as error:
+        text = " ".join(str(error).split())
+        connection.send(Failed((f"{config.source}: {type(error).__name__}: {text}",)))
+
+
+def _logits(config: ReshardConfig, architecture: Architecture) -> FloatArray:
+    with WholeCheckpoint(config) as model:
+        return first_logits(architecture, model)

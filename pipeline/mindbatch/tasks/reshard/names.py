@@ -79,14 +79,14 @@ def source_naming(
     Raises:
         ConfigError: options that the names or the model type have no use for.
     """
-    given = {
+    settings = {
         key: value
         for key in ("source_qkv_concat", "source_qkv_grouped")
         if (value := getattr(config, key)) is not None
     }
     if architecture is None:
-        if given or config.source_names == MINDFORMERS:
-            asked = ", ".join([*given, *(["source_names"] if config.source_names == MINDFORMERS else [])])
+        if settings or config.source_names == MINDFORMERS:
+            asked = ", ".join([*settings, *(["source_names"] if config.source_names == MINDFORMERS else [])])
             raise ConfigError(f"{asked}: {_NEEDS_CONFIG}")
         return None
     model_type = architecture.model_type
@@ -94,13 +94,13 @@ def source_naming(
         config.source_names == "auto" and has_mindformers_names(model_type, names)
     )
     if not is_theirs:
-        if given:
+        if settings:
             raise ConfigError(
-                f"{', '.join(given)}: has no effect, for the tensors of {path} have Hugging Face names; "
+                f"{', '.join(settings)}: has no effect, for the tensors of {path} have Hugging Face names; "
                 f"remove it, or give source_names={MINDFORMERS}"
             )
         return None
-    _refuse_unknown(model_type, "source_qkv_concat" if given.get("source_qkv_concat") else None)
+    _refuse_unknown(model_type, "source_qkv_concat" if settings.get("source_qkv_concat") else None)
     grouped = config.source_qkv_grouped
     if grouped is None:
         grouped = noted_settings(path).get("qkv_grouped") is not False
@@ -146,12 +146,12 @@ def named(naming: Naming | None, placements: Placements, model_parallel: int, nu
 def naming_settings(config: ReshardConfig) -> dict[str, Any]:
     """Lists the settings of the names that go into the marker."""
     target = config.target
-    found: dict[str, Any] = {"names": target.names}
+    settings: dict[str, Any] = {"names": target.names}
     if target.names == MINDFORMERS:
-        found["qkv_concat"] = target.qkv_concat
+        settings["qkv_concat"] = target.qkv_concat
         if target.qkv_concat:
-            found["qkv_grouped"] = target.qkv_grouped
-    return found
+            settings["qkv_grouped"] = target.qkv_grouped
+    return settings
 
 
 def _refuse_unknown(model_type: str, fused_by: str | None) -> None:

@@ -156,15 +156,15 @@ def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
 def _dtypes(config: ReshardConfig, opened: ReshardSource, target: RankFiles) -> dict[str, str]:
     """The dtype of each tensor of the target's files."""
     wanted = STORED_FLOATS.get(config.target.dtype)
-    faults, found = [], {}
+    faults, dtypes = [], {}
     for name, sources in _made_of(opened, target).items():
-        read = {opened.stored_dtype(each): each for each in sources}
+        read = {opened.stored_dtype(source): source for source in sources}
         if wanted is not None and read.keys() <= {*FLOAT_DTYPES}:
-            found[name] = wanted
+            dtypes[name] = wanted
             continue
-        found[name] = min(read)
+        dtypes[name] = min(read)
         if len(read) > 1:
-            listed = ", ".join(f"{shown(each)} is {dtype}" for dtype, each in sorted(read.items()))
+            listed = ", ".join(f"{shown(source)} is {dtype}" for dtype, source in sorted(read.items()))
             faults.append(f"tensor {shown(name)}: is made of several dtypes: {listed}; give target.dtype")
         elif wanted is not None and min(read).startswith(("F", "C")):
             faults.append(
@@ -172,18 +172,18 @@ def _dtypes(config: ReshardConfig, opened: ReshardSource, target: RankFiles) -> 
                 f"{', '.join(FLOAT_DTYPES)}, and target.dtype=keep changes none"
             )
     raise_if_any(faults)
-    return found
+    return dtypes
 
 
 def _made_of(opened: ReshardSource, target: RankFiles) -> dict[str, dict[str, None]]:
     """The tensors of the source's files that each tensor of the target's files is made of."""
-    found: dict[str, dict[str, None]] = {}
+    sources: dict[str, dict[str, None]] = {}
     for tensors in target.ranks:
         for name, stored in tensors.items():
-            made_of = found.setdefault(name, {})
+            made_of = sources.setdefault(name, {})
             for tensor in stored.tensors:
                 made_of |= dict.fromkeys(opened.stored_names[tensor])
-    return {name: made_of or dict.fromkeys(opened.stored_names[name]) for name, made_of in found.items()}
+    return {name: made_of or dict.fromkeys(opened.stored_names[name]) for name, made_of in sources.items()}
 
 
 def _file_name(rank: int, num_ranks: int, kind: str) -> str:
@@ -209,10 +209,10 @@ def _beside(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:
     if folder is None:
         return {}
     there = [name for name in BESIDE if has_file(folder, name)]
-    found = {name: read_limited(file_in(folder, name), _MAX_BESIDE_BYTES) for name in there}
+    copied = {name: read_limited(file_in(folder, name), _MAX_BESIDE_BYTES) for name in there}
     if config.target.dtype != "keep":
-        found[CONFIG_NAME] = _with_dtype(folder, config.target.dtype)
-    return found
+        copied[CONFIG_NAME] = _with_dtype(folder, config.target.dtype)
+    return copied
 
 
 def _with_dtype(folder: Path, dtype: str) -> bytes:

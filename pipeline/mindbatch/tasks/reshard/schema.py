@@ -24,7 +24,7 @@ NO_TARGET = "target.dir: must be given: the folder to make"
 
 @dataclass
 class ReshardTargetConfig:
-    """What is made of the source."""
+    """The checkpoint that is made of the source."""
 
     dir: str | None = option(
         None, "folder to make: rank_0, rank_1 ..., or a Hugging Face folder for one rank", is_path=True

@@ -51,10 +51,10 @@ class ReshardSource:
     def placed(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
         """Places each tensor of the model over ranks, by its name in the files."""
         assert self.model is not None
-        found = placements(self.model.parameters, model_parallel, stages, keys=keys)
+        placed = placements(self.model.parameters, model_parallel, stages, keys=keys)
         if not self.is_bare:
-            return found
-        short = {name.removeprefix(self.model.prefix): placement for name, placement in found.items()}
+            return placed
+        short = {name.removeprefix(self.model.prefix): placement for name, placement in placed.items()}
         return {name: replace(placement, name=name) for name, placement in short.items()}
 
     @cached_property
@@ -169,8 +169,8 @@ def _name_fully(opened: ReshardSource) -> None:
 def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
     if config.source_config is not None:
         return Path(config.source_config)
-    beside = source.path.parent if source.path.is_file() else source.path
-    return beside if has_file(beside, CONFIG_NAME) else None
+    folder = source.path.parent if source.path.is_file() else source.path
+    return folder if has_file(folder, CONFIG_NAME) else None
 
 
 def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelSpec:

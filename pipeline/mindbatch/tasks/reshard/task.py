@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import is_there, part_of
 from mindbatch.checkpoint.reshard.plan import Outcome, ReshardPlan
+from mindbatch.checkpoint.reshard.progress import PlainProgress, Progress, TimeLeft, mebibytes
 from mindbatch.io.amounts import duration, size
 from mindbatch.io.errors import EXIT_DONE
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.tasks.reshard.plan import plan_reshard
-from mindbatch.tasks.reshard.progress import shown_progress
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
 
@@ -42,7 +43,7 @@ def run(config: ReshardConfig) -> int:
         if check is not None and not outcome.is_new:
             check(plan.target)
     say(*outcome.notes)
-    compared = f", {check.found}" if check is not None else ""
+    compared = f", {check.difference}" if check is not None else ""
     show(_verdict(plan, outcome, time.monotonic() - start) + compared)
     return EXIT_DONE
 
@@ -98,3 +99,22 @@ def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
     )
     if is_done:
         yield f"{printable(str(plan.target))}: is there already, the same reshard"
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """Shows the progress that is reported within `with`; the bar disappears at the end."""
+    if not sys.stderr.isatty():
+        yield PlainProgress("mindbatch")
+        return
+    from rich.console import Console  # slow to import
+
+    from mindbatch.io.moving_bar import MovingBar
+
+    left = TimeLeft(time.monotonic)
+    with MovingBar("MiB", Console(stderr=True)) as bar:
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.set(*mebibytes(done, total), f"{what}{left(what, done, total)}")
+
+        yield show

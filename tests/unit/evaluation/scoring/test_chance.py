@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from mindbatch.evaluation.scoring.bootstrap import Clusters, estimate
-from mindbatch.evaluation.scoring.differences import difference, holm, mcnemar
+from mindbatch.evaluation.scoring.chance import Clusters, difference, estimate, holm, mcnemar
 from mindbatch.evaluation.scoring.metric import FloatArray
 from mindbatch.evaluation.scoring.registry import METRICS
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from mindbatch.evaluation.scoring.matching import longest_common, pass_at_k, rouge_words
 from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.overlap import longest_common, rouge_words
-from mindbatch.evaluation.scoring.pass_at_k import pass_at_k
 from mindbatch.evaluation.scoring.registry import METRICS
 
 

@@ -75,8 +75,8 @@ def shadow() -> Iterator[mock.Mock]:
     place = "mindbatch.tasks.evaluate.matrix_run"
     with (
         mock.patch(f"{place}.LLM.from_config", side_effect=load) as loads,
-        mock.patch(f"{place}.Tokenizer.load", return_value=tokenizer),
+        mock.patch("mindbatch.tasks.evaluate.requests.Tokenizer.load", return_value=tokenizer),
         mock.patch(f"{place}.fingerprint_fields", side_effect=fields),
-        mock.patch("mindbatch.tasks.evaluate.shared_llm.open_model"),
+        mock.patch(f"{place}.open_model"),
     ):
         yield loads

@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from mindbatch.tasks.evaluate.own_files import evaluation_folder_fault, page_fault
+from mindbatch.tasks.evaluate.schema import evaluation_folder_fault, page_fault
 from mindbatch.tasks.evaluate.task import run
 
 from .conftest import Configured

@@ -157,7 +157,7 @@ def test_chats_of_all_columns_are_told_one_date(
             monkeypatch.setattr(f"mindbatch.{module}.today", lambda: day)
         config = configured(("exact_match", "perplexity"), decodings, data={"chat": True})
         config.output.dir = str(home)
-        with mock.patch("mindbatch.tasks.evaluate.matrix_run.Tokenizer.load", return_value=dated):
+        with mock.patch("mindbatch.tasks.evaluate.requests.Tokenizer.load", return_value=dated):
             finish(config)
         found = [*home.glob("columns/*/*/results.jsonl"), *home.glob("scored/*/*/results.jsonl")]
         return {str(path.relative_to(home)): lines_of(path) for path in found}

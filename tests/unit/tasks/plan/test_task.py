@@ -26,7 +26,7 @@ from mindbatch.run.calibration import Calibration, StepTime
 from mindbatch.run.plan import Plan, RankMemory, RowTotals
 from mindbatch.tasks.plan import batch
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.batch_page import plan_page
+from mindbatch.tasks.plan.batch import plan_page
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.registry import TASKS
 from small_runs import make_run

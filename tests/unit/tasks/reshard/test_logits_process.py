@@ -7,7 +7,7 @@ import pytest
 from child_functions import leave
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.registry import describe
-from mindbatch.tasks.reshard.logits_process import logits_of
+from mindbatch.tasks.reshard.logits_check import logits_of
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from reshard_models import LLAMA
 
@@ -18,6 +18,6 @@ def test_what_cannot_be_opened_is_said_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mindbatch.tasks.reshard.logits_process.answer_with_logits", leave)
+    monkeypatch.setattr("mindbatch.tasks.reshard.logits_check.answer_with_logits", leave)
     with pytest.raises(CheckpointError, match=r"^source: the process .* has died \(exit code 3\)"):
         logits_of(ReshardConfig(source="source"), describe(LLAMA))

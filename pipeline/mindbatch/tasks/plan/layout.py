@@ -1,15 +1,29 @@
-"""The folder that `mindbatch plan` writes strategy files to."""
+"""Layouts over ranks, whoever works them out, and the folder of their strategy files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mindbatch.checkpoint.strategy.strategy_file import MAX_STRATEGY_BYTES, strategy_in
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import StorageError, write_whole
+
+
+@dataclass(frozen=True)
+class FoundLayout:
+    """json: for programs. page: for people."""
+
+    json: dict[str, Any]
+    page: str
+
+
+FindLayout = Callable[[], FoundLayout]
+"""Works a layout out whose settings have been checked, and writes its strategy files."""
 
 
 def refuse_other_files(folder: Path, own: Iterable[str]) -> None:
@@ -50,11 +64,11 @@ def write_strategies(folder: Path, files: Mapping[str, bytes], replace: bool) ->
 
 def _says_the_same(path: Path, content: bytes) -> bool:
     """True if a file has this strategy; MindSpore promises no order of its parameters."""
-    found = read_regular(path, MAX_STRATEGY_BYTES)
-    if found == content:
+    stored = read_regular(path, MAX_STRATEGY_BYTES)
+    if stored == content:
         return True
     try:
-        old, wanted = strategy_in(found, path), strategy_in(content, path)
+        old, wanted = strategy_in(stored, path), strategy_in(content, path)
     except CheckpointError:
         return False
     return ({*old.layouts}, old.stage) == ({*wanted.layouts}, wanted.stage)

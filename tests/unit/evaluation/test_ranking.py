@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mindbatch.evaluation.charts import Ranked, Scale, ranking
+from mindbatch.evaluation.rendering import Ranked, Scale, ranking
 
 
 def written(value: float | None) -> str:

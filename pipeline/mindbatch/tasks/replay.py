@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from mindbatch.decoding import DecodingParams
+from mindbatch.config.path_faults import folder_fault
+from mindbatch.config.schema import SchemaKeys, option
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import data_output, printable, show
-from mindbatch.ledger.entries import Entry
-from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.ledger.run_record import changes
-from mindbatch.llm import LLM
-from mindbatch.run.generation import entry_of
-from mindbatch.run.identity import fingerprint_fields
-from mindbatch.run.lookup import StoredRow, stored_row
-from mindbatch.run.manifest import computed_with, differences
-from mindbatch.tasks.diff.row_difference import difference
-from mindbatch.tasks.replay.schema import ReplayConfig
+from mindbatch.run.batch_config import BatchConfig
+
+if TYPE_CHECKING:
+    from mindbatch.ledger.entries import Entry
+    from mindbatch.llm import LLM
+    from mindbatch.run.lookup import StoredRow
+
+
+@dataclass
+class ReplayConfig(BatchConfig):
+    """The keys of `mindbatch replay`."""
+
+    continues_run: ClassVar[bool] = True
+    advises_sampling: ClassVar[bool] = False
+
+    key: str | None = option(None, "key of the row to run again")
+
+    def folder_fault(self, path: Path) -> str | None:
+        return folder_fault(path)  # it is only read
+
+    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_faults(keys)
+        if not self.key:
+            yield "key: must be given: the key of the row to run again"
 
 
 def run(config: ReplayConfig) -> int:
     """Runs the task; returns the exit code: failed when the outcome is another one."""
+    from mindbatch.ledger.run_folder import RunFolder  # these bring the engine: not needed for the keys
+    from mindbatch.ledger.run_record import changes
+    from mindbatch.llm import LLM
+    from mindbatch.run.identity import fingerprint_fields
+    from mindbatch.run.lookup import stored_row
+    from mindbatch.run.manifest import computed_with, differences
+
     stored = stored_row(config, RunFolder(Path(config.output.dir or "")), config.key or "")
     with LLM.from_config(_with_one_replica(config)) as llm:
         again, now = _again(config, stored, llm), computed_with(config, llm.kernels)
@@ -32,12 +56,15 @@ def run(config: ReplayConfig) -> int:
         show(f"computed with: {printable(change)}")
     for line in _outcome(again):
         print(line, file=data_output())
-    found = _changed(stored.entry, again)
-    show(printable(found or "equal to the run"))
-    return EXIT_FAILED if found else EXIT_DONE
+    changed = _changed(stored.entry, again)
+    show(printable(changed or "equal to the run"))
+    return EXIT_FAILED if changed else EXIT_DONE
 
 
 def _again(config: ReplayConfig, stored: StoredRow, llm: LLM) -> Entry:
+    from mindbatch.decoding import DecodingParams
+    from mindbatch.run.generation import entry_of
+
     row, params = stored.row, DecodingParams(**vars(config.decoding))
     prompt = row.prompt(config.data.date or stored.record.chat_date)
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
@@ -55,17 +82,19 @@ def _with_one_replica(config: ReplayConfig) -> ReplayConfig:
 def _outcome(entry: Entry) -> list[str]:
     if entry.kind == "error":
         return [_named(entry)]
-    return [f"[{each['index']}] {each['text']}" for each in entry.body["generations"]]
+    return [f"[{generation['index']}] {generation['text']}" for generation in entry.body["generations"]]
 
 
 def _changed(before: Entry, after: Entry) -> str | None:
     """Describes in one line what is no longer as it was; None if nothing changed."""
+    from mindbatch.tasks.diff.run_pair import difference
+
     if before.kind == after.kind == "result":
-        found = difference(before.body, after.body)
-        if found is None:
+        changed = difference(before.body, after.body)
+        if changed is None:
             return None
-        place = "" if found.token is None else f", first differing token {found.token}"
-        return f"changed: generation {found.generation}{place}: {found.first!r} -> {found.second!r}"
+        place = "" if changed.token is None else f", first differing token {changed.token}"
+        return f"changed: generation {changed.generation}{place}: {changed.first!r} -> {changed.second!r}"
     one, other = _named(before), _named(after)
     return None if one == other else f"changed: {one} -> {other}"
 

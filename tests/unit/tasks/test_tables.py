@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from rich.table import Table
 
-from mindbatch.tasks.drawn_table import add_row, drawn_in_parts, new_table
+from mindbatch.tasks.tables import add_row, drawn_in_parts, new_table
 
 NAMES = [f"column {number}" for number in range(10)]
 

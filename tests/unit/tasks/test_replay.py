@@ -8,9 +8,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.replay import task
-from mindbatch.tasks.replay.schema import ReplayConfig
-from mindbatch.tasks.replay.task import run
+from mindbatch.tasks.replay import ReplayConfig, _with_one_replica, run
 from shadow_llm import make_llm
 from stub_job import FIELDS, job_config, make_job, shared_tokenizer
 
@@ -36,8 +34,8 @@ def replay(config: BatchConfig, key: str, max_new_tokens: int = 4) -> int:
     }
     llm = make_llm(shared_tokenizer())
     with (
-        mock.patch("mindbatch.tasks.replay.task.LLM.from_config", return_value=llm),
-        mock.patch("mindbatch.tasks.replay.task.fingerprint_fields", return_value=fields),
+        mock.patch("mindbatch.llm.LLM.from_config", return_value=llm),
+        mock.patch("mindbatch.run.identity.fingerprint_fields", return_value=fields),
     ):
         return run(asked)
 
@@ -77,7 +75,7 @@ def test_a_row_needs_one_replica_unless_the_processes_are_counted(
 ) -> None:
     asked = ReplayConfig()
     asked.parallel.data_parallel, asked.launch.worker_num = 3, worker_num
-    assert task._with_one_replica(asked).parallel.data_parallel == replicas
+    assert _with_one_replica(asked).parallel.data_parallel == replicas
     assert asked.parallel.data_parallel == 3
 
 

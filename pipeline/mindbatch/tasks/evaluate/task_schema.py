@@ -1,0 +1,128 @@
+"""The keys of what an evaluation asks: of its task, or of tasks of lm-evaluation-harness."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mindbatch.config.faults import shown
+from mindbatch.config.schema import option
+from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
+
+NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
+NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
+
+
+@dataclass
+class AnswerConfig:
+    """The question to each row, how its answer is read, and what is right."""
+
+    name: str | None = option(None, "of the task, for the results; null: that of the data")
+    template: str | None = option(
+        None, "prompt with the columns filled in, where `data` says of no prompt: Q: {{ question }}"
+    )
+    max_new_tokens: int | None = option(
+        None, "most tokens of an answer, where decoding.max_new_tokens is left at its default", minimum=1
+    )
+    stop: Any = option(
+        None,
+        "texts that end an answer, where decoding.stop is left at its default",
+        accepts="text, list of texts or null",
+    )
+    reference_column: str | None = option(
+        None,
+        "column of the right answer, a text, a number or a list of them (SQuAD's {text: [...]} too); null: "
+        "reference, references, answer or target, whichever there is",
+    )
+    instructions_column: str | None = option(
+        None,
+        "column of the names of instructions that the answer must follow (IFEval), in place of references",
+    )
+    arguments_column: str | None = option(
+        None, "column of the arguments of these instructions, a list of mappings"
+    )
+    target_prefix: str | None = option(
+        None,
+        "what stands between a prompt and an answer or choice whose likelihood is measured; null: one space, "
+        "unless the prompt ends or the answer begins with white space",
+    )
+    choices: Any = option(
+        None,
+        "the continuations of which one is right",
+        accepts="list of texts, the column that holds one, or null",
+    )
+    correct_column: str | None = option(
+        None, "column of the right choice: its number from 0, its letter or its text; null: answer"
+    )
+    text_column: str | None = option(
+        None, "column of a text whose own likelihood is measured, in place of an answer to a prompt"
+    )
+    stride: int | None = option(
+        None,
+        "tokens of a long text that are scored in each window; null: half of the longest sequence",
+        minimum=1,
+    )
+    few_shot: int = option(0, "solved examples that stand before each prompt", minimum=0)
+    few_shot_path: str | None = option(
+        None, "file of the rows that the examples are taken from", is_path=True
+    )
+    few_shot_separator: str = option("\n\n", "what stands between the examples")
+    extract: str = option("text", "what of the output is the answer", choices=(*EXTRACTION_NAMES, "pattern"))
+    extract_pattern: str | None = option(
+        None, "regular expression whose last match, or its first group, is the answer, with extract=pattern"
+    )
+    cluster_column: str | None = option(
+        None, "column of what rows belong together by, such as the text that several questions are about"
+    )
+    metrics: Any = option(("exact_match",), f"of {', '.join(METRIC_NAMES)}", accepts="name or list of names")
+
+
+@dataclass
+class HarnessConfig:
+    """Tasks of lm-evaluation-harness in place of `task` and `data`; an extra."""
+
+    tasks: Any = option(None, "names of tasks, groups or tags", accepts="list of names, or null")
+    include_path: str | None = option(
+        None,
+        "folder of tasks of your own, whose code is run; null: those of the harness, with data from the hub",
+        is_path=True,
+    )
+    num_fewshot: int | None = option(None, "solved examples; null: as the task says", minimum=0)
+    limit: int | None = option(None, "most questions of each task; null: all", minimum=1)
+    apply_chat_template: bool = option(False, "ask in the form of a chat, the examples as turns of it")
+
+
+def answer_faults(task: AnswerConfig) -> Iterator[str]:
+    if (task.extract == "pattern") != (task.extract_pattern is not None):
+        yield "task.extract_pattern: goes with task.extract=pattern, which needs it"
+    if task.extract_pattern is not None:
+        try:
+            re.compile(task.extract_pattern)
+        except re.error as error:
+            yield f"task.extract_pattern={shown(task.extract_pattern)}: no regular expression: {error}"
+    if bool(task.few_shot) != (task.few_shot_path is not None):
+        yield "task.few_shot_path: the file of the examples; give it and the number task.few_shot, or neither"
+    if (task.instructions_column is None) != (task.arguments_column is None):
+        yield "task.instructions_column, task.arguments_column: each needs the other"
+    if task.instructions_column is not None and task.reference_column is not None:
+        yield "task.reference_column: has no effect with task.instructions_column; remove one of them"
+    choices = task.choices
+    if isinstance(choices, list | tuple) and (
+        len(choices) < 2 or not all(isinstance(text, str) and text for text in choices)
+    ):
+        yield f"task.choices={shown(choices)}: must be two texts or more, or the name of a column"
+    elif not isinstance(choices, list | tuple | str | None):
+        yield f"task.choices={shown(choices)}: must be a list of texts, the name of a column, or null"
+    if task.name is not None and not NAME.fullmatch(task.name):
+        yield f"task.name={shown(task.name)}: {NAME_RULE}"
+
+
+def harness_faults(harness: HarnessConfig) -> Iterator[str]:
+    """Yields validation errors of the `harness` keys by themselves."""
+    tasks = harness.tasks
+    if tasks is None:
+        for name in ("include_path", "num_fewshot", "limit", "apply_chat_template"):
+            if getattr(harness, name) not in (None, False):
+                yield f"harness.{name}: has no effect without harness.tasks; give them, or remove it"
+    elif not isinstance(tasks, list | tuple) or not tasks or not all(isinstance(e, str) and e for e in tasks):
+        yield f"harness.tasks={shown(tasks)}: must be a list of names, like [my_task]"
