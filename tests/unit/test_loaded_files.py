@@ -7,7 +7,7 @@ GENERATE = """
 import sys
 from mindbatch.cli import main
 code = main(["generate", "model=tiny_gpt2", "prompts=Hi", "decoding.max_new_tokens=1", "output.format=json"])
-names = [name for name, module in sys.modules.items() if name.split(".")[0] == "mindbatch" and module.__file__]
+names = [name for name, module in sys.modules.items() if name.startswith("mindbatch") and module.__file__]
 print(code, len(names), *sorted(names), file=sys.stderr)
 """
 MOST = 200

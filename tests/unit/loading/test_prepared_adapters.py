@@ -13,7 +13,6 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.io.errors import CheckpointError
-from mindbatch.loading import prepared_adapters
 from mindbatch.loading.prepared_adapters import PreparedAdapters, open_adapters, prepare_adapters
 from mindbatch.loading.providers import open_model
 from mindbatch.models import native
