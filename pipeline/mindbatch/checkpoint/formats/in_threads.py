@@ -16,9 +16,9 @@ def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> dict[It
 
     Reading and hashing leave the interpreter to the other threads.
     """
-    distinct = list(items)
+    item_list = list(items)
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     try:
-        return dict(zip(distinct, pool.map(work, distinct), strict=True))
+        return dict(zip(item_list, pool.map(work, item_list), strict=True))
     finally:
         pool.shutdown(cancel_futures=True)
