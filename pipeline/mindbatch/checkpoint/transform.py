@@ -150,7 +150,7 @@ def plan_transform(
                 overflow_hint=" with the adapter",
             )
         ),
-        beside={},
+        other_files={},
         stamps=transform.source.stamps(),
     )
 

@@ -86,15 +86,15 @@ def compose_task(
             assign(variant, entry.values, keys, log)
             variants[entry.name] = variant
     _lay(tree, layers, files, keys, log)
-    given = frozenset(setting.key for setting in _assignments([*chain(*layers)]))
+    set_keys = frozenset(setting.key for setting in _assignments([*chain(*layers)]))
     return Composition(
-        schema, keys, tree, log, listing, variants, given, files.chosen_decoding, notes, files.hydra_yaml
+        schema, keys, tree, log, listing, variants, set_keys, files.chosen_decoding, notes, files.hydra_yaml
     )
 
 
 @dataclass
 class _OptionContents:
-    """What the chosen options set, as assignments that name their files."""
+    """Assignments that the chosen options make; each names its file."""
 
     task: Composed
     hydra: HydraTree
@@ -106,7 +106,7 @@ class _OptionContents:
     _of_choice: dict[Choice, list[Assignment]] = field(default_factory=dict)
 
     def of_all(self, name: str, choices: list[Choice]) -> list[Assignment]:
-        """What the primary configuration `name` sets, with the last choice for each group."""
+        """Assignments of the primary configuration `name`, with the last choice for each group."""
         last = {choice.written.partition("=")[0] or choice.group: choice for choice in choices}
         self.name = name
         self.overrides = tuple(choice.override for choice in last.values())
@@ -130,7 +130,7 @@ class _OptionContents:
         )
 
     def of(self, choice: Choice) -> list[Assignment]:
-        """What one option sets."""
+        """Assignments of one option."""
         if choice not in self._of_choice:
             options = {choice.group: choice.option}
             content = self.hydra.content_of(choice.group, choice.option) if choice.option else {}
@@ -138,8 +138,8 @@ class _OptionContents:
         return self._of_choice[choice]
 
     def _assignments(self, content: Mapping[str, Any], options: Mapping[str, str]) -> list[Assignment]:
-        given = ((key, value, self.hydra.source(key, options)) for key, value in self._leaves(content))
-        return [*chain(*(_assignments([*self.reader.read(*leaf)]) for leaf in given))]
+        leaves = ((key, value, self.hydra.source(key, options)) for key, value in self._leaves(content))
+        return [*chain(*(_assignments([*self.reader.read(*leaf)]) for leaf in leaves))]
 
     def _leaves(self, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in content.items():

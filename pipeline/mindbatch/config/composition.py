@@ -72,7 +72,7 @@ class Composition:
     log: FaultLog
     listing: Listing | None = None
     variants: dict[str, DictConfig] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
+    set_keys: frozenset[str] = frozenset()
     decoding: str | None = None
     notes: tuple[str, ...] = ()
     hydra_yaml: Callable[[], str] = str
@@ -99,7 +99,7 @@ class Composition:
 
     def _escape_notes(self, config: TaskConfig) -> Iterator[str]:
         """Lines on texts in which a line break or a tab was most likely meant."""
-        for name in sorted({*self.given} & _WITH_LINE_BREAKS):
+        for name in sorted({*self.set_keys} & _WITH_LINE_BREAKS):
             value = value_at(config, name)
             texts = value if isinstance(value, list | tuple) else [value]
             plain = [_TEMPLATE_CODE.sub("", text) for text in texts if isinstance(text, str)]
@@ -139,14 +139,14 @@ class Composition:
         if self.decoding == MODEL_DEFAULTS:
             tree = self.tree
         if tree is not None:
-            values, notes = _defaults_for(config, self.given, self.log)
+            values, notes = _defaults_for(config, self.set_keys, self.log)
             config.notes += notes
             assign(tree, values, self.keys, self.log)
             if self.variants:
                 config.variants[MODEL_DEFAULTS] = self._section(tree)
             else:
                 config.decoding = self._section(tree)
-        elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.given:
+        elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.set_keys:
             config.notes += _advice_for(config)
 
     def _section(self, tree: DictConfig) -> Any:
@@ -178,7 +178,7 @@ class Composition:
         group = self.listing.group
         section, content[group] = content[group], [entry.written for entry in self.listing.entries]
         names = ((f"{group}.{leaf}", value) for leaf, value in section.items())
-        return OmegaConf.to_yaml(OmegaConf.create(content | {n: v for n, v in names if n in self.given}))
+        return OmegaConf.to_yaml(OmegaConf.create(content | {n: v for n, v in names if n in self.set_keys}))
 
     def _portable_yaml(self, config: TaskConfig) -> str:
         """The tree, of which `config` was built, as YAML that means the same from every working directory.
@@ -212,16 +212,16 @@ class Composition:
 
 def assign(tree: DictConfig, assignments: Iterable[Assignment], schema: SchemaKeys, log: FaultLog) -> None:
     """Puts each value into `tree`; one of the wrong type leaves it as it was and goes to `log`."""
-    for given in assignments:
-        key = schema.keys[given.key]
+    for setting in assignments:
+        key = schema.keys[setting.key]
         try:
-            if not _has_kind(given.value, key):
+            if not _has_kind(setting.value, key):
                 raise TypeError
-            OmegaConf.update(tree, key.name, given.value, merge=False)  # a mapping replaces another
+            OmegaConf.update(tree, key.name, setting.value, merge=False)  # a mapping replaces another
             log.trust(key.name)
         except (OmegaConfBaseException, TypeError, ValueError, RecursionError):
-            hint = _escape_hint(given.value) or f"must be {key.expected}"
-            log.add(f"{given.source}{key.name}={shown(given.value)}: {hint}", key.name)
+            hint = _escape_hint(setting.value) or f"must be {key.expected}"
+            log.add(f"{setting.source}{key.name}={shown(setting.value)}: {hint}", key.name)
 
 
 def _has_kind(value: Any, key: Key) -> bool:
@@ -248,14 +248,14 @@ def _resolved(tree: DictConfig, schema: SchemaKeys, log: FaultLog) -> dict[str, 
 def _built(schema: type, values: dict[str, Any], prefix: str = "") -> Any:
     """The dataclass `schema` with `values` by full key; the keys that are not there keep their defaults."""
     hints = get_type_hints(schema)
-    given = {}
+    arguments = {}
     for entry in dataclasses.fields(schema):
         name = prefix + entry.name
         if dataclasses.is_dataclass(hints[entry.name]):
-            given[entry.name] = _built(hints[entry.name], values, f"{name}.")
+            arguments[entry.name] = _built(hints[entry.name], values, f"{name}.")
         elif name in values:
-            given[entry.name] = values[name]
-    return schema(**given)
+            arguments[entry.name] = values[name]
+    return schema(**arguments)
 
 
 def _plain(value: Any) -> Any:
@@ -348,7 +348,7 @@ def _with_values(text: str, values: Mapping[str, Any]) -> str:
 
 
 def _defaults_for(
-    config: "ModelTaskConfig", given: Collection[str], log: FaultLog
+    config: "ModelTaskConfig", set_keys: Collection[str], log: FaultLog
 ) -> tuple[list[Assignment], tuple[str, ...]]:
     """Values for the keys of `decoding` that were not given, and lines on what was left out."""
     from mindbatch.decoding.model_defaults import model_defaults
@@ -360,7 +360,7 @@ def _defaults_for(
     own = {
         name: value
         for name, value in dataclasses.asdict(config.decoding).items()
-        if f"decoding.{name}" in given
+        if f"decoding.{name}" in set_keys
     }
     try:
         values, notes = model_defaults(Path(folder), own, DecodingParams)

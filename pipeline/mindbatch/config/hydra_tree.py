@@ -70,8 +70,8 @@ def _content(file: Path) -> dict[str, Any]:
 
 def package_of(file: Path) -> str | None:
     """The package that the header of an option's file names; None where there is none."""
-    found = _PACKAGE.search(file.read_text("utf-8", errors="replace")[:512])
-    return found[1] if found else None
+    header = _PACKAGE.search(file.read_text("utf-8", errors="replace")[:512])
+    return header[1] if header else None
 
 
 def take_errors() -> list[str]:
@@ -105,7 +105,7 @@ class HydraTree:
         return content, choices
 
     def content_of(self, group: str, option: str) -> dict[str, Any]:
-        """What an option alone sets, with the options that it builds on; those of other groups left out."""
+        """Values that an option alone sets, with those that it builds on; other groups are left out."""
         file = self.options.file(group, option)
         if file is not None and package_of(file) == GLOBAL_PACKAGE:
             return {key: value for key, value in _content(file).items() if key != "defaults"}
@@ -142,7 +142,7 @@ class HydraTree:
             raise ConfigError(_one_line(error)) from error
 
     def source(self, key: str, choices: Mapping[str, str]) -> str:
-        """Where a key of a composed configuration was most likely set: `FILE: `; empty if in none of them."""
+        """Locates the file that most likely set a key of a composed configuration: `FILE: `, or nothing."""
         parts = key.split(".")
         for group, option in reversed([*choices.items()]):
             file = self.options.file(group, option)

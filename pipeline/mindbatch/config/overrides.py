@@ -97,13 +97,13 @@ def _is_word(argument: str) -> bool:
 
 
 def _read_overrides(tokens: Iterable[str], reader: SettingReader, log: FaultLog) -> list[Setting]:
-    parser, given = OverridesParser.create(), [*tokens]
+    parser, token_list = OverridesParser.create(), [*tokens]
     settings: list[Setting] = []
-    for number, token in enumerate(given):
+    for number, token in enumerate(token_list):
         if not _is_stray(token):
             settings += _read_one(token, parser, reader, log)
-        elif number == 0 or not _is_stray(given[number - 1]):
-            log.add(_stray_words(given, number, reader))
+        elif number == 0 or not _is_stray(token_list[number - 1]):
+            log.add(_stray_words(token_list, number, reader))
     return settings
 
 
@@ -165,7 +165,7 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
 
 
 def _structural(override: Override, token: str, reader: SettingReader, log: FaultLog) -> list[Setting]:
-    """What `~group`, `~key` and `group@package=option` stand for: the first and the last are Hydra's."""
+    """Reads `~group`, `~key` and `group@package=option`: the first and the last are Hydra's."""
     key = override.key_or_group
     if reader.is_group(key) and (override.is_delete() or isinstance(override.value(), str)):
         return [Choice(key, "" if override.is_delete() else str(override.value()), "", token)]

@@ -21,10 +21,10 @@ def own_server(table: RankTable) -> Server:
     own = [server for server in table.servers if _is_own(server)]
     if len(own) == 1:
         return own[0]
-    number = "none" if not own else "more than one"
+    how_many = "none" if not own else "more than one"
     names = ", ".join(shown(server.server_id) for server in table.servers[:8])
     here = socket.gethostname()
-    raise ValueError(f"{number} of its servers ({names}) is this machine, {here}, by server_id or host_ip")
+    raise ValueError(f"{how_many} of its servers ({names}) is this machine, {here}, by server_id or host_ip")
 
 
 def _is_own(server: Server) -> bool:

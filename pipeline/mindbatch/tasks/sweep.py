@@ -43,7 +43,7 @@ Compose = Callable[[list[str]], Composition]
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """One combination of the swept values.
 
     name: `decoding.top_p=0.5,decoding.seed=1`. swept: the keys that have several values. overrides: all that
@@ -75,7 +75,7 @@ class _GroupOptions:
         return self._options.names(group_name)
 
 
-def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = "") -> list[Job]:
+def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = "") -> list[SweepJob]:
     """Every combination of the values of the keys that have several: `a,b`, `choice()`, `range()`, `glob()`.
 
     listed_group: sweeps of its option and its keys become one list of options, and not jobs of their own.
@@ -83,20 +83,22 @@ def jobs_of(overrides: Sequence[str], options: OptionFiles, listed_group: str = 
     """
     parser, errors = OverridesParser.create(config_loader=cast(Any, _GroupOptions(options))), list[str]()
     values = [_values(token, parser, errors) for token in overrides]
-    if not any(len(each) > 1 for each in values):
+    if not any(len(choices) > 1 for choices in values):
         errors = errors or ["--multirun: no key has several values; write key=a,b or key='range(1,5)'"]
     if errors:
         raise ConfigError(errors)
-    given = [*zip(map(key_of, overrides), values, strict=True)]
-    columns = [each for key, each in given if len(each) > 1 and key.partition(".")[0] == listed_group]
+    by_key = [*zip(map(key_of, overrides), values, strict=True)]
+    columns = [
+        choices for key, choices in by_key if len(choices) > 1 and key.partition(".")[0] == listed_group
+    ]
     if columns:
-        columns += [each for key, each in given if len(each) == 1 and key == listed_group]
-        values = [each for each in values if each not in columns]
+        columns += [choices for key, choices in by_key if len(choices) == 1 and key == listed_group]
+        values = [choices for choices in values if choices not in columns]
         values.append([_listing(listed_group, columns, parser)])
-    swept = [number for number, each in enumerate(values) if len(each) > 1]
+    swept = [number for number, choices in enumerate(values) if len(choices) > 1]
     keys = frozenset(key_of(values[number][0]) for number in swept)
     return [
-        Job(",".join(chosen[number].lstrip("+") for number in swept), keys, chosen)
+        SweepJob(",".join(chosen[number].lstrip("+") for number in swept), keys, chosen)
         for chosen in product(*values)
     ]
 
@@ -114,12 +116,12 @@ def _values(token: str, parser: OverridesParser, errors: list[str]) -> list[str]
             return [token]
         key = token.partition("=")[0]
         values, texts = override.sweep_iterator(), override.sweep_string_iterator()
-        found = [_override(key, *pair) for pair in zip(values, texts, strict=True)]
+        tokens = [_override(key, *pair) for pair in zip(values, texts, strict=True)]
     except (HydraException, ValueError, RecursionError):
         return [token]
-    if not found:
+    if not tokens:
         errors.append(f"{token}: stands for no value")
-    return found
+    return tokens
 
 
 def _override(key: str, value: object, text: str) -> str:
@@ -133,9 +135,10 @@ def _listing(group: str, columns: Sequence[Sequence[str]], parser: OverridesPars
     for chosen in product(*columns):
         parsed = [parser.parse_override(token) for token in chosen]
         names = [
-            OPTION if each.key_or_group == group else each.key_or_group.partition(".")[2] for each in parsed
+            OPTION if override.key_or_group == group else override.key_or_group.partition(".")[2]
+            for override in parsed
         ]
-        entries.append({name: each.value() for name, each in zip(names, parsed, strict=True)})
+        entries.append({name: override.value() for name, override in zip(names, parsed, strict=True)})
     return f"{group}={json.dumps([_entry(entry) for entry in entries])}"
 
 
@@ -143,14 +146,14 @@ def _entry(entry: dict[str, Any]) -> Any:
     return entry[OPTION] if [*entry] == [OPTION] else entry
 
 
-def placed(jobs: Sequence[Job], schema: type[TaskConfig], compose: Compose) -> list[Job]:
+def placed(jobs: Sequence[SweepJob], schema: type[TaskConfig], compose: Compose) -> list[SweepJob]:
     """The jobs with a folder of their own below output.dir, where the task has that and it is given.
 
     Raises ConfigError for an output that all jobs would write.
     """
     keys, first = schema_keys(schema).keys, compose([*jobs[0].overrides])
     swept = jobs[0].swept
-    shared = [key for key in SHARED_OUTPUTS if key in first.given - swept]
+    shared = [key for key in SHARED_OUTPUTS if key in first.set_keys - swept]
     if shared and len(jobs) > 1:
         raise ConfigError(f"{key}: every job of the sweep would write it; sweep it too" for key in shared)
     base = OmegaConf.select(first.tree, OUTPUT_FOLDER) if OUTPUT_FOLDER in keys else None
@@ -159,13 +162,13 @@ def placed(jobs: Sequence[Job], schema: type[TaskConfig], compose: Compose) -> l
     return [_in_folder(job, Path(base) / job.folder_name) for job in jobs]
 
 
-def _in_folder(job: Job, folder: Path) -> Job:
+def _in_folder(job: SweepJob, folder: Path) -> SweepJob:
     others = [token for token in job.overrides if key_of(token) not in FOLDER_KEYS]
     return replace(job, overrides=(*others, text_override(OUTPUT_FOLDER, str(folder))), folder=folder)
 
 
 def run_jobs(
-    jobs: Sequence[Job], program: Callable[..., int], arguments: Sequence[str], compose: Compose
+    jobs: Sequence[SweepJob], program: Callable[..., int], arguments: Sequence[str], compose: Compose
 ) -> int:
     """Runs the jobs one after the other, each in a process of its own, and shows a table of all.
 
@@ -185,7 +188,7 @@ def run_jobs(
     return EXIT_FAILED if any(code for _, code, _ in rows) else EXIT_DONE
 
 
-def _errors(job: Job, compose: Compose) -> Iterator[str]:
+def _errors(job: SweepJob, compose: Compose) -> Iterator[str]:
     try:
         compose([*job.overrides]).finish()
     except ConfigError as error:
@@ -202,7 +205,7 @@ def _run(program: Callable[..., int], arguments: Sequence[str]) -> int:
         raise
 
 
-def _cells(job: Job, code: int, seconds: float) -> list[str]:
+def _cells(job: SweepJob, code: int, seconds: float) -> list[str]:
     ended = "done" if code == EXIT_DONE else f"exit {code}"
     cells = [printable(job.name), ended, f"{seconds:,.1f}"]
     if job.folder is None or not RunFolder(job.folder).holds_a_run:

@@ -150,7 +150,7 @@ def _finish(
         }
         heads = {name: layout.head_digest for name, layout in files.items()}
         write_whole(part / folder / DIGESTS_NAME, Digests(digests, heads).as_json(), storage)
-    for name, data in plan.beside.items():
+    for name, data in plan.other_files.items():
         write_whole(part / name, data, storage)
     refuse_changed(plan)
     if plan.verify:

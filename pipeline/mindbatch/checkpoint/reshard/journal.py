@@ -135,7 +135,7 @@ def opened_journal(
             yield journal, {}
         else:
             _refuse_links(part)
-            ours = {Path(name).name for name in (*plan.layouts, *plan.beside)}
+            ours = {Path(name).name for name in (*plan.layouts, *plan.other_files)}
             ours |= {DIGESTS_NAME, JOURNAL_NAME, MARKER_NAME}
             for folder in {part, *((part / name).parent for name in plan.layouts)}:
                 if folder.is_dir():

@@ -27,8 +27,8 @@ class ReshardPlan:
     """A reshard that was asked for, planned and proved.
 
     settings: what the user may compare, as JSON. source: what identifies it, as JSON. tensors: how each of
-    the target's is made. layouts: of the files of tensors, by path below the target. beside: further files
-    with their contents. replace: another reshard in the target folder gives way. replicas: what of the
+    the target's is made. layouts: of the files of tensors, by path below the target. other_files: with their
+    contents. replace: another reshard in the target folder gives way. replicas: what of the
     sources is compared first. stamps: size and time of the files that must not change until all is read.
     sync_bytes: about how much a kill may undo.
     """
@@ -39,7 +39,7 @@ class ReshardPlan:
     tensors: tuple[TensorPlan, ...]
     layouts: Mapping[str, FileLayout]
     jobs: tuple[Job, ...]
-    beside: Mapping[str, bytes]
+    other_files: Mapping[str, bytes]
     workers: int = 1
     verify: bool = False
     replace: bool = False
@@ -58,7 +58,7 @@ class ReshardPlan:
         files: dict[str, Any] = {
             name: [lay.total_bytes, lay.head_digest] for name, lay in self.layouts.items()
         }
-        files |= {name: hashlib.sha256(data).hexdigest() for name, data in self.beside.items()}
+        files |= {name: hashlib.sha256(data).hexdigest() for name, data in self.other_files.items()}
         whole = json.dumps([self.settings, self.source, self.digest, files], sort_keys=True)
         return hashlib.sha256(whole.encode()).hexdigest()
 
@@ -90,7 +90,7 @@ class ReshardPlan:
         """Builds the marker: all of this and the target's files with their sizes where those are known."""
         sizes: dict[str, int | None] = {name: layout.total_bytes for name, layout in self.layouts.items()}
         sizes |= {str(folder / DIGESTS_NAME): None for folder in self.by_folder()}
-        sizes |= {name: len(data) for name, data in self.beside.items()}
+        sizes |= {name: len(data) for name, data in self.other_files.items()}
         return {
             "identity": self.identity,
             "settings": self.settings,

@@ -37,7 +37,7 @@ _MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
 
 
 @dataclass(frozen=True)
-class Difference:
+class LogitDifference:
     """Distance of a target's logits from those of its source.
 
     largest: absolute, over all positions and tokens; nan when there are values that are no numbers.
@@ -51,7 +51,7 @@ class Difference:
     positions: int
 
     @classmethod
-    def of(cls, source: FloatArray, target: FloatArray) -> Difference:
+    def of(cls, source: FloatArray, target: FloatArray) -> LogitDifference:
         """Compares logits [positions, vocabulary]."""
         return cls(
             is_equal=source.tobytes() == target.tobytes(),
@@ -82,7 +82,7 @@ class LogitsCheck:
     architecture: Architecture
     allowed: float | None
     run: Callable[[ReshardConfig, Architecture], FloatArray]
-    difference: Difference | None = None
+    difference: LogitDifference | None = None
     nbytes: int = 0
     progress: Progress = silent
 
@@ -102,7 +102,7 @@ class LogitsCheck:
         self.progress("running the target's model", 0, self.nbytes)
         ignored = self.config.ignore_config_keys
         target = ReshardConfig(source=str(folder), ignore_config_keys=ignored, verbose=self.config.verbose)
-        self.difference = Difference.of(source, self.run(target, self.architecture))
+        self.difference = LogitDifference.of(source, self.run(target, self.architecture))
         fault = difference_fault(self.difference, self.allowed)
         if fault:
             raise CheckpointError(f"{folder}: {fault}; to begin anew, remove the folder")
@@ -128,7 +128,7 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
     return LogitsCheck(config, opened.model.architecture, allowed, logits_of, nbytes=plan.nbytes)
 
 
-def difference_fault(difference: Difference, allowed: float | None) -> str | None:
+def difference_fault(difference: LogitDifference, allowed: float | None) -> str | None:
     """Explains why a difference is too great; `allowed`: part of the largest logit, None if none may be."""
     if difference.is_equal:
         return None

@@ -85,7 +85,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         tensors=tuple(tensors),
         layouts=layouts,
         jobs=tuple(jobs),
-        beside=_beside(config, opened.folder),
+        other_files=_other_files(config, opened.folder),
         workers=worker_count(config.workers, sum(job.nbytes for job in jobs)),
         replicas=tuple(replicas_of(opened.files, opened.source.ranks)) if config.verify else (),
         verify=config.reads_back,
@@ -204,7 +204,7 @@ def _settings(config: ReshardConfig) -> dict[str, Any]:
     }
 
 
-def _beside(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:
+def _other_files(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:
     """The model folder's other files; config.json says the dtype that the tensors have now."""
     if folder is None:
         return {}

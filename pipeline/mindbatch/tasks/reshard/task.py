@@ -90,7 +90,7 @@ def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
             continue
         regions = ", ".join(str([*map(list, region)]) for region in tensor.padding)
         yield f"rank {tensor.rank}: {printable(tensor.name)} of shape {[*tensor.shape]}: zeros at {regions}"
-    others = ", ".join(plan.beside) or "nothing"
+    others = ", ".join(plan.other_files) or "nothing"
     yield f"beside them: {others}"
     copies = sum(len(tensor.copies) for tensor in plan.tensors)
     yield (
