@@ -12,7 +12,7 @@ from mindbatch.loading.first_logits import fixed_prompts
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard import logits_check
 from mindbatch.tasks.reshard import task as reshard
-from mindbatch.tasks.reshard.logits_check import Difference, difference_fault
+from mindbatch.tasks.reshard.logits_check import LogitDifference, difference_fault
 from mindbatch.tasks.reshard.schema import ReshardConfig, reshard_faults
 from reshard_models import LLAMA, stored, tensors_of, write_model, write_tensors
 
@@ -27,8 +27,8 @@ def changed(place: tuple[int, int], value: float) -> Array:
 
 
 def test_differences_are_measured() -> None:
-    assert str(Difference.of(LOGITS, LOGITS.copy())) == "first logits equal at 2 positions"
-    found = Difference.of(LOGITS, changed((1, 2), 3.5))
+    assert str(LogitDifference.of(LOGITS, LOGITS.copy())) == "first logits equal at 2 positions"
+    found = LogitDifference.of(LOGITS, changed((1, 2), 3.5))
     assert (found.largest, found.scale, found.agreeing, found.positions) == (2.5, 4.0, 1, 2)
     assert str(found) == (
         "first logits differ by up to 2.5 and reach 4, the likeliest token is the same at 1 of 2 positions"
@@ -36,15 +36,15 @@ def test_differences_are_measured() -> None:
 
 
 def test_where_nothing_was_rounded_not_a_bit_may_differ() -> None:
-    assert difference_fault(Difference.of(LOGITS, LOGITS.copy()), None) is None
-    fault = difference_fault(Difference.of(LOGITS, changed((1, 1), -0.0)), None)
+    assert difference_fault(LogitDifference.of(LOGITS, LOGITS.copy()), None) is None
+    fault = difference_fault(LogitDifference.of(LOGITS, changed((1, 1), -0.0)), None)
     assert fault is not None
     assert fault.endswith("must be equal to the last bit, for no weight was rounded")
 
 
 @pytest.mark.parametrize(("value", "is_allowed"), [(1.0, True), (1.5, True), (1.75, False), (np.nan, False)])
 def test_what_rounding_may_change(value: float, is_allowed: bool) -> None:
-    fault = difference_fault(Difference.of(LOGITS, changed((1, 2), value)), 1 / 8)
+    fault = difference_fault(LogitDifference.of(LOGITS, changed((1, 2), value)), 1 / 8)
     assert (fault is None) == is_allowed
     assert fault is None or fault.endswith("; at most 0.5 is allowed")
 
