@@ -136,15 +136,19 @@ def _chart(evaluation: Evaluation, scores: MetricScores, scale: Scale) -> Markup
 
 def _findings(evaluation: Evaluation) -> Iterator[str]:
     """Yields the findings in sentences: differences beyond chance, or that there are none."""
+    base, level = evaluation.baseline, []
     for scores in evaluation.scores:
-        beyond = [name for name, difference in scores.differences.items() if difference.is_beyond_chance]
-        for name in beyond:
-            difference = scores.differences[name]
-            is_better = (difference.value > 0) == (scores.metric.best == "high")
-            verdict = f"{name} is {'better' if is_better else 'worse'} than {evaluation.baseline}"
-            yield f"{scores.metric.title}: {verdict}: {difference_text(scores.metric, difference)}."
-        if scores.differences and not beyond:
-            yield f"{scores.metric.title}: no column differs from {evaluation.baseline} by more than noise."
+        beyond = {name: diff for name, diff in scores.differences.items() if diff.is_beyond_chance}
+        for name, diff in beyond.items():
+            is_better = (diff.value > 0) == (scores.metric.best == "high")
+            verdict = f"{name} is {'better' if is_better else 'worse'} than {base}"
+            if toward := scores.metric.toward:
+                first, second = (name, base) if is_better else (base, name)
+                verdict = f"{toward} with {first} than with {second}"
+            yield f"{scores.metric.title}: {verdict}: {difference_text(scores.metric, diff)}."
+        level += [scores.metric.title] if scores.differences and not beyond else []
+    if level:
+        yield f"No column differs from {base} by more than noise in: {', '.join(level)}."
     for names in evaluation.alike:
         yield f"{', '.join(names[:-1])} and {names[-1]} generated the same texts throughout."
 

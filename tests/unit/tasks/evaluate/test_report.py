@@ -63,7 +63,7 @@ def test_filters_count_the_questions_that_they_show(configured: Configured, tmp_
     labels = dict(re.findall(r'<label for="show-(\w+)">[^<]*\((\d+)\)</label>', page))
     assert labels == {"all": "8", "wrong": "8"}
     assert len(re.findall(r'class="question [^"]*wrong', page)) == 8
-    assert "no column differs from greedy by more than noise" in page
+    assert "No column differs from greedy by more than noise in: Exact match" in page
 
 
 @pytest.mark.usefixtures("shadow")
