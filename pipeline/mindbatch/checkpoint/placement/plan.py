@@ -78,9 +78,9 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
     is_renamed = source.is_renamed or target.is_renamed
     copies = _RenamedCopies(source) if is_renamed else _JoinedCopies(source)
     plans = [
-        TensorPlan(name, rank, shard.shard.shape, shard.shard.view, copies.of(shard), shard.shard.padding)
+        TensorPlan(name, rank, stored.shard.shape, stored.shard.view, copies.of(stored), stored.shard.padding)
         for rank, tensors in enumerate(target.ranks)
-        for name, shard in tensors.items()
+        for name, stored in tensors.items()
     ]
     if not is_renamed:
         place = {name: index for index, name in enumerate(target.shapes)}

@@ -183,7 +183,7 @@ def _alibi(shape: AttentionShape, positions: IntArray, seen: IntArray) -> FloatA
     alibi = shape.alibi
     assert alibi is not None
     slopes, factor = np.array(alibi.slopes, np.float32)[:, None], np.float32(alibi.factor)
-    # Rounded after every product, as in the model's own code: other steps would give other scores.
+    # Rounded after every product, as Falcon was trained: other steps would give other scores.
     if alibi.is_rounded:
         distances = _nearest_bfloat16(positions.astype(np.float32))
         return (_nearest_bfloat16(_nearest_bfloat16(slopes) * distances) * factor)[None]
