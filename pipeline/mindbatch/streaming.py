@@ -8,7 +8,7 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from mindbatch.decoding.stop import StopMatcher
+from mindbatch.decoding.choice import StopMatcher
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.engine.sequence import SequenceText
 from mindbatch.io.errors import ConfigError

@@ -3,7 +3,7 @@
 import pytest
 
 from mindbatch.ascend_simulation.plugin import find_plugin
-from mindbatch.ascend_simulation.symbols import needed_tool
+from mindbatch.ascend_simulation.stubs import needed_tool
 from mindbatch.backends.failure import BackendError
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from ascend_check.models import CONFIGS
-from mindbatch.ascend_simulation.compilation import COPY, HEAD
+from mindbatch.ascend_simulation.compilation import CHUNK, COPY, DECODE, HEAD, PROMPT
 from mindbatch.ascend_simulation.process import SimulationLimits, simulate
-from mindbatch.ascend_simulation.sample_steps import CHUNK, DECODE, PROMPT
 from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mindbatch.ascend_simulation.compilation import COPY, HEAD
+from mindbatch.ascend_simulation.compilation import CHUNK, COPY, DECODE, HEAD, PROMPT
 from mindbatch.ascend_simulation.process import SimulationLimits, simulate
-from mindbatch.ascend_simulation.sample_steps import CHUNK, DECODE, PROMPT
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from simulated_compilation import compile_job, compile_jobs

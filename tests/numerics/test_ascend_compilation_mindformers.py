@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mindbatch.ascend_simulation.compilation import DECODE, PROMPT
 from mindbatch.ascend_simulation.process import SimulationLimits, simulate
-from mindbatch.ascend_simulation.sample_steps import DECODE, PROMPT
 from mindbatch.backends.mindformers.families import FAMILIES
 from mindformers_configs import config
 from simulated_compilation import compile_job, compile_jobs, first_and_last

@@ -12,7 +12,7 @@ from kernel_runs import recording_of
 from model_folders import GPT, descriptions
 
 from ascend_check.models import architecture, weights_of
-from mindbatch.ascend_simulation.sample_steps import sample_steps
+from mindbatch.ascend_simulation.compilation import sample_steps
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import ConfigError

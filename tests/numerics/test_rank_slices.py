@@ -11,8 +11,8 @@ from placed_arrays import index
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.checkpoint.placement.placement import Placement
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
+from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
 from mindbatch.models.folder_tensors import checkpoint_names

@@ -24,10 +24,10 @@ from mindbatch.checkpoint.lora.names import (
     unused_faults,
 )
 from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
+from mindbatch.checkpoint.placement.regions import whole_placements
 from mindbatch.checkpoint.transform import Transform
 from mindbatch.io.errors import ConfigError
 

@@ -13,8 +13,7 @@ from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestSte
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row, row_error
-from mindbatch.decoding.selection import largest, largest_of_rows
-from mindbatch.decoding.softmax import Summary
+from mindbatch.decoding.softmax import Summary, largest, largest_of_rows
 from mindbatch.decoding.strategy import Decision, GroupView, guarded
 
 _NO_PENALTIES: Mapping[int, float] = {}

@@ -16,8 +16,7 @@ from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores
-from mindbatch.decoding.selection import largest
-from mindbatch.decoding.softmax import Summary, softmax
+from mindbatch.decoding.softmax import Summary, largest, softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
 
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from mindbatch.decoding.candidates import Candidates
 from mindbatch.decoding.crossing import Crossing, Limit, crossing
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
-from mindbatch.decoding.selection import kth_largest, largest
-from mindbatch.decoding.softmax import entropy, weights_of
+from mindbatch.decoding.softmax import entropy, kth_largest, largest, weights_of
 
 _LIKELY = 1 / 4096
 """Tokens above this share of the tail's probability count as likely; the others are often within the tail."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import Constraint, Draft, TokenChoice
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.selection import largest
-from mindbatch.decoding.softmax import Summary, likeliest_and_normalisers
+from mindbatch.decoding.softmax import Summary, largest, likeliest_and_normalisers
 from mindbatch.io.errors import PromptError
 from mindbatch.io.screen_text import printable
 

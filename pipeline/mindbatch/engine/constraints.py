@@ -14,8 +14,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar import Grammar
-    from mindbatch.decoding.grammar_constraint import CompiledGrammar
-    from mindbatch.decoding.vocabulary import Vocabulary
+    from mindbatch.decoding.grammar_constraint import CompiledGrammar, Vocabulary
 
 _MOST_KEPT_BYTES = 256 << 20
 """Bytes of compiled grammars that are kept."""
@@ -91,7 +90,7 @@ def vocabulary_of(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     Raises:
         PromptError: the tokenizer's tokens have no texts of their own: they change with the token before.
     """
-    from mindbatch.decoding.vocabulary import Vocabulary
+    from mindbatch.decoding.grammar_constraint import Vocabulary
 
     first = [_text(tokenizer, token, None) for token in range(vocab_size)]
     anchor = next((token for token, text in enumerate(first) if text), None)

@@ -8,13 +8,12 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Constraint, Draft
+from mindbatch.decoding.choice import Constraint, Draft, StopMatcher
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.drafting import propose as look_up
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
-from mindbatch.decoding.stop import StopMatcher
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters
 from mindbatch.engine.advance import advance
 from mindbatch.engine.prompt_context import PromptContext, context_of

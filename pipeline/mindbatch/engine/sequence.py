@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.decoding.choice import FinishReason
+from mindbatch.decoding.choice import FinishReason, StopMatcher
 from mindbatch.decoding.row import Row, row_error
-from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import DecodingStrategy
 from mindbatch.engine.adapter_slots import LiveAdapter
 from mindbatch.engine.prompt_context import PromptContext

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from mindbatch.launch.log_folder import replica_table
+from mindbatch.launch.process_log import replica_table
 from mindbatch.launch.process_plan import ProcessSpec, inherited, place_in_mpi
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 

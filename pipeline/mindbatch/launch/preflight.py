@@ -15,8 +15,7 @@ from mindbatch.launch.job_key import job_key
 from mindbatch.launch.node_place import NodePlace, node_place
 from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import LauncherEnvironment, started_as
-from mindbatch.launch.starters.registry import STARTERS
-from mindbatch.launch.starters.starter import Starter
+from mindbatch.launch.starters import STARTERS, Starter
 from mindbatch.launch.table_reader import Leave, read_rank_table
 from mindbatch.parallel.topology import Topology
 

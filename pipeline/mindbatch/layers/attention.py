@@ -14,8 +14,7 @@ from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_s
 from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.step import IntArray
 from mindbatch.layers.linear import reduced
-from mindbatch.layers.rank import Module, Rank
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.parallel.topology import TensorSlice

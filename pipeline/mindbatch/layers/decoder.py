@@ -7,8 +7,7 @@ from typing import Any
 from mindbatch.kernels.operations.collectives import receive_hidden, send_hidden
 from mindbatch.kernels.operations.dense import capped
 from mindbatch.layers.embedding import Head, TokenEmbedding
-from mindbatch.layers.rank import Module, Rank
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.architecture import Architecture
 
 

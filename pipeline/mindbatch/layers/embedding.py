@@ -9,8 +9,7 @@ from mindbatch.kernels.operations.adapters import adapted_embedding
 from mindbatch.kernels.operations.collectives import all_gather
 from mindbatch.kernels.operations.dense import embedding, ids_from, table_rows
 from mindbatch.layers.linear import Product, bias_of, reduced
-from mindbatch.layers.rank import Module, Rank
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
 

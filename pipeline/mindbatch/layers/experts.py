@@ -8,8 +8,7 @@ from typing import Any
 from mindbatch.kernels.operations.experts import experts
 from mindbatch.kernels.shapes import ExpertsShape, Routing
 from mindbatch.layers.linear import Linear, reduced
-from mindbatch.layers.rank import Module, Rank
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
 

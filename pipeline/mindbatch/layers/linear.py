@@ -11,8 +11,7 @@ from mindbatch.kernels.operations.collectives import all_reduce
 from mindbatch.kernels.operations.dense import linear
 from mindbatch.kernels.operations.latent import head_products
 from mindbatch.kernels.shapes import HeadProductsShape
-from mindbatch.layers.rank import Module, Rank
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 
 

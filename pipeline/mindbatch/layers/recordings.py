@@ -11,7 +11,7 @@ from mindbatch.kernels.program.fusion import with_added_norms
 from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.recording import ROWS, Recording
 from mindbatch.layers.decoder import Decoder, EncoderDecoder
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Tokens
 
 
 def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:

@@ -9,7 +9,7 @@ from mindbatch.kernels.shapes import Alibi, alibi_slopes
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Tokens
 from mindbatch.models import gpt_neox
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader

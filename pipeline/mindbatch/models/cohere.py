@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindbatch.layers.norm import PlainLayerNorm
-from mindbatch.layers.rank import Module
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader

@@ -11,8 +11,7 @@ from mindbatch.kernels.operations.latent import latent_heads
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear, SplitLinear
 from mindbatch.layers.norm import RmsNorm
-from mindbatch.layers.rank import Module
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Latent, Rotary
 from mindbatch.models.config_reader import ConfigReader

@@ -8,8 +8,7 @@ from typing import Any
 
 from mindbatch.kernels.shapes import Routing
 from mindbatch.layers.experts import Mixture, Router
-from mindbatch.layers.rank import Module
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader

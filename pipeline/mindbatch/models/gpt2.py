@@ -8,7 +8,7 @@ from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, Table, TokenEmbedding
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader

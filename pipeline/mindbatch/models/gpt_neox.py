@@ -8,8 +8,7 @@ from typing import Any
 from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.layers.rank import Module
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader

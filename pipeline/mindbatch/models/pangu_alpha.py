@@ -15,8 +15,7 @@ from mindbatch.layers.decoder import Decoder
 from mindbatch.layers.embedding import Head, Table, TokenEmbedding
 from mindbatch.layers.linear import ColumnLinear, RowLinear
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.layers.rank import Module
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import gpt2, gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader

@@ -9,8 +9,7 @@ from mindbatch.layers.attention import DistanceAttention, DistanceBiases, OfLaye
 from mindbatch.layers.decoder import EncoderDecoder
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.rank import Module
-from mindbatch.layers.tokens import Tokens
+from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Encoder
 from mindbatch.models.config_reader import ConfigReader

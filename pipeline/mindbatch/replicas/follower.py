@@ -9,8 +9,7 @@ import numpy as np
 
 from mindbatch.replicas.connection import Message, MessageConnection, MessageError
 from mindbatch.replicas.leading_runner import RankRunner
-from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, step_of
-from mindbatch.replicas.token_digest import TokenDigest
+from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, TokenDigest, step_of
 
 
 class Follower:

@@ -13,8 +13,15 @@ from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import Array, MessageConnection, MessageError
 from mindbatch.replicas.front_link import FrontLink
 from mindbatch.replicas.messages import BEGUN
-from mindbatch.replicas.step_messages import COMPARE, COMPUTE, DIGEST, PROJECT, step_parts
-from mindbatch.replicas.token_digest import COMPARED_STEPS, TokenDigest
+from mindbatch.replicas.step_messages import (
+    COMPARE,
+    COMPARED_STEPS,
+    COMPUTE,
+    DIGEST,
+    PROJECT,
+    TokenDigest,
+    step_parts,
+)
 
 
 class AnnouncingRunner:

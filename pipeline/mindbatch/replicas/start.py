@@ -19,10 +19,10 @@ from mindbatch.launch.host_only import keep_on_this_host
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.job_ranks import JobRanks, NodeProcesses, Ranks
 from mindbatch.launch.local_processes import LocalProcesses
-from mindbatch.launch.log_folder import write_replica_tables
 from mindbatch.launch.preflight import JobSetup
+from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import Address, JobPlan, ProcessSpec, inherited, program_command
-from mindbatch.launch.starters.starter import Program
+from mindbatch.launch.starters import Program
 from mindbatch.launch.supervisor import Supervisor
 from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas.process_commands import process_commands

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from mindbatch.engine.batch import StepInputs
+from mindbatch.engine.batch import FloatArray, StepInputs
 from mindbatch.replicas.connection import Array
 
 COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"
@@ -39,3 +40,23 @@ def step_of(fields: Mapping[str, Any], arrays: list[Array]) -> StepInputs:
         adapter_loads=tuple((slot, name) for slot, name in fields.get("adapter_loads", ())),
         wanted=wanted,
     )
+
+
+COMPARED_STEPS = 16
+"""Ranks compare their digests after so many steps."""
+
+
+class TokenDigest:
+    """Digest of the likeliest token of each row of logits since the last comparison."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, logits: FloatArray) -> None:
+        """`logits`: [rows, vocabulary]."""
+        self._hash.update(logits.argmax(-1).astype(np.int32).tobytes())
+
+    def take(self) -> str:
+        """The digest, which begins anew."""
+        digest, self._hash = self._hash.hexdigest(), hashlib.sha256()
+        return digest

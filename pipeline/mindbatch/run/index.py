@@ -13,7 +13,7 @@ from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Kind
-from mindbatch.ledger.places import Place, Recovered
+from mindbatch.ledger.ledger import Place, Recovered
 
 MOST_NAMED = 10
 """Faults of one kind that are named; the others are counted."""

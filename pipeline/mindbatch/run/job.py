@@ -37,8 +37,8 @@ from mindbatch.run.manifest import (
     written_results,
 )
 from mindbatch.run.monitor import Monitor
+from mindbatch.run.outputs.files import output_options, result_format, write_result_files
 from mindbatch.run.progress import ReadingLine
-from mindbatch.run.result_files import output_options, result_format, write_result_files
 from mindbatch.run.survey import survey, too_many_errors
 
 MOST_FOLDERS = 1000

@@ -11,9 +11,8 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import Generator, Tally
 from mindbatch.run.manifest import RowCounts, Session, now
-from mindbatch.run.metrics import MetricsLog
+from mindbatch.run.metrics import MetricsLog, Snapshot
 from mindbatch.run.progress import RunProgress
-from mindbatch.run.snapshot import Snapshot
 
 
 class Monitor:

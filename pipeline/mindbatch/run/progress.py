@@ -13,7 +13,7 @@ from rich.console import Console
 from mindbatch.io.amounts import counted, duration
 from mindbatch.io.moving_bar import MovingBar
 from mindbatch.io.screen_text import show
-from mindbatch.run.snapshot import RateMeter, Rates, Snapshot, rates_between
+from mindbatch.run.metrics import RateMeter, Rates, Snapshot, rates_between
 
 _LOOKED_AT = 1 << 12
 """Rows between two looks at the clock."""

@@ -2,7 +2,7 @@
 
 import itertools
 
-from mindbatch.ascend_simulation.sample_steps import CHUNK, DECODE, PROMPT, SampleStep, sample_steps
+from mindbatch.ascend_simulation.compilation import CHUNK, DECODE, PROMPT, SampleStep, sample_steps
 from mindbatch.engine.batch import flatten
 from mindbatch.engine.settings import EngineSettings
 

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from mindbatch.ascend_simulation.plugin import AscendPlugin, plugin_in
-from mindbatch.ascend_simulation.stubs import FOLDER, LIBRARIES, PACKAGES, stub_libraries
-from mindbatch.ascend_simulation.symbols import looked_up, wanted_functions
+from mindbatch.ascend_simulation.stubs import (
+    FOLDER,
+    LIBRARIES,
+    PACKAGES,
+    looked_up,
+    stub_libraries,
+    wanted_functions,
+)
 from mindbatch.backends.failure import BackendError
 
 pytestmark = pytest.mark.skipif(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mindbatch.decoding.selection import kth_largest, largest, largest_of_rows
+from mindbatch.decoding.softmax import kth_largest, largest, largest_of_rows
 
 SIZES = [1, 2, 31, 4095, 4096, 4097, 5000]
 

@@ -13,9 +13,8 @@ from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain,
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.choice import Constraint, StopMatcher
 from mindbatch.decoding.row import row_error
-from mindbatch.decoding.stop import StopMatcher
 from mindbatch.decoding.strategy import Decision, GroupView
 from mindbatch.engine import engine as engine_module
 from mindbatch.engine import prompt_outputs

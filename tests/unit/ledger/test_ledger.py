@@ -13,9 +13,8 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger import ledger as module
 from mindbatch.ledger.entries import Entry
-from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.ledger import Ledger, Place
 from mindbatch.ledger.part import PartName, list_parts, make_part
-from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 
 PRINT = "f" * 32
@@ -174,7 +173,7 @@ def test_an_entry_larger_than_a_part_has_one_for_itself(
 
 def test_many_parts_can_be_read_at_random(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PART_BYTES", 100)
-    monkeypatch.setattr("mindbatch.ledger.places.MAX_OPEN_PARTS", 3)
+    monkeypatch.setattr("mindbatch.ledger.ledger.MAX_OPEN_PARTS", 3)
     write(folder, *map(entry, range(10)))
     with Ledger(folder, PRINT) as ledger:
         places = [each.place for each in ledger.recover()]

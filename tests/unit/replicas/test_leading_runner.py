@@ -16,8 +16,7 @@ from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import MessageConnection, MessageError
 from mindbatch.replicas.follower import Follower
 from mindbatch.replicas.leading_runner import Followers, LeadingRunner
-from mindbatch.replicas.step_messages import step_of, step_parts
-from mindbatch.replicas.token_digest import COMPARED_STEPS
+from mindbatch.replicas.step_messages import COMPARED_STEPS, step_of, step_parts
 
 VOCABULARY = 5
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
-from mindbatch.ledger.places import Place, Recovered
+from mindbatch.ledger.ledger import Place, Recovered
 from mindbatch.run.index import RowIndex
 from mindbatch.run.survey import Selection
 

@@ -12,8 +12,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import Storage
-from mindbatch.run.metrics import MetricsLog
-from mindbatch.run.snapshot import Snapshot
+from mindbatch.run.metrics import MetricsLog, Snapshot
 
 
 def at(seconds: float) -> Snapshot:

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from mindbatch.run.metrics import Snapshot
 from mindbatch.run.progress import RunProgress, clock, closing_line, seconds_left
-from mindbatch.run.snapshot import Snapshot
 
 LAST = "9 rows run in 100 s; 400 prompt tokens (25% found in the cache), 900 generated (9 tokens/s)\n"
 

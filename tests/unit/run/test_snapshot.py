@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.run.snapshot import SAMPLES_PER_WINDOW, RateMeter, Rates, Snapshot, rates_between
+from mindbatch.run.metrics import SAMPLES_PER_WINDOW, RateMeter, Rates, Snapshot, rates_between
 
 
 def at(seconds: float, tokens: int = 0, **counts: int) -> Snapshot:

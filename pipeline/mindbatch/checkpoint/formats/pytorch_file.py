@@ -13,9 +13,15 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any, shown
 from mindbatch.checkpoint.formats.pickle_machine import PickleFault, read_pickle
-from mindbatch.checkpoint.formats.pickled_tensors import TensorMeaning, TensorView, TorchStorage
+from mindbatch.checkpoint.formats.pickled_tensors import (
+    StridedFile,
+    TensorMeaning,
+    TensorView,
+    TorchStorage,
+    stored_view,
+    view_faults,
+)
 from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent, ReadableFile, StoredFile
-from mindbatch.checkpoint.formats.strided import StridedFile, stored_view, view_faults
 from mindbatch.checkpoint.formats.zip_members import stored_members
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format

@@ -17,9 +17,8 @@ from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
 from mindbatch.checkpoint.lora.merge import Addition, BiasAddition, Edit, Replacement
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.placement.placement import Segment
 from mindbatch.checkpoint.placement.rank_files import StoredShard
-from mindbatch.checkpoint.placement.regions import Shape, oriented
+from mindbatch.checkpoint.placement.regions import Segment, Shape, oriented
 from mindbatch.io.errors import CheckpointError
 
 SCALINGS_KEY = "adapter_scalings"

@@ -15,9 +15,17 @@ from mindbatch.checkpoint.names.dialect import (
     unused_names,
 )
 from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, shapes_of, spans, view_of
-from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
-from mindbatch.checkpoint.placement.regions import Region, Shape, intersection, shown_region
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    Placements,
+    Region,
+    Segment,
+    Shape,
+    Shard,
+    intersection,
+    shown_region,
+)
 from mindbatch.io.errors import CheckpointError
 
 

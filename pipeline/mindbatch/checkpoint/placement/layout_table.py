@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mindbatch.checkpoint.placement.placement import Placement, Placements
-from mindbatch.checkpoint.placement.regions import Shape
+from mindbatch.checkpoint.placement.regions import Placement, Placements, Shape
 
 
 @dataclass(frozen=True)

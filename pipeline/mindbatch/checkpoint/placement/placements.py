@@ -11,8 +11,14 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby
 
-from mindbatch.checkpoint.placement.placement import Placement, Placements, Segment, Shard, joined_segments
-from mindbatch.checkpoint.placement.regions import Region
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    Placements,
+    Region,
+    Segment,
+    Shard,
+    joined_segments,
+)
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
 from mindbatch.models.tensor_spec import Part, Range, Sharding, TensorSpec, source_shapes

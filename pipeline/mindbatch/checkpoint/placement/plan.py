@@ -10,12 +10,13 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.placement.placement import Segment, Shard
 from mindbatch.checkpoint.placement.rank_files import Location, RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Pair,
     Region,
+    Segment,
     Shape,
+    Shard,
     difference,
     intersection,
     merged,

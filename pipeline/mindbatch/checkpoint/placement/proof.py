@@ -14,12 +14,13 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.placement.placement import Segment, Shard
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Region,
+    Segment,
     Shape,
+    Shard,
     first_overlap,
     full_region,
     intersection,

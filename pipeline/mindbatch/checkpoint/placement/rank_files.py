@@ -6,8 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mindbatch.checkpoint.placement.placement import Placements, Segment, Shard
-from mindbatch.checkpoint.placement.regions import Region, Shape, full_region, region_shape
+from mindbatch.checkpoint.placement.regions import (
+    Placements,
+    Region,
+    Segment,
+    Shape,
+    Shard,
+    full_region,
+    region_shape,
+)
 
 
 @dataclass(frozen=True)

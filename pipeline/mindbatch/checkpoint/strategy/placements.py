@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
-from mindbatch.checkpoint.placement.placement import Placement, Placements, Shard, single_segment
-from mindbatch.checkpoint.placement.regions import Shape
+from mindbatch.checkpoint.placement.regions import Placement, Placements, Shape, Shard, single_segment
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
 from mindbatch.io.errors import CheckpointError
 

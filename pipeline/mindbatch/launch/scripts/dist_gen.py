@@ -16,7 +16,7 @@ from mindbatch.launch.given_servers import (
     physical_devices,
     ranks_of,
 )
-from mindbatch.launch.log_folder import made_folder
+from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.rank_table import RankTable, Server, counted
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
 from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script

@@ -15,7 +15,7 @@ from mindbatch.io.interrupts import interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import say, show
 from mindbatch.io.standard_streams import end_output, watch_streams
 from mindbatch.launch.free_ports import HeldPorts
-from mindbatch.launch.log_folder import made_folder
+from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.scripts.execute_order import ExecuteOrder
 from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor

@@ -16,9 +16,8 @@ import orjson
 
 from mindbatch.io.closing import Closing
 from mindbatch.io.regular_file import open_regular
-from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.ledger import Ledger, Place
 from mindbatch.ledger.part import ComputedWith
-from mindbatch.ledger.places import Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.manifest import differences

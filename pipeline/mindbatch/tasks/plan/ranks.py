@@ -18,13 +18,13 @@ from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
-from mindbatch.checkpoint.placement.placement import Placement, Placements
 from mindbatch.checkpoint.placement.placements import (
     allowed_model_parallel,
     check_sizes,
     placements,
     with_replicas,
 )
+from mindbatch.checkpoint.placement.regions import Placement, Placements
 from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.checkpoint.strategy.wire_form import strategy_bytes

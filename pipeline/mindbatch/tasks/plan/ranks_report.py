@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
-from mindbatch.checkpoint.placement.placement import Placement, Shard
+from mindbatch.checkpoint.placement.regions import Placement, Shard
 from mindbatch.io.amounts import counted
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.plan.layout import strategy_lines

@@ -12,9 +12,9 @@ from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.lora.merged_note import MERGED_KEY, merged_before
-from mindbatch.checkpoint.placement.placement import Placements, whole_placements
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles
+from mindbatch.checkpoint.placement.regions import Placements, whole_placements
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.pool import worker_count

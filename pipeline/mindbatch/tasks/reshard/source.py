@@ -14,10 +14,9 @@ from mindbatch.checkpoint.folders.rank_copies import copy_faults, seem_copies
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import RANKS, SINGLE_FILE, Source, TensorSet, open_source
 from mindbatch.checkpoint.names.dialect import unused_names
-from mindbatch.checkpoint.placement.placement import Placement, whole_placements
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Shape
+from mindbatch.checkpoint.placement.regions import Placement, Shape, whole_placements
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy

@@ -11,12 +11,11 @@ from placed_arrays import Ranks, copied, numbered, same, scattered
 
 from mindbatch.checkpoint.placement import plan as planning
 from mindbatch.checkpoint.placement import proof
-from mindbatch.checkpoint.placement.placement import Placement, Shard, single_segment, whole_placements
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Shape
+from mindbatch.checkpoint.placement.regions import Placement, Shape, Shard, single_segment, whole_placements
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 

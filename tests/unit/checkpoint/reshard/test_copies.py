@@ -9,9 +9,9 @@ import pytest
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.placement.placement import whole_placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import as_placed
+from mindbatch.checkpoint.placement.regions import whole_placements
 from mindbatch.checkpoint.reshard import read, write
 from mindbatch.checkpoint.reshard.chunks import chunks_of
 from mindbatch.checkpoint.reshard.files import TargetFiles

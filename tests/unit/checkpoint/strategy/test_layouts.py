@@ -10,8 +10,8 @@ from drawn_models import gpt2_specs, llama_specs, models
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.placement.placement import Placement, single_segment
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements, with_replicas
+from mindbatch.checkpoint.placement.regions import Placement, single_segment
 from mindbatch.checkpoint.strategy.placements import stage_strategies, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name

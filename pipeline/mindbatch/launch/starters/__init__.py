@@ -1,1 +1,0 @@
-"""Who starts the rank processes of a node: a module for each launcher."""
