@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mindbatch.models import cohere
-from mindbatch.models.architecture import Architecture, windows_by_pattern
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import windows_by_pattern
 
 # Of transformers' Cohere2Config.
 DEFAULTS = cohere.DEFAULTS | {"sliding_window": 4096}

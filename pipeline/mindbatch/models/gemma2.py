@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mindbatch.models import gemma, llama
-from mindbatch.models.architecture import Architecture, windows_by_pattern
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import windows_by_pattern
 
 # Of transformers' Gemma2Config.
 DEFAULTS = {key: value for key, value in gemma.DEFAULTS.items() if key != "hidden_act"} | {

@@ -10,9 +10,10 @@ from dataclasses import replace
 from mindbatch.layers.attention import PagedAttention
 from mindbatch.layers.experts import Biases, ExpertLinears, Mixture, Router
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Experts, windows_by_pattern
+from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.experts import read_routing
+from mindbatch.models.layer_kinds import windows_by_pattern
 from mindbatch.models.tensor_spec import Part, Sharding
 
 # Of transformers' GptOssConfig.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mindbatch.models import olmo2
-from mindbatch.models.architecture import Architecture, Rotary, windows_by_pattern
+from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import windows_by_pattern
 from mindbatch.models.rope import plain_frequencies
 
 # Of transformers' Olmo3Config.

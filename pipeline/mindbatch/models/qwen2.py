@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mindbatch.models import llama
-from mindbatch.models.architecture import FULL, SLIDING, Architecture, asked_window, windows_by_kind
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
 # Of transformers' Qwen2Config.
 DEFAULTS = llama.DEFAULTS | {

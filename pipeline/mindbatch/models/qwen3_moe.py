@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mindbatch.models import experts, llama
-from mindbatch.models.architecture import Architecture, Experts, asked_window
+from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import asked_window
 
 # Of transformers' Qwen3MoeConfig.
 DEFAULTS = llama.DEFAULTS | {

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mindbatch.models import llama
-from mindbatch.models.architecture import FULL, SLIDING, Architecture, asked_window, windows_by_kind
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
 # Of transformers' SmolLM3Config.
 DEFAULTS = llama.DEFAULTS | {

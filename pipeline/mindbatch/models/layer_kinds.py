@@ -1,0 +1,34 @@
+"""Layers of a model with a sliding window, by layer_types and the keys that came before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindbatch.models.config_reader import ConfigReader
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def asked_window(reader: ConfigReader) -> int:
+    """The window that is asked for: 0 without use_sliding_window, or with sliding_window null."""
+    is_given = reader.raw("sliding_window") is not None
+    return reader.positive("sliding_window") if reader.flag("use_sliding_window") and is_given else 0
+
+
+def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]) -> tuple[int, ...]:
+    """Window of each layer, 0 for none: by layer_types, or where that is absent or null by default."""
+    layers, kinds = len(by_default), reader.value("layer_types")
+    known = {FULL: 0, SLIDING: window}
+    kinds = by_default if kinds is None else kinds
+    if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
+        reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
+        return (0,) * layers
+    if not window and SLIDING in kinds and kinds is not by_default:
+        reader.fault("layer_types", "names layers with a sliding window, and there is none")
+    return tuple(known[kind] for kind in kinds)
+
+
+def windows_by_pattern(reader: ConfigReader, every: int) -> tuple[int, ...]:
+    """Windows where each layer has one but for every so many-th."""
+    layers, window = reader.positive("num_hidden_layers"), reader.positive("sliding_window")
+    return windows_by_kind(reader, window, [SLIDING if (i + 1) % every else FULL for i in range(layers)])
