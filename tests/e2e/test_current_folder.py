@@ -73,7 +73,7 @@ USERS_SCRIPTS = {
     "msrun_launcher.sh": [f"{CUSTOM} --use_parallel True --data_parallel 2", "2"],
     "ascend_check.sh": ["--help"],
 }
-DEVELOPERS_SCRIPTS = ["test.sh", "test_builds.sh", "test_processes.sh", "compile_for_ascend.sh"]
+DEVELOPERS_SCRIPTS = ["docs.sh", "test.sh", "test_builds.sh", "test_processes.sh", "compile_for_ascend.sh"]
 TOOLS = sorted((CHECKOUT / "tools").glob("*.py"))
 RECORDING_PYTHON = """#!/bin/bash
 # A Python that records how it was started, and only answers what version it is.

@@ -12,7 +12,7 @@ from mindbatch import LLM
 from mindbatch.config.compose import compose_task
 from mindbatch.engine.request import RequestOutput
 from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
-from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.batch_config import BatchTaskConfig
 from mindbatch.tasks.batch import job_of
 from mindbatch.tasks.registry import TASKS
 from peft_folders import TINY, write_adapter
@@ -88,7 +88,7 @@ def rows_file(folder: Path, names: list[str | None]) -> Path:
     return path
 
 
-def config_of(folder: Path, adapters: dict[str, Path | None], run: str, *more: str) -> BatchConfig:
+def config_of(folder: Path, adapters: dict[str, Path | None], run: str, *more: str) -> BatchTaskConfig:
     written = orjson.dumps({name: path and str(path) for name, path in adapters.items()}).decode()
     overrides = [
         "model=tiny_gpt2",
@@ -105,7 +105,7 @@ def config_of(folder: Path, adapters: dict[str, Path | None], run: str, *more: s
         *more,
     ]
     config = compose_task(TASKS["batch"], overrides).finish()
-    assert isinstance(config, BatchConfig)
+    assert isinstance(config, BatchTaskConfig)
     return config
 
 

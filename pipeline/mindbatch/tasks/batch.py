@@ -15,13 +15,15 @@ from mindbatch.tasks.loading_line import LoadingLine
 
 
 def run(config: BatchTaskConfig) -> int:
-    """Runs the task; returns the exit code: failed when any row has no result.
+    """Runs the task; returns the exit code: failed when any row has no result."""
+    return job_of(config).run()
 
-    The model is loaded when there is a row for it.
-    """
+
+def job_of(config: BatchTaskConfig) -> BatchJob:
+    """The run that a configuration asks for; its model is loaded when there is a row for it."""
     folder = Path(config.model.tokenizer or config.model.checkpoint_name_or_path or "")
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
-    job = BatchJob(
+    return BatchJob(
         config,
         fingerprint_fields(config, opened=opened),
         load=lambda folder: _load(config, folder, opened),
@@ -29,7 +31,6 @@ def run(config: BatchTaskConfig) -> int:
         command=typed_command(),
         retry=config.retry,
     )
-    return job.run()
 
 
 def _load(config: BatchConfig, folder: RunFolder, opened: OpenedFolder) -> LLM:
