@@ -16,7 +16,8 @@ fi
 cd -- "$root"
 export NO_MKDOCS_2_WARNING=true  # MkDocs is pinned below 2
 if [[ ${1:-} == serve ]]; then
-    exec "$venv_python" -I -m mkdocs serve
+    isolated "$venv_python" -m mkdocs serve
+    exit
 fi
-"$venv_python" -I -m mkdocs --quiet build
+isolated "$venv_python" -m mkdocs --quiet build
 say "build/site/index.html; with search: scripts/docs.sh serve"
