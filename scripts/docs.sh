@@ -7,12 +7,7 @@ set -euo pipefail
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 
 [[ $# == 0 || $* == serve ]] || fail "$*: must be nothing, or serve"
-prepare_venv runtime
-stamp=$(stamp_of_installation)
-if [[ ! -f $(stamp_file docs) || $(<"$(stamp_file docs)") != "$stamp" ]]; then
-    install_project docs
-    echo "$stamp" >"$(stamp_file docs)"
-fi
+prepare_venv docs
 cd -- "$root"
 export NO_MKDOCS_2_WARNING=true  # MkDocs is pinned below 2
 if [[ ${1:-} == serve ]]; then

@@ -15,7 +15,7 @@ fail() {
     exit 1
 }
 
-# Makes .venv ready for its argument: "runtime", or "test" with what the tests need.
+# Makes .venv ready for its argument: "runtime", "test" with what the tests need, or "docs".
 prepare_venv() {
     local what=$1 stamp
     make_venv
@@ -134,7 +134,7 @@ stamp_file() {
 # What serves the tests serves the program too.
 is_installed() {
     local file
-    for file in "$(stamp_file "$1")" "$(stamp_file test)"; do
+    for file in "$(stamp_file "$1")" "$(stamp_file "${1/runtime/test}")"; do
         if [[ -f $file && $(<"$file") == "$2" ]]; then
             return 0
         fi
