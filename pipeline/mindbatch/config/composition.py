@@ -135,19 +135,26 @@ class Composition:
 
     def _ask_model(self, config: "ModelTaskConfig") -> None:
         """Puts what the model recommends below what was given, where that was asked for."""
-        tree = self.variants.get(MODEL_DEFAULTS)
         if self.decoding == MODEL_DEFAULTS:
-            tree = self.tree
-        if tree is not None:
-            values, notes = _defaults_for(config, self.set_keys, self.log)
-            config.notes += notes
-            assign(tree, values, self.keys, self.log)
-            if self.variants:
-                config.variants[MODEL_DEFAULTS] = self._section(tree)
-            else:
-                config.decoding = self._section(tree)
-        elif self.listing is None and self.decoding is None and "decoding.do_sample" not in self.set_keys:
+            config.decoding = self._recommended(config, self.tree, config.decoding, self.set_keys)
+        elif self.listing is not None:
+            for entry in self.listing.entries:
+                if entry.option == MODEL_DEFAULTS:
+                    keys = self.set_keys | {item.key for item in entry.values}
+                    tree, decoding = self.variants[entry.name], config.variants[entry.name]
+                    config.variants[entry.name] = self._recommended(config, tree, decoding, keys)
+        elif self.decoding is None and "decoding.do_sample" not in self.set_keys:
             config.notes += _advice_for(config)
+
+    def _recommended(
+        self, config: "ModelTaskConfig", tree: DictConfig, decoding: Any, set_keys: Collection[str]
+    ) -> Any:
+        """The section `decoding` of `tree` with the model's values for the keys that were not set."""
+        folder = config.model.checkpoint_name_or_path
+        values, notes = _defaults_for(folder, decoding, set_keys, self.log)
+        config.notes += tuple(line for line in notes if line not in config.notes)
+        assign(tree, values, self.keys, self.log)
+        return self._section(tree)
 
     def _section(self, tree: DictConfig) -> Any:
         """Extracts what a variant has in place of the section of the listed group."""
@@ -348,19 +355,16 @@ def _with_values(text: str, values: Mapping[str, Any]) -> str:
 
 
 def _defaults_for(
-    config: "ModelTaskConfig", set_keys: Collection[str], log: FaultLog
+    folder: str | None, decoding: Any, set_keys: Collection[str], log: FaultLog
 ) -> tuple[list[Assignment], tuple[str, ...]]:
     """Values for the keys of `decoding` that were not given, and lines on what was left out."""
     from mindbatch.decoding.model_defaults import model_defaults
     from mindbatch.decoding.params import DecodingParams
 
-    folder = config.model.checkpoint_name_or_path
     if folder is None or log.lines:
         return [], ()
     own = {
-        name: value
-        for name, value in dataclasses.asdict(config.decoding).items()
-        if f"decoding.{name}" in set_keys
+        name: value for name, value in dataclasses.asdict(decoding).items() if f"decoding.{name}" in set_keys
     }
     try:
         values, notes = model_defaults(Path(folder), own, DecodingParams)

@@ -43,6 +43,15 @@ def test_one_of_several_strategies(recommending: Path) -> None:
     assert (model.do_sample, model.temperature, model.seed) == (True, 0.6, 5)
 
 
+def test_one_of_several_with_values_of_its_own(recommending: Path) -> None:
+    strategies = "[{option: model_defaults, seed: 1}, {option: model_defaults, temperature: 0.2}]"
+    config = composed("compare", recommending, f"decoding={strategies}", "decoding.max_new_tokens=4")
+    seeded, cooler = config.variants.values()
+    assert (seeded.do_sample, seeded.temperature, seeded.seed) == (True, 0.6, 1)
+    assert (cooler.do_sample, cooler.temperature, cooler.max_new_tokens) == (True, 0.2, 4)
+    assert len([line for line in config.notes if "guidance_scale has no effect" in line]) == 1
+
+
 @pytest.mark.parametrize("task", ["generate", "batch"])
 @pytest.mark.parametrize(
     ("given", "said"),
