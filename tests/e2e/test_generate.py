@@ -48,7 +48,7 @@ def generate(small_gpt2: Path, command: CommandLine) -> Generate:
 
 def texts(finished: Finished) -> list[str]:
     """The continuations of a JSON run."""
-    return [output["text"] for row in finished.rows for output in row["outputs"]]
+    return [output["text"] for row in finished.rows for output in row.get("generations", [])]
 
 
 def test_one_prompt_is_continued_and_nothing_else_is_said(generate: Generate) -> None:
@@ -81,13 +81,13 @@ def test_json_rows(generate: Generate) -> None:
     )
     (row,) = finished.rows
     assert set(row) == {
-        "key", "prompt", "prompt_token_ids", "outputs", "prompt_logprobs", "error", "seconds"
+        "key", "prompt", "prompt_token_ids",
+        "generations", "prompt_tokens", "generated_tokens", "prompt_logprobs",
     }  # fmt: skip
-    assert (row["key"], row["prompt"], row["error"]) == ("0", "hello", None)
-    assert row["seconds"] > 0
+    assert (row["key"], row["prompt"], row["generated_tokens"]) == ("0", "hello", 16)
     assert row["prompt_logprobs"][0] is None
-    assert [output["index"] for output in row["outputs"]] == [0, 1]
-    for output in row["outputs"]:
+    assert [output["index"] for output in row["generations"]] == [0, 1]
+    for output in row["generations"]:
         assert (len(output["token_ids"]), output["finish_reason"]) == (8, "length")
         chosen = [
             found[str(token)] for found, token in zip(output["logprobs"], output["token_ids"], strict=True)
@@ -111,8 +111,8 @@ def test_a_file_with_bad_rows_is_done_as_far_as_it_goes(generate: Generate, tmp_
     )
     as_json = generate(f"prompts_file={path}", FEW, "output.format=json")
     assert as_json.code == 1
-    assert [bool(row["error"]) for row in as_json.rows] == [False, True, True, False, True]
-    assert [len(row["outputs"]) for row in as_json.rows] == [1, 0, 0, 1, 0]
+    assert ["error" in row for row in as_json.rows] == [False, True, True, False, True]
+    assert ["generations" in row for row in as_json.rows] == [True, False, False, True, False]
 
 
 def test_prompts_from_standard_input_give_what_a_list_gives(generate: Generate) -> None:
@@ -129,7 +129,7 @@ def test_chats_go_through_the_template_and_the_answer_stands_alone(generate: Gen
     assert given.out == asked.out
     assert "hello" not in given.out.partition("\n")[0][:5]
     row = generate("prompts=hello", "chat=true", "system=brief", FEW, "output.format=json").rows[0]
-    assert row["prompt"] is None
+    assert row["prompt"][-1] == {"role": "user", "content": "hello"}
     assert row["prompt_token_ids"][0] == 1  # <|im_start|>
     several = generate("messages=[[{role: user, content: hello}], [{role: robot, content: x}]]", FEW)
     assert several.code == 1
@@ -232,7 +232,7 @@ def test_token_ids_for_a_folder_without_a_tokenizer(
     (bare / "config.json").write_bytes((small_gpt2 / "config.json").read_bytes())
     folder = f"model.checkpoint_name_or_path={bare}"
     row = generate("prompts=[[300, 301]]", FEW, "output.format=json").rows[0]
-    assert generate(folder, "prompts=[[300, 301]]", FEW).out == f"{row['outputs'][0]['token_ids']}\n"
+    assert generate(folder, "prompts=[[300, 301]]", FEW).out == f"{row['generations'][0]['token_ids']}\n"
     refused = generate(folder, "prompts=[hello]")
     assert refused.code == 1
     assert "the model's folder has no tokenizer" in refused.err

@@ -48,7 +48,7 @@ def test_pangu_alpha_continues_texts(command: CommandLine, pangu: Path) -> None:
     for given in (TEXTS, map(tokenizer.encode, TEXTS)):
         done = command.run("generate", model, prompts(given), FEW, "output.format=json")
         assert done.returncode == 0, done.stderr
-        outputs.append([json.loads(line)["outputs"] for line in done.stdout.splitlines()])
+        outputs.append([json.loads(line)["generations"] for line in done.stdout.splitlines()])
     assert outputs[0] == outputs[1]
     assert [each["text"] for [each] in outputs[0]] == [
         tokenizer.decode(each["token_ids"]) for [each] in outputs[0]

@@ -50,6 +50,13 @@ class Prompt:
     adapter: str | None = None
     date: str | None = None
 
+    @property
+    def content(self) -> str | list[int] | list[Message] | None:
+        """The text, token ids or messages that were given."""
+        if self.text is not None:
+            return self.text
+        return self.messages if self.token_ids is None else self.token_ids
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
-from mindbatch.engine.request import CompletionOutput, RequestOutput
+from mindbatch.engine.request import RequestOutput
+from mindbatch.engine.result_json import result_body
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.interrupts import interruptible
 from mindbatch.io.screen_text import without_hidden
@@ -135,28 +136,4 @@ def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]
     if output.error is not None:
         reason = without_hidden(output.error.removeprefix(f"{source}: "))
         return "error", {"stage": PROMPT_STAGE, "reason": reason}
-    body: dict[str, Any] = {
-        "generations": [_generation(completion) for completion in output.outputs],
-        "prompt_tokens": len(output.prompt_token_ids),
-    }
-    if output.prompt_logprobs is not None:
-        body["prompt_logprobs"] = output.prompt_logprobs
-    return "result", body
-
-
-def _generation(output: CompletionOutput) -> dict[str, Any]:
-    generation: dict[str, Any] = {
-        "index": output.index,
-        "text": output.text,
-        "token_ids": output.token_ids,
-        "finish_reason": output.finish_reason,
-        "cumulative_logprob": output.cumulative_logprob,
-    }
-    if output.score is not None:
-        generation |= {"score": output.score, "rank": output.rank}
-    if output.num_drafted_tokens:
-        generation["drafted_tokens"] = output.num_drafted_tokens
-        generation["accepted_tokens"] = output.num_accepted_tokens
-    if output.logprobs is not None:
-        generation["logprobs"] = output.logprobs
-    return generation
+    return "result", result_body(output)

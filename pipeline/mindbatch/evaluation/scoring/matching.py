@@ -7,7 +7,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from math import comb
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -211,19 +210,3 @@ def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
 def _harmonic(common: int, in_answer: int, wanted: int) -> float:
     """2 P R / (P + R), 0 where there is nothing to compare."""
     return 2 * common / (in_answer + wanted) if common else 0.0
-
-
-def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """How often k samples of a problem have a right one, from verdicts that others have recorded.
-
-    1 - C(n - c, k) / C(n, k): the unbiased estimate of Chen et al. 2021, https://arxiv.org/abs/2107.03374.
-    Generated code is never run here.
-
-    Raises:
-        ValueError: k is more than the samples, or the numbers contradict each other.
-    """
-    if not 1 <= k <= samples:
-        raise ValueError(f"k={k}: must be from 1 to {samples}, the samples that there are")
-    if not 0 <= passed <= samples:
-        raise ValueError(f"{passed} of {samples} samples passed: must be from 0 to {samples}")
-    return 1.0 - comb(samples - passed, k) / comb(samples, k)

@@ -7,8 +7,8 @@ import io
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
+from mindbatch.engine.result_json import STRATEGY_FIELDS
 from mindbatch.run.outputs.rows import (
-    STRATEGY_FIELDS,
     FinishedRow,
     OutputOptions,
     cell_text,

@@ -8,14 +8,8 @@ from typing import Any, BinaryIO
 import orjson
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.run.outputs.rows import (
-    STRATEGY_FIELDS,
-    FinishedRow,
-    OutputOptions,
-    columns_of,
-    num_generated_tokens,
-    prompt_of,
-)
+from mindbatch.engine.result_json import result_fields
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, columns_of, prompt_of
 
 
 class JsonLines:
@@ -40,28 +34,17 @@ class JsonLines:
 def result_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
     """The project's own form of results.
 
-    key, the columns asked for, adapter (null for none; only where there are any), prompt (unless left out),
-    generations, prompt_tokens, generated_tokens and, where a row asked for them, prompt_logprobs. A
-    generation has index, text, token_ids (if wanted),
-    finish_reason, tokens, cumulative_logprob and, where the row asked for them, logprobs; of a search that
-    ranks, score and rank; of speculative decoding, drafted_tokens and accepted_tokens. There are no times: a
-    resumed run writes what an unbroken one does.
+    key, the columns asked for, adapter (null for none; only where there are any), prompt (unless left out)
+    and `result_fields`.
     """
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
-        body = row.body
-        generations = body["generations"]
         line: dict[str, Any] = {"key": row.key, **columns_of(row.row)}
         if options.adapter:
             line["adapter"] = row.row.adapter
         if options.prompt:
             line["prompt"] = prompt_of(row.row)
-        line["generations"] = [_generation(generation, options) for generation in generations]
-        line["prompt_tokens"] = body["prompt_tokens"]
-        line["generated_tokens"] = num_generated_tokens(generations)
-        if body.get("prompt_logprobs") is not None:
-            line["prompt_logprobs"] = body["prompt_logprobs"]
-        return line
+        return line | result_fields(row.body, options.token_ids)
 
     return JsonLines(file, as_json)
 
@@ -79,16 +62,3 @@ def error_lines(file: BinaryIO) -> JsonLines:
         }
 
     return JsonLines(file, as_json)
-
-
-def _generation(body: Mapping[str, Any], options: OutputOptions) -> dict[str, Any]:
-    generation = {"index": body["index"], "text": body["text"]}
-    if options.token_ids:
-        generation["token_ids"] = body["token_ids"]
-    generation["finish_reason"] = body["finish_reason"]
-    generation["tokens"] = len(body["token_ids"])
-    generation["cumulative_logprob"] = body["cumulative_logprob"]
-    generation |= {name: body[name] for name in STRATEGY_FIELDS if name in body}
-    if body.get("logprobs") is not None:
-        generation["logprobs"] = body["logprobs"]
-    return generation

@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 from mindbatch.dataset.rows import RowFailure
+from mindbatch.engine.result_json import num_generated_tokens
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.run.outputs.jsonl import JsonLines
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, num_generated_tokens
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
 
 UNLIKELY = -9999.0
 """Log-probability that OpenAI writes for a token that is as good as impossible; JSON has no infinity."""

@@ -9,13 +9,12 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mindbatch.engine.result_json import STRATEGY_FIELDS, num_generated_tokens
 from mindbatch.run.outputs.rows import (
-    STRATEGY_FIELDS,
     FinishedRow,
     OutputOptions,
     columns_of,
     json_text,
-    num_generated_tokens,
     prompt_text,
 )
 

@@ -11,16 +11,12 @@ import orjson
 from mindbatch.dataset.rows import DataRow
 from mindbatch.prompts.token_bytes import TokenBytes
 
-STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
-"""Fields that a generation has only where its strategy ranks or drafts."""
-
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
     """A row with its result.
 
-    body: as the ledger keeps it: generations (index, text, token_ids, finish_reason, cumulative_logprob and,
-        where they apply, STRATEGY_FIELDS and logprobs), prompt_tokens and, if asked for, prompt_logprobs.
+    body: as the ledger keeps it, from `engine.result_json.result_body`.
     """
 
     key: str
@@ -88,8 +84,3 @@ def prompt_text(row: DataRow) -> str:
 def json_text(value: Any) -> str:
     """A value in a cell of a table."""
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def num_generated_tokens(generations: Sequence[Mapping[str, Any]]) -> int:
-    """The tokens of all generations of a row."""
-    return sum(len(generation["token_ids"]) for generation in generations)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 import orjson
 
@@ -16,6 +16,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
+from mindbatch.engine.result_json import result_body, result_fields
 from mindbatch.generation_progress import GenerationProgress
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -56,12 +57,13 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
         raise ConfigError(STREAM_NEEDS_TEXT)
     run = llm.submit((row, params) for row in rows.prompts)
     failures = run.refused + [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
+    prompts = {row.key: row.content for row in rows.prompts}
     labelled = len(run.requests) + len(failures) > 1 or params.num_return_sequences > 1
     with Destination(config.output.file) as destination:
         if config.stream:
             failures += stream(llm, run, params, destination.file, labelled, line)
         else:
-            failures += _write(llm, run, failures, config, destination, labelled, line)
+            failures += _write(llm, run, failures, config, destination, labelled, prompts, line)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     say(*llm.take_notes())
     if config.output.file is not None:
@@ -76,6 +78,7 @@ def _write(
     config: GenerateConfig,
     destination: Destination,
     labelled: bool,
+    prompts: Mapping[str, Any],
     line: LoadingLine,
 ) -> list[RequestOutput]:
     """Writes each result once all before it are there; returns those of prompts that could not go on."""
@@ -83,6 +86,7 @@ def _write(
     writer = ResultWriter(
         keys,
         destination.file,
+        prompts=prompts,
         as_json=config.output.format == "json",
         labelled=labelled,
         has_text=llm.tokenizer is not None,
@@ -132,7 +136,8 @@ class Destination:
 class ResultWriter:
     """Takes results as they finish and writes each once all before it are written.
 
-    keys: all prompts, in order. labelled: put the prompt's key, and the sample's number, before each text.
+    keys: all prompts, in order. prompts: by key, as they were given, for JSON.
+    labelled: put the prompt's key, and the sample's number, before each text.
     has_text: False shows token ids instead, where there is no tokenizer.
     with_prompt: before each text the prompt that it goes on from.
     """
@@ -142,6 +147,7 @@ class ResultWriter:
         keys: Sequence[str],
         file: TextIO,
         *,
+        prompts: Mapping[str, Any] | None = None,
         as_json: bool,
         labelled: bool,
         has_text: bool = True,
@@ -149,6 +155,7 @@ class ResultWriter:
     ) -> None:
         self._waiting = list(reversed(keys))
         self._file = file
+        self._prompts = prompts or {}
         self._as_json = as_json
         self._labelled = labelled
         self._has_text = has_text
@@ -166,10 +173,7 @@ class ResultWriter:
 
     def _lines(self, result: RequestOutput) -> list[str]:
         if self._as_json:
-            content = dataclasses.asdict(result)
-            del content["num_cached_tokens"]  # of the batch that it happened to run in, not of the result
-            if result.adapter is None:
-                del content["adapter"]
+            content = self._content(result)
             return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
         prompt = (result.prompt or "") if self._with_prompt else ""
         texts = [
@@ -178,3 +182,14 @@ class ResultWriter:
         if not self._labelled:
             return texts
         return [f"[{label(result.key, i, len(texts))}] {text}" for i, text in enumerate(texts)]
+
+    def _content(self, result: RequestOutput) -> dict[str, Any]:
+        """The line that a run writes of the row, with the token ids of prompt and text; or its error."""
+        content: dict[str, Any] = {"key": result.key}
+        if result.adapter is not None:
+            content["adapter"] = result.adapter
+        content["prompt"] = self._prompts.get(result.key)
+        if result.error is not None:
+            return content | {"error": result.error}
+        content["prompt_token_ids"] = result.prompt_token_ids
+        return content | result_fields(result_body(result), token_ids=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from mindbatch.evaluation.scoring.matching import longest_common, pass_at_k, rouge_words
+from mindbatch.evaluation.scoring.matching import longest_common, rouge_words
 from mindbatch.evaluation.scoring.metric import Answer
 from mindbatch.evaluation.scoring.registry import METRICS
 
@@ -71,13 +71,3 @@ def test_matches(text: str | None, references: tuple[str, ...], exact: int, squa
     row = Answer(text, references)
     found = [value(name, [row]) for name in ("exact_match", "squad_em", "f1")]
     assert found == pytest.approx([exact, squad, f1])
-
-
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one() -> None:
-    assert pass_at_k(3, 1, 1) == pytest.approx(1 / 3)
-    assert pass_at_k(3, 1, 2) == pytest.approx(2 / 3)
-    assert (pass_at_k(200, 0, 100), pass_at_k(5, 3, 3)) == (0.0, 1.0)
-    with pytest.raises(ValueError, match="must be from 1 to 3"):
-        pass_at_k(3, 1, 4)
-    with pytest.raises(ValueError, match="4 of 3 samples"):
-        pass_at_k(3, 4, 1)

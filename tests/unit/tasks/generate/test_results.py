@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import CompletionOutput, RequestOutput
+from mindbatch.run.generation import outcome_of
+from mindbatch.run.outputs.jsonl import result_lines
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
 from mindbatch.tasks.generate.live_text import label
 from mindbatch.tasks.generate.task import Destination, ResultWriter
 
@@ -17,11 +21,11 @@ def result(key: str, *texts: str, prompt: str | None = "p") -> RequestOutput:
     return RequestOutput(key, prompt, [1, 2], outputs, seconds=0.25)
 
 
-def written(results: list[RequestOutput], keys: list[str], **how: bool) -> str:
+def written(results: list[RequestOutput], keys: list[str], **how: object) -> str:
     file = io.StringIO()
     writer = ResultWriter(keys, file, **({"as_json": False, "labelled": True} | how))
-    for each in results:
-        writer.add(each)
+    for output in results:
+        writer.add(output)
     return file.getvalue()
 
 
@@ -50,37 +54,20 @@ def test_token_ids_where_there_is_no_text() -> None:
     assert written([result("0", "", prompt=None)], ["0"], labelled=False, has_text=False) == "[7, 8]\n"
 
 
-def test_json_has_a_line_for_each_row_with_every_field() -> None:
+def test_json_has_what_a_run_writes_and_the_token_ids() -> None:
     good = result("0", "今天\u2028\n")
     good.outputs[0].logprobs = [{7: -0.25, 9: -2.0}, {8: -0.25}]
     good.prompt_logprobs = [None, {2: -1.5}]
-    text = written([good, RequestOutput.failed("1", "no", "q")], ["0", "1"], as_json=True)
-    lines = text.split("\n")
-    assert lines.pop() == ""
-    first, second = map(json.loads, lines)
-    assert first == {
-        "key": "0",
-        "prompt": "p",
-        "prompt_token_ids": [1, 2],
-        "outputs": [
-            {
-                "index": 0,
-                "text": "今天\u2028\n",
-                "token_ids": [7, 8],
-                "finish_reason": "stop",
-                "cumulative_logprob": -0.5,
-                "logprobs": [{"7": -0.25, "9": -2.0}, {"8": -0.25}],
-                "score": None,
-                "rank": None,
-                "num_drafted_tokens": 0,
-                "num_accepted_tokens": 0,
-            }
-        ],
-        "prompt_logprobs": [None, {"2": -1.5}],
-        "error": None,
-        "seconds": 0.25,
-    }
-    assert (second["error"], second["outputs"], second["prompt"]) == ("no", [], "q")
+    prompts = {"0": "p", "1": [3]}
+    text = written([good, RequestOutput.failed("1", "no", "q")], ["0", "1"], as_json=True, prompts=prompts)
+    first, second = map(json.loads, text.removesuffix("\n").split("\n"))
+    row = DataRow(key="0", source="data:1", line=1, content={"text": "p"})
+    file = io.BytesIO()
+    result_lines(file, OutputOptions(token_ids=True)).add(FinishedRow("0", row, outcome_of(good, "")[1]))
+    assert first.pop("prompt_token_ids") == [1, 2]
+    assert first == json.loads(file.getvalue())
+    assert first["generations"][0]["text"] == "今天\u2028\n"
+    assert second == {"key": "1", "prompt": [3], "error": "no"}
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
