@@ -20,9 +20,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from mindbatch.config.composition import Composition
+from mindbatch.config.faults import shown
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import FOLDER_KEYS, OUTPUT_FOLDER, json_value, key_of
-from mindbatch.config.schema import TaskConfig, schema_keys
+from mindbatch.config.schema import TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import OPTION
 from mindbatch.io.children import command, spawn
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -33,8 +34,8 @@ from mindbatch.tasks.runs import state_of
 from mindbatch.tasks.tables import table
 
 LONGEST_NAME = 120
-SHARED_OUTPUTS = ("output.file", "report", "target.dir")
-"""Keys of outputs that jobs would write one after the other."""
+OUTPUTS = (OUTPUT_FOLDER, "output.file", "report", "target.dir", "layout.dir")
+"""Keys of what a job writes: no two jobs may write the same."""
 
 TITLES = ("job", "ended", "seconds", "done", "failed", "tokens/s")
 NUMBERS = (2, 3, 4, 5)
@@ -147,17 +148,15 @@ def _entry(entry: dict[str, Any]) -> Any:
 
 
 def placed(jobs: Sequence[SweepJob], schema: type[TaskConfig], compose: Compose) -> list[SweepJob]:
-    """The jobs with a folder of their own below output.dir, where the task has that and it is given.
-
-    Raises ConfigError for an output that all jobs would write.
-    """
-    keys, first = schema_keys(schema).keys, compose([*jobs[0].overrides])
-    swept = jobs[0].swept
-    shared = [key for key in SHARED_OUTPUTS if key in first.set_keys - swept]
-    if shared and len(jobs) > 1:
-        raise ConfigError(f"{key}: every job of the sweep would write it; sweep it too" for key in shared)
-    base = OmegaConf.select(first.tree, OUTPUT_FOLDER) if OUTPUT_FOLDER in keys else None
-    if base is None or OUTPUT_FOLDER in swept:
+    """The jobs with a folder of their own below output.dir, where the task makes one and it is given."""
+    if (
+        OUTPUT_FOLDER not in schema_keys(schema).keys
+        or OUTPUT_FOLDER in jobs[0].swept
+        or schema.continues_run
+    ):
+        return [*jobs]
+    base = OmegaConf.select(compose([*jobs[0].overrides]).tree, OUTPUT_FOLDER)
+    if base is None:
         return [*jobs]
     return [_in_folder(job, Path(base) / job.folder_name) for job in jobs]
 
@@ -175,7 +174,8 @@ def run_jobs(
     program: is called there with `arguments` and the overrides of a job, and returns its exit code.
     A job that fails does not end the sweep. Raises ConfigError, before the first begins, with all errors.
     """
-    errors = dict.fromkeys(line for job in jobs for line in _errors(job, compose))
+    outputs = dict[tuple[str, str], str]()
+    errors = dict.fromkeys(line for job in jobs for line in _errors(job, compose, outputs))
     if errors:
         raise ConfigError(errors)
     rows = []
@@ -188,11 +188,18 @@ def run_jobs(
     return EXIT_FAILED if any(code for _, code, _ in rows) else EXIT_DONE
 
 
-def _errors(job: SweepJob, compose: Compose) -> Iterator[str]:
+def _errors(job: SweepJob, compose: Compose, outputs: dict[tuple[str, str], str]) -> Iterator[str]:
+    """The errors of a job's configuration; `outputs` has what the jobs before it write, and gets its own."""
+    composition = compose([*job.overrides])
     try:
-        compose([*job.overrides]).finish()
+        config = composition.finish()
     except ConfigError as error:
         yield from error.faults
+        return
+    for key in () if config.continues_run else OUTPUTS:
+        path = value_at(config, key) if key in composition.set_keys else None
+        if path is not None and (other := outputs.setdefault((key, path), job.name)) != job.name:
+            yield f"{key}={shown(path)}: {other} and {job.name} would both write it; a swept key in its name, as ${{decoding.seed}}, tells them apart"
 
 
 def _run(program: Callable[..., int], arguments: Sequence[str]) -> int:

@@ -105,10 +105,32 @@ def test_each_job_has_a_folder_below_output_dir(tmp_path: Path) -> None:
     assert placed(swept, schema, lambda given: composed(*given)) == swept
 
 
-def test_outputs_that_all_jobs_would_write_are_refused() -> None:
-    jobs = jobs_of(["decoding.seed=1,2", "prompts=Hi", "output.file=out.txt"], OPTIONS)
-    with pytest.raises(ConfigError, match=r"^output\.file: every job of the sweep would write it"):
-        placed(jobs, TASKS["generate"].schema, lambda given: composed(*given, task="generate"))
+@pytest.mark.parametrize(
+    ("words", "both"),
+    [
+        (["output.file=o"], ["output.file=o:"]),
+        (["output.file=o${decoding.seed}"], []),
+        (["output.file=a,b"], ["output.file=a:", "output.file=b:"]),
+    ],
+)
+def test_no_two_jobs_write_the_same(
+    words: list[str],
+    both: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "_run", lambda program, arguments: 0)
+    given = ["generate", "-m", "model=tiny_gpt2", "prompts=Hi", "decoding=sampling", *words]
+    assert cli.main([*given, "decoding.seed=1,2"]) == (2 if both else 0)
+    errors = [line for line in capsys.readouterr().err.splitlines() if "both write" in line]
+    assert [line.split()[1] for line in errors] == both
+
+
+def test_jobs_that_only_read_a_run_share_it(tmp_path: Path) -> None:
+    jobs = jobs_of(["key=1,2", f"output.dir={tmp_path}"], OPTIONS)
+    assert placed(jobs, TASKS["replay"].schema, lambda given: composed(*given)) == jobs
 
 
 def test_errors_of_all_jobs_come_before_the_first(
