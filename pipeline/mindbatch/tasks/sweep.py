@@ -199,7 +199,10 @@ def _errors(job: SweepJob, compose: Compose, outputs: dict[tuple[str, str], str]
     for key in () if config.continues_run else OUTPUTS:
         path = value_at(config, key) if key in composition.set_keys else None
         if path is not None and (other := outputs.setdefault((key, path), job.name)) != job.name:
-            yield f"{key}={shown(path)}: {other} and {job.name} would both write it; a swept key in its name, as ${{decoding.seed}}, tells them apart"
+            yield (
+                f"{key}={shown(path)}: {other} and {job.name} would both write it; "
+                "a swept key in its name, as ${decoding.seed}, tells them apart"
+            )
 
 
 def _run(program: Callable[..., int], arguments: Sequence[str]) -> int:
