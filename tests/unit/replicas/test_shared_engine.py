@@ -70,7 +70,8 @@ class Streamer:
 
 
 @pytest.fixture
-def script(shadow_tokenizer: Tokenizer) -> Iterator[Script]:
+def script(shadow_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    monkeypatch.setattr(shared_engine, "MOST_SECONDS_APART", 10.0)  # a result that is lost fails soon
     made = Script(shadow_tokenizer)
     yield made
     made.other.close()
