@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("pipeline", "tests", "tools", "benchmarks", "makers", "configs", "examples", "docs", "scripts")
 COPIED_FILES = ("pyproject.toml", "setup.py", "README.md")
 TESTS_FAILED = 1  # pytest's exit code; 2 and more: it could not run them
+MOST_SECONDS = 600
+"""Of the tests of one fault: those that wait for ever have not found it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,15 @@ def run_tests(checkout: Path, paths: tuple[str, ...]) -> subprocess.CompletedPro
     options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not on_demand"]
     command = [sys.executable, "-m", "pytest", *options, *paths]
     environment = os.environ | {"PYTHONPATH": str(checkout / "pipeline"), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command,
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MOST_SECONDS,
+    )
 
 
 @pytest.mark.on_demand
