@@ -21,6 +21,7 @@ from mindbatch.config.settings import FIXED_SETTINGS
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.io.override_text import quoted
 
 HYDRA_VERSION_BASE = "1.3"
 
@@ -87,10 +88,10 @@ class HydraTree:
     def __init__(self, options: OptionFiles) -> None:
         self.options = options
         self.arguments: list[str] = []
+        self._read: dict[Path, tuple[str | None, dict[str, Any]]] = {}
         if options.added is not None and options.added.is_dir():
             SourcesRegistry.instance().register(StrictFiles)
-            path = str(options.added.resolve()).replace("\\", "\\\\").replace('"', '\\"')
-            self.arguments = [f'hydra.searchpath=["strict://{path}"]']
+            self.arguments = [f"hydra.searchpath=[{quoted(f'strict://{options.added.resolve()}')}]"]
 
     def compose(self, name: str, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, str]]:
         """The content that the files of a primary configuration give, and the option of each group.
@@ -108,7 +109,7 @@ class HydraTree:
         """Values that an option alone sets, with those that it builds on; other groups are left out."""
         file = self.options.file(group, option)
         if file is not None and package_of(file) == GLOBAL_PACKAGE:
-            return {key: value for key, value in _content(file).items() if key != "defaults"}
+            return {key: value for key, value in self._option(file)[1].items() if key != "defaults"}
         tree: Any = OmegaConf.to_container(self._composed(None, [f"+{group}={option}"]), resolve=False)
         del tree["hydra"]
         content: dict[str, Any] = tree
@@ -148,11 +149,18 @@ class HydraTree:
             file = self.options.file(group, option)
             if file is None or (file.is_relative_to(self.options.shipped) and group != EXPERIMENT):
                 continue
-            package = package_of(file) or group.replace("/", ".")
+            package, content = self._option(file)
+            package = package or group.replace("/", ".")
             prefix = [] if package == GLOBAL_PACKAGE else package.split(".")
-            if parts[: len(prefix)] == prefix and _holds(_content(file), parts[len(prefix) :]):
+            if parts[: len(prefix)] == prefix and _holds(content, parts[len(prefix) :]):
                 return f"{file}: "
         return ""
+
+    def _option(self, file: Path) -> tuple[str | None, dict[str, Any]]:
+        """The package and the content of an option's file, which is read once: many keys ask for it."""
+        if file not in self._read:
+            self._read[file] = package_of(file), _content(file)
+        return self._read[file]
 
 
 @contextmanager

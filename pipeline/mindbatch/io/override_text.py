@@ -14,12 +14,17 @@ def literal(text: str) -> str:
 
 
 def text_override(key: str, text: str) -> str:
-    """`key="text"` in Hydra's grammar, in which a backslash is special before a quote only."""
+    """`key="text"` in Hydra's grammar."""
+    return f"{key}={quoted(literal(text))}"
+
+
+def quoted(text: str) -> str:
+    """A text in Hydra's grammar, in which a backslash is special before a quote only; a ${ stays one."""
 
     def escaped(match: re.Match[str]) -> str:
         return match[1] * 2 + ('\\"' if match[2] else "")
 
-    return f'{key}="{_QUOTE_OR_END.sub(escaped, literal(text))}"'
+    return f'"{_QUOTE_OR_END.sub(escaped, text)}"'
 
 
 def texts_override(key: str, texts: Sequence[str]) -> str:

@@ -53,9 +53,7 @@ class Prompt:
     @property
     def content(self) -> str | list[int] | list[Message] | None:
         """The text, token ids or messages that were given."""
-        if self.text is not None:
-            return self.text
-        return self.messages if self.token_ids is None else self.token_ids
+        return next((part for part in (self.text, self.token_ids, self.messages) if part is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

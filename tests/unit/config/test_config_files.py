@@ -13,7 +13,7 @@ from mindbatch.tasks.registry import TASKS
 @pytest.fixture
 def options(tmp_path: Path) -> Path:
     """A --config-dir with an empty model/ folder; the odd characters must reach Hydra unharmed."""
-    folder = tmp_path / "my 'own\" options"
+    folder = tmp_path / "my 'own\" \\x${y} options"
     (folder / "model").mkdir(parents=True)
     return folder
 
