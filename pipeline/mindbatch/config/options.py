@@ -24,6 +24,7 @@ class OptionFiles:
         self.shipped = shipped
         self.added = added
         own = {} if added is None else _groups(added)
+        self._adds_any = any(own.values())
         self._files = _groups(shipped)
         self.hidden = sorted(
             file
@@ -48,7 +49,7 @@ class OptionFiles:
         """Notes an added folder that is missing or empty, and options that shipped ones would hide."""
         if self.added is not None and not self.added.is_dir():
             log.add(f"--config-dir {self.added}: no such folder{near_sibling(self.added)}")
-        elif self.added is not None and not any(_groups(self.added).values()):
+        elif self.added is not None and not self._adds_any:
             groups = ", ".join(f"{group}/" for group in sorted(self.groups))
             log.add(
                 f"--config-dir {self.added}: holds no .yaml files, itself or in group folders as {groups}"

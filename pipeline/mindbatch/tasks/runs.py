@@ -14,6 +14,7 @@ import orjson
 
 from mindbatch.config.path_faults import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
+from mindbatch.io.amounts import per_second
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.regular_file import first_bytes, open_regular
 from mindbatch.io.screen_text import printable, show, show_json
@@ -159,7 +160,8 @@ def _of_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _of_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
     counts = {name: _number(sample.get(f"rows_{name}")) for name in ("total", "done", "failed")}
     tokens, seconds = _number(sample.get("generated_tokens")), _number(sample.get("seconds"))
-    return {**counts, "tokens_per_second": tokens / seconds if tokens is not None and seconds else None}
+    is_known = tokens is not None and seconds
+    return {**counts, "tokens_per_second": per_second(tokens, seconds) if is_known else None}
 
 
 def _number(value: object) -> Any:
