@@ -5,6 +5,7 @@
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
 venv=$root/.venv
 venv_python=$venv/bin/python
+constraints=$root/constraints.txt
 
 say() {
     printf '== %s\n' "$*" >&2
@@ -13,6 +14,14 @@ say() {
 fail() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2
     exit 1
+}
+
+# From now on the environment of another MindSpore and MindFormers, beside the usual one.
+use_platform() {
+    constraints=$root/constraints-$1.txt
+    [[ -f $constraints ]] || fail "--platform $1: there is no $(basename "$constraints"); allowed: 2.10"
+    venv=$root/.venv-$1
+    venv_python=$venv/bin/python
 }
 
 # Makes .venv ready for its argument: "runtime", "test" with what the tests need, or "docs".
@@ -89,7 +98,7 @@ make_venv() {
 recreate_venv() {
     local python
     python=$(find_python)
-    say "Creating .venv with $python ($(version_of "$python"))${1:+; the old one goes: $1}"
+    say "Creating $(basename "$venv") with $python ($(version_of "$python"))${1:+; the old one goes: $1}"
     isolated "$python" -m venv --clear "$venv"
 }
 
@@ -120,7 +129,7 @@ version_of() {
 # Changes with whatever the installation depends on: its files, the C++ sources, Python, the compiler, the folder.
 stamp_of_installation() {
     {
-        cat "$root"/{setup.py,pyproject.toml,constraints.txt} "$root"/pipeline/mindbatch/kernels/csrc/*
+        cat "$root"/{setup.py,pyproject.toml} "$constraints" "$root"/pipeline/mindbatch/kernels/csrc/*
         version_of "$venv_python"
         command -v g++ c++ clang++ || true
         echo "${CC:-} ${CXX:-} $root"
@@ -147,10 +156,15 @@ is_installed() {
 install_project() {
     local extra="" install
     [[ $1 == runtime ]] || extra="[$1]"
-    install=(isolated "$venv_python" -m pip install --disable-pip-version-check --constraint "$root/constraints.txt")
+    install=(isolated "$venv_python" -m pip install --disable-pip-version-check --constraint "$constraints")
     [[ -t 2 ]] || install+=(--quiet)
-    say "Installing MindBatch and its dependencies into .venv (minutes, and about 3.5 GB of disk, the first time)"
+    say "Installing MindBatch and its dependencies into $(basename "$venv") (minutes, and about 3.5 GB of disk, the first time)"
     "${install[@]}" setuptools >&2
+    if [[ $constraints != "$root/constraints.txt" ]]; then
+        # All that it needs is listed; pip would refuse a MindFormers whose hyper-parallel it cannot find.
+        install+=(--no-deps)
+        "${install[@]}" --requirement "$constraints" >&2
+    fi
     "${install[@]}" --use-pep517 --no-build-isolation --editable "$root$extra" >&2
     # So that commands are quick at once, and where PYTHONDONTWRITEBYTECODE is set.
     isolated "$venv_python" -m compileall -q -j 0 "$root/pipeline"

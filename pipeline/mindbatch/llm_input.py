@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from mindbatch.config.hub_models import fetch_models, settle_model_paths
 from mindbatch.config.lora_schema import LoraConfig, settle_lora_paths
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
-from mindbatch.config.model_task import ModelTaskConfig, option_faults, settle_model_paths
+from mindbatch.config.model_task import ModelTaskConfig, option_faults
 from mindbatch.config.other_names import INSTEAD, own_keywords
 from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
@@ -101,6 +102,8 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
     faults = settle_model_paths(model)
     settle_lora_paths(lora, faults)
     if faults := faults + option_faults(model, runtime, parallel, lora):
+        raise ConfigError(faults)
+    if faults := fetch_models(model):
         raise ConfigError(faults)
     return ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
 

@@ -13,32 +13,12 @@ from typing import Any
 import pytest
 
 from command_line import CommandLine
+from package_sources import FILES, SOURCES, copy_of_the_sources, without_optimizing
 
 pytestmark = pytest.mark.builds
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-SOURCES = ("configs", "examples", "pipeline")
-FILES = (
-    "setup.py",
-    "pyproject.toml",
-    "MANIFEST.in",
-    "constraints.txt",
-    "README.md",
-    "LICENSE",
-    "CHANGELOG.md",
-)
 COUNTED = "An increasing sequence: one,"
 MAIN = "from mindbatch.cli import main"
-
-
-def copy_of_the_sources(folder: Path) -> Path:
-    """Fresh: what an earlier build left in the checkout must not help."""
-    unwanted = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
-    for name in SOURCES:
-        shutil.copytree(CHECKOUT / name, folder / name, ignore=unwanted)
-    for name in FILES:
-        shutil.copy2(CHECKOUT / name, folder / name)
-    return folder
 
 
 def build_wheel(sources: Path, **environment: str) -> Path:
@@ -78,14 +58,6 @@ def findings(command: CommandLine, environment: dict[str, str]) -> dict[str, dic
     found: dict[str, dict[str, Any]] = json.loads(answer + end)
     assert found["devices"]["CPU"] is True
     return found
-
-
-def without_optimizing(folder: Path) -> dict[str, str]:
-    """A compiler that takes a fraction of the time: what is built has only to run."""
-    compiler = folder / "compiler"
-    compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
-    compiler.chmod(0o755)
-    return {"CC": str(compiler), "CXX": str(compiler)}
 
 
 def test_the_wheel_runs_from_an_empty_folder(tmp_path: Path, own_process: CommandLine) -> None:

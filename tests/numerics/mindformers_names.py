@@ -8,8 +8,18 @@ import sys
 
 import mindspore as ms
 import numpy as np
-from mindformers import ChatGLM2Config, ChatGLM2ForConditionalGeneration, LlamaConfig, LlamaForCausalLM
-from mindformers.utils.convert_utils import ffn_concat_hf2mg, qkv_concat_hf2mg
+
+from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
+
+stand_in_for_hyper_parallel()
+
+from mindformers import (  # noqa: E402
+    ChatGLM2Config,
+    ChatGLM2ForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+from mindformers.utils.convert_utils import ffn_concat_hf2mg, qkv_concat_hf2mg  # noqa: E402
 
 FLOAT32 = dict.fromkeys(
     ("compute_dtype", "param_init_type", "layernorm_compute_type", "softmax_compute_type", "rotary_dtype"),

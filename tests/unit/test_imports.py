@@ -52,7 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decoding": {"kernels.native_library"} | LOWEST,
     "prompts": {"checkpoint"} | LOWEST,
     "models": {"cache", "checkpoint", "decoding", "layers", "kernels", "parallel"} | DECLARATIONS | LOWEST,
-    "config": {"decoding", "models", "kernels.memory"} | LOWEST,
+    "hub": LOWEST,
+    "config": {"decoding", "hub", "models", "kernels.memory"} | LOWEST,
     "engine": BELOW_ENGINE - {"checkpoint", "config", "layers"} | DECLARATIONS | LOWEST,
     "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
     "streaming": FACADE | LOWEST,
@@ -69,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dataset": {"prompts", "decoding", "config"} | LOWEST,
     "run": {
         "dataset",
+        "hub",
         "ledger",
         "prompts",
         "decoding",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindbatch.ascend_simulation.worker import as_rank
+from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.config.environment import prepare_for_mindformers
 
@@ -36,6 +37,7 @@ def infer_layouts(jobs: str) -> Iterator[dict[str, Any]]:
     jobs: JSON, a list of `LayoutJob` of tasks/plan/mindformers_layout.py.
     """
     prepare_for_mindformers()
+    stand_in_for_hyper_parallel()
     import mindformers  # noqa: F401  once, for all forks
 
     gc.freeze()  # each compilation collects garbage: what is imported is none

@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mindbatch.backends.failure import BackendError
+from mindbatch.config.installed import missing
 
-SUPPORTED = ("2.9.0",)
+SUPPORTED = ("2.9.0", "2.10.0")
 """MindSpore's versions whose plugin is known to load against stub libraries."""
 PLUGIN = Path("plugin/libmindspore_ascend.so.2")
 """Library that MindSpore loads first, below its lib/."""
@@ -75,7 +76,7 @@ def find_plugin() -> AscendPlugin:
     except (ImportError, PackageNotFoundError, ValueError):
         spec, mindspore_version = None, ""
     if spec is None or spec.origin is None:
-        raise BackendError("MindSpore is not installed, which the simulation of Ascend is a part of")
+        raise BackendError(f"the simulation of Ascend is a part of MindSpore; {missing('mindspore')}")
     return plugin_in(Path(spec.origin).parent, mindspore_version)
 
 

@@ -89,6 +89,7 @@ class Composition:
         config.variants = {option: self._section(tree) for option, tree in self.variants.items()}
         self.log.add_consequences(config.settle_paths())
         if config.runs_model:
+            self._fetch_models(cast("ModelTaskConfig", config))
             self._ask_model(cast("ModelTaskConfig", config))
             cast("ModelTaskConfig", config).draw_seed()
         self.log.add_consequences(self._faults(config))
@@ -132,6 +133,15 @@ class Composition:
             if fault := key.fault(value):
                 yield f"{key.name}={shown(value)}: {fault}"
         yield from config.own_faults(self.keys)
+
+    def _fetch_models(self, config: "ModelTaskConfig") -> None:
+        """Fetches the models that are given by a name on the hub, once nothing else is wrong."""
+        from mindbatch.config.hub_models import fetch_models, unfetched
+
+        if unfetched(config.model):
+            self.log.add_consequences(self._faults(config))
+            self.log.raise_if_any()
+            self.log.add_consequences(fetch_models(config.model))
 
     def _ask_model(self, config: "ModelTaskConfig") -> None:
         """Puts what the model recommends below what was given, where that was asked for."""

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from mindbatch.config.faults import shown
+from mindbatch.config.installed import is_installed, missing
 from mindbatch.config.model_schema import ParallelConfig
 from mindbatch.config.path_faults import input_file_fault, run_folder_fault, settled
 from mindbatch.config.schema import option
@@ -150,11 +150,8 @@ def _ray_faults(launch: LaunchConfig) -> Iterator[str]:
         if launch.ray_address is not None:
             yield f"launch.ray_address={shown(launch.ray_address)}: has no effect without launch=ray"
         return
-    if find_spec("ray") is None:
-        yield (
-            "launch=ray: Ray is not installed here; pip install -e '.[ray]' -c constraints.txt in the "
-            "checkout"
-        )
+    if not is_installed("ray"):
+        yield f"launch=ray: {missing('ray')}"
     for name in _NOT_WITH_RAY:
         if getattr(launch, name) is not None:
             yield f"launch.{name}: has no effect with launch=ray, where Ray finds the nodes; remove it"

@@ -26,7 +26,25 @@ class ModelConfig:
         choices=("auto", *MODEL_TYPES),
     )
     checkpoint_name_or_path: str | None = option(
-        None, "Hugging Face folder: config.json, safetensors, tokenizer files", is_path=True
+        None,
+        "Hugging Face folder: config.json, safetensors, tokenizer files; or a model's name on the hub",
+        is_path=True,
+    )
+    revision: str | None = option(
+        None,
+        "branch, tag or commit of models given by name; null: main, as it was when it was fetched",
+        is_kept=False,
+    )
+    download: bool = option(
+        False,
+        "fetch models given by name that the hub's cache lacks; false asks on a terminal",
+        is_kept=False,
+    )
+    download_files: Any = option(
+        (),
+        "further files to fetch, as patterns: pytorch_model*.bin, for one, which are pickles",
+        accepts="list of patterns",
+        is_kept=False,
     )
     provider: str = option("native", "who runs the model", choices=("native", "mindformers"))
     use_past: bool = option(True, "keep keys and values of past tokens; false recomputes them at every step")

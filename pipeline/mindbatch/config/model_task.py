@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from mindbatch.config.faults import ignored_faults, shown
+from mindbatch.config.hub_models import hub_faults, settle_model_paths
+from mindbatch.config.installed import package_faults
 from mindbatch.config.launch_schema import LaunchConfig, launch_faults, settle_launch_paths, world_size_of
 from mindbatch.config.lora_schema import LoraConfig, lora_faults, settle_lora_paths
 from mindbatch.config.machine import parse_bytes
@@ -18,7 +20,6 @@ from mindbatch.config.model_schema import (
     batch_fault,
     ignored_keys,
 )
-from mindbatch.config.path_faults import model_folder_fault, settled, tokenizer_folder_fault
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
@@ -35,8 +36,6 @@ from mindbatch.kernels.memory import (
     quantization_fault,
     weight_type,
 )
-
-NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
 
 SMALLEST_NPU_BLOCK = 16
 SEED = "decoding.seed"
@@ -109,7 +108,13 @@ class ModelTaskConfig(TaskConfig):
 
     def own_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from ignored_faults("model.ignore_config_keys", self.model.ignore_config_keys)
+        yield from hub_faults(self.model)
+        yield from self.package_faults()
         yield from self.run_faults(keys)
+
+    def package_faults(self) -> Iterable[str]:
+        """Yields errors of what is not installed and the run needs."""
+        return package_faults(self.model, self.runtime)
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         """Yields errors that keep the model from being run so; a task adds those of its own sections."""
@@ -125,23 +130,6 @@ class ModelTaskConfig(TaskConfig):
         yield from _reference_faults(self.model, self.runtime, self.parallel)
         yield from _parallel_faults(self.parallel, self.model)
         yield from lora_faults(self.lora)
-
-
-def settle_model_paths(model: ModelConfig) -> list[str]:
-    """Replaces `shipped:` and ~ in the paths of a model by what they mean; returns their faults."""
-    faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
-    model.checkpoint_name_or_path = settled(
-        "model.checkpoint_name_or_path",
-        model.checkpoint_name_or_path,
-        model_folder_fault,
-        faults,
-        is_model=True,
-    )
-    model.tokenizer = settled(
-        "model.tokenizer", model.tokenizer, tokenizer_folder_fault, faults, is_model=True
-    )
-    model.assistant = settled("model.assistant", model.assistant, model_folder_fault, faults, is_model=True)
-    return faults
 
 
 def option_faults(
@@ -161,7 +149,9 @@ def option_faults(
             if fault:
                 faults.append(f"{name}.{key.name}={shown(value)}: {fault}")
     return faults or [
+        *hub_faults(model),
         *_model_faults(model, runtime),
+        *package_faults(model, runtime),
         *_runtime_faults(runtime, model),
         *_parallel_faults(parallel, model),
         *lora_faults(lora),

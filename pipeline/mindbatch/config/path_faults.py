@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.config.faults import shown
-from mindbatch.config.paths import cached_model, how_to_get, near_shipped, near_sibling, resolve_path
+from mindbatch.config.paths import near_shipped, near_sibling, resolve_path
+from mindbatch.hub.cache import cached_model, how_to_get
 from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.io.leftovers import remove_abandoned
 from mindbatch.io.regular_file import check_own
@@ -32,18 +33,24 @@ Check = Callable[[Path], str | None]
 
 
 def settled(
-    key: str, text: str | None, fault_of: Check, faults: list[str], *, is_model: bool = False
+    key: str,
+    text: str | None,
+    fault_of: Check,
+    faults: list[str],
+    *,
+    is_model: bool = False,
+    revision: str | None = None,
 ) -> str | None:
     """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`.
 
-    is_model: it may also be the name of a model in the hub's local cache.
+    is_model: it may also be the name of a model in the hub's local cache, in this revision.
     """
     if text is None:
         return None
     try:
         path = resolve_path(text)
         if is_model and not path.exists():
-            path = cached_model(text) or path
+            path = cached_model(text, revision) or path
         fault = fault_of(path) if text else "must not be empty"
         if fault and not path.exists():
             fault += near_shipped(text) or (how_to_get(text) if is_model else "")
@@ -79,7 +86,7 @@ def model_folder_fault(path: Path) -> str | None:
 
 def tokenizer_folder_fault(path: Path) -> str | None:
     """Checks a folder that travels with a model."""
-    return _folder_fault(path, "no such folder (models are not downloaded)")
+    return _folder_fault(path, "no such folder")
 
 
 def folder_fault(path: Path) -> str | None:

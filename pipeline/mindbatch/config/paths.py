@@ -1,12 +1,9 @@
-"""Resolves a path given by the user: their own file, shipped data, or a model in the hub's local cache."""
+"""Resolves a path given by the user: their own file, or shipped data."""
 
-import os
-import re
 from itertools import islice
 from pathlib import Path
 
 from mindbatch.io.fault_lines import did_you_mean
-from mindbatch.io.regular_file import first_bytes
 
 SHIPPED = "shipped:"
 """Prefix of a path below the data that travels with MindBatch, wherever that is installed."""
@@ -22,10 +19,6 @@ SAVED_CONFIG = "config.yaml"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SIBLINGS_LOOKED_AT = 10_000
-
-_PART = r"[A-Za-z0-9][\w.-]{0,95}"
-_NAME = re.compile(rf"({_PART}/)?{_PART}", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{6,64}")
 
 
 def data_root() -> Path:
@@ -78,37 +71,3 @@ def near_shipped(text: str) -> str:
     except (OSError, ValueError):
         return ""
     return f"; did you mean {SHIPPED}{text}?" if is_there else ""
-
-
-def cached_model(name: str) -> Path | None:
-    """The folder of the main revision of the model of that name, if the cache holds it."""
-    if not _NAME.fullmatch(name):
-        return None
-    entry = _cache_folder() / f"models--{name.replace('/', '--')}"
-    try:
-        commit = first_bytes(entry / "refs/main", 100).decode("ascii", "replace").strip()
-    except OSError:
-        return None
-    snapshot = entry / "snapshots" / commit
-    return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
-
-
-def how_to_get(name: str) -> str:
-    """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name."""
-    if "/" not in name or not _NAME.fullmatch(name) or Path(name).parent.exists():
-        return ""
-    target = name.partition("/")[2]
-    return (
-        f", nor is it in the hub cache {_cache_folder()}; where there is a network: "
-        f"hf download {name} --local-dir {target} (or huggingface-cli download)"
-    )
-
-
-def _cache_folder() -> Path:
-    """Locates the folder in which huggingface_hub keeps what it downloads."""
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if os.environ.get(variable):
-            return Path(os.environ[variable]).expanduser()
-    if os.environ.get("HF_HOME"):
-        return Path(os.environ["HF_HOME"]).expanduser() / "hub"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface/hub"

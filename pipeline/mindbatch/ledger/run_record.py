@@ -29,7 +29,8 @@ class RunRecord:
 
     created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
     by dotted name. dataset: the digests of its files, by name. date: given to chat templates, as YYYY-MM-DD;
-    None for runs begun before it was recorded. seed_was_drawn: and not given.
+    None for runs begun before it was recorded. seed_was_drawn: and not given. hub: where the model's folder
+    was fetched from, with commit and digests, as `hub.cache.fetched` has it.
     """
 
     created: str
@@ -38,6 +39,7 @@ class RunRecord:
     dataset: dict[str, Any]
     date: str | None = None
     seed_was_drawn: bool = False
+    hub: dict[str, Any] | None = None
     version: int = VERSION
 
     @property
@@ -86,6 +88,7 @@ class RunRecord:
                 "version": int(),
             } if all(isinstance(word, str) for word in command) and _is_day(content.get("date")):
                 content["seed_was_drawn"] = content.get("seed_was_drawn") is True
+                content["hub"] = hub if isinstance(hub := content.get("hub"), dict) else None
                 return cls(
                     **{field.name: content[field.name] for field in fields(cls) if field.name in content}
                 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from importlib.util import find_spec
 from queue import SimpleQueue
 
+from mindbatch.config.installed import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.native_library import find_library, library_text
@@ -110,10 +110,10 @@ def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig, ma
             "on several; allowed: mpirun of Open MPI, which starts a copy of the command for each rank, and "
             f"mpi4py; {besides}"
         )
-    if setup.joins_mpi and find_spec("mpi4py") is None:
+    if setup.joins_mpi and not is_installed("mpi4py"):
         raise ConfigError(
-            f"{sizes}: ranks on several hosts meet through mpi4py, which is not installed here; allowed: pip "
-            f"install -e '.[mpi]' -c constraints.txt in the checkout, beside Open MPI; {besides}"
+            f"{sizes}: ranks on several hosts meet through mpi4py, beside Open MPI; {missing('mpi4py')}; "
+            f"allowed without it: {besides}"
         )
     if setup.joins_mpi and max_restarts:
         raise ConfigError(

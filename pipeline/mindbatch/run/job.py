@@ -13,6 +13,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.hub.cache import fetched
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
 from mindbatch.io.screen_text import concealed, say
@@ -139,6 +140,7 @@ class BatchJob:
             dataset=concealed(dataset.digest()),
             date=self._config.data.date or self._date or today(),
             seed_was_drawn=bool(self._config.drawn),
+            hub=fetched(Path(self._config.model.checkpoint_name_or_path or "")),
         )
         with ExitStack() as stack:
             ledger, record = self._ledger(folder, record, index, stack)

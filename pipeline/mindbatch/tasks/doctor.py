@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from mindbatch.config.environment import cache_folder, thread_settings
+from mindbatch.config.installed import HYPER_PARALLEL, is_installed, lacks_hyper_parallel, missing
 from mindbatch.config.machine import GIB, lines, memory, usable_cores
 from mindbatch.config.paths import data_root
 from mindbatch.config.schema import TaskConfig, option
@@ -18,7 +19,10 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import printable, say, show, show_json
 
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "numpy", "transformers", "tokenizers", "hydra-core")
-DEVICES = ("CPU", "Ascend")
+_USES = {
+    "mindspore": "for NPUs, for compiling for them, and for MindFormers' models",
+    "mindformers": "for model.provider=mindformers",
+}
 
 Findings = dict[str, dict[str, Any]]
 """Section -> name -> what was found; None stands for nothing."""
@@ -50,7 +54,7 @@ class DoctorConfig(TaskConfig):
 
 
 def run(config: DoctorConfig) -> int:
-    """Prints the findings; fails where MindSpore, which belongs to an installation, cannot be imported."""
+    """Prints the findings; fails where a MindSpore that is installed cannot be imported."""
     mindspore, fault = _import_mindspore()
     findings = collect(mindspore, fault)
     if config.format == "json":
@@ -73,7 +77,8 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
             "cores": usable_cores(),
             **{f"memory_{name}_gib": round(size / GIB, 1) for name, size in memory().items()},
         },
-        "devices": {name: _is_available(mindspore, name) for name in DEVICES} | {"fault": fault},
+        "missing": missing_packages(),
+        "devices": {"CPU": True, "Ascend": _has_ascend(mindspore), "fault": fault},
         "kernels": {"attention": _kernels(), "faster": _faster(), **compilers()},
         "several_hosts": {"mpi4py": _version("mpi4py"), "mpirun": version_line("mpirun")},
         "threads": thread_settings(),
@@ -85,6 +90,8 @@ def as_text(findings: Findings) -> str:
     """The findings as a page: a heading for each section, a line for each thing found."""
     blocks = []
     for section, values in findings.items():
+        if not values:
+            continue
         width = max(map(len, values))
         lines = [f"  {name:<{width}}  {printable(_words(value))}" for name, value in values.items()]
         blocks.append("\n".join([section, *lines]))
@@ -100,18 +107,28 @@ def _words(value: Any) -> str:
 
 
 def _import_mindspore() -> tuple[ModuleType | None, str | None]:
-    """The module, or the reason why there is none. A broken installation may raise anything."""
+    """The module, or the reason why one that is installed cannot be imported, which may be anything."""
+    if not is_installed("mindspore"):
+        return None, None
     try:
         return importlib.import_module("mindspore"), None
     except Exception as error:
         return None, f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _is_available(mindspore: ModuleType | None, device: str) -> bool:
+def missing_packages() -> dict[str, str]:
+    """By package that is not installed, the uses that need it and how to install it."""
+    packages = {name: f"{uses}: {missing(name)}" for name, uses in _USES.items() if not is_installed(name)}
+    if lacks_hyper_parallel():
+        packages[HYPER_PARALLEL] = "MindFormers trains with it; for inference a stand-in is imported"
+    return packages
+
+
+def _has_ascend(mindspore: ModuleType | None) -> bool:
     if mindspore is None:
         return False
     try:
-        return bool(mindspore.hal.is_available(device))
+        return bool(mindspore.hal.is_available("Ascend"))
     except (AttributeError, RuntimeError, ValueError):  # a plugin that does not load
         return False
 

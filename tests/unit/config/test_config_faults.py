@@ -240,7 +240,7 @@ def test_missing_paths_suggest_what_is_beside_them(tmp_path: Path, model_folder:
         f"output.file={tmp_path}/no/such.txt",
     )
     assert [line.partition(": ")[2] for line in found] == [
-        f"no such folder (models are not downloaded); did you mean {model_folder}?",
+        f"no such folder; did you mean {model_folder}?",
         f"is a file; give the folder that holds it: {tmp_path}",
         f"no such file; did you mean {tmp_path}/questions.txt?",
         f"the folder {tmp_path}/no does not exist",

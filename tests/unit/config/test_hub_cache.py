@@ -1,11 +1,11 @@
-"""A model's name on the hub stands for what the local cache holds of it; nothing is downloaded."""
+"""A model's name on the hub stands for what the local cache holds of it."""
 
 from pathlib import Path
 
 import pytest
 
+from mindbatch.config.hub_models import settle_model_paths
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.config.model_task import settle_model_paths
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_cached_model(name: str, variable: str, cache: Path, monkeypatch: pyte
 
 def test_what_is_not_cached_is_told_how_to_get(cache: Path) -> None:
     _, fault = settled("Qwen/Qwen2.5-0.5B")
-    assert f"no such folder (models are not downloaded), nor is it in the hub cache {cache};" in fault
+    assert f"no such folder, nor is it in the hub cache {cache};" in fault
     assert "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B" in fault
     Path("models").mkdir()
     for other in ("models/Qwen2.5", "modle", "/nowhere/Qwen2.5", "a/b/c"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mindbatch.config import installed
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
@@ -105,12 +106,12 @@ def test_copies_of_mpirun_on_several_hosts_that_are_the_ranks_meet_through_mpi()
 @pytest.mark.parametrize("has_mpi4py", [True, False])
 def test_what_ranks_in_mpi_need(has_mpi4py: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ModuleSpec("mpi4py", None) if has_mpi4py else None
-    monkeypatch.setattr(meeting_place, "find_spec", lambda name: found)
+    monkeypatch.setattr(installed, "find_spec", lambda name: found)
     setup = replace(by_mpirun(4), joins_mpi=True)
     fault = refused(setup)
     assert (fault is None) is has_mpi4py
     if fault is not None:
-        assert "meet through mpi4py, which is not installed here; allowed: pip install -e '.[mpi]'" in fault
+        assert "mpi4py is not installed here; pip install -e '.[mpi]' -c constraints.txt" in fault
         assert "parallel.data_parallel" in fault
         assert "model.quantization=int8" in fault
         return

@@ -14,6 +14,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindbatch.backends.mindformers.adapters import StepAdapters, StepSlots
 from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormersSpec
 from mindbatch.backends.mindformers.groups import enter_group
+from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
 from mindbatch.cache.paged import PagedCache, allocate
@@ -127,6 +128,7 @@ def import_network(model_type: str) -> None:
 def _classes(family: Family) -> tuple[Any, Any]:
     """MindFormers' classes of the configuration and of the network."""
     prepare_for_mindformers()
+    stand_in_for_hyper_parallel()
     place = f"mindformers.models.{family.package}"
     configuration = import_module(f"{place}.configuration_{family.stem}")
     modeling = import_module(f"{place}.modeling_{family.stem}_infer")

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from mindbatch.config.faults import shown
-from mindbatch.config.paths import cached_model, resolve_path
+from mindbatch.config.paths import resolve_path
 from mindbatch.config.predict_yaml.entries import Agreed, Same, Unfit, WithoutEffect
+from mindbatch.hub.cache import cached_model
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import JsonFault, StrictReader
 from mindbatch.models.config_forms import older_form

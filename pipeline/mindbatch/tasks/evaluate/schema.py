@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
+from mindbatch.config.hub_models import NO_MODEL
 from mindbatch.config.model_schema import DecodingConfig
-from mindbatch.config.model_task import NO_MODEL, ModelTaskConfig
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import (
     folder_fault,
     input_file_fault,

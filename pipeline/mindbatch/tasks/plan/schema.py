@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
+from mindbatch.config.hub_models import settle_model_paths
 from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
 from mindbatch.config.machine import GIB, parse_bytes
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig, batch_fault
-from mindbatch.config.model_task import device_map_faults, settle_model_paths
+from mindbatch.config.model_task import device_map_faults
 from mindbatch.config.path_faults import any_path, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section, value_at
 from mindbatch.dataset.data_config import NO_DATA, settle_data
@@ -154,6 +155,10 @@ class PlanConfig(BatchConfig):
             settle_lora_paths(self.lora, faults)
         self.layout.dir = settled("layout.dir", self.layout.dir, run_folder_fault, faults)
         return faults
+
+    def package_faults(self) -> Iterable[str]:
+        is_compiled = self.compile or self.asks_mindspore  # all else is arithmetic, on any laptop
+        return super().package_faults() if is_compiled else ()
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from _layout_faults(self, keys)

@@ -1,0 +1,77 @@
+"""Models that are given by their name on a hub: which are to be fetched, and their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mindbatch.config.faults import shown
+from mindbatch.config.model_schema import ModelConfig
+from mindbatch.config.path_faults import Check, model_folder_fault, settled, tokenizer_folder_fault
+from mindbatch.hub.cache import cached_model, fetched, is_name, is_revision
+from mindbatch.hub.fetch import fetch_model, is_answered
+from mindbatch.io.errors import MindBatchError
+
+FOLDERS: Mapping[str, Check] = {
+    "checkpoint_name_or_path": model_folder_fault,
+    "tokenizer": tokenizer_folder_fault,
+    "assistant": model_folder_fault,
+}
+"""The keys of the section `model` that name a folder."""
+
+NO_MODEL = "model.checkpoint_name_or_path: must be given: the folder of a model (model=tiny_gpt2 is shipped)"
+
+
+def settle_model_paths(model: ModelConfig) -> list[str]:
+    """Replaces `shipped:`, ~ and names of models in the hub's cache by what they mean; returns the faults.
+
+    What is `unfetched` stays as it is.
+    """
+    faults = [] if model.checkpoint_name_or_path is not None else [NO_MODEL]
+    left = unfetched(model)
+    for name, fault_of in FOLDERS.items():
+        if name not in left:
+            text, key = getattr(model, name), f"model.{name}"
+            path = settled(key, text, fault_of, faults, is_model=True, revision=model.revision)
+            setattr(model, name, path)
+    return faults
+
+
+def unfetched(model: ModelConfig) -> list[str]:
+    """The keys whose models are to be fetched, or their user asked."""
+    return [name for name in FOLDERS if (text := getattr(model, name)) and _is_unfetched(text, model)]
+
+
+def _is_unfetched(text: str, model: ModelConfig) -> bool:
+    if not is_name(text):
+        return False
+    folder = cached_model(text, model.revision)
+    if model.download:
+        return folder is None or fetched(folder) is None
+    return folder is None and is_answered()
+
+
+def fetch_models(model: ModelConfig) -> list[str]:
+    """Fetches what is `unfetched`, and puts the folders in; returns their faults.
+
+    Raises:
+        MindBatchError: one cannot be fetched.
+    """
+    for name in unfetched(model):
+        text = getattr(model, name)
+        try:
+            folder = fetch_model(text, model.revision, model.download_files, asks=not model.download)
+        except MindBatchError as error:
+            raise MindBatchError(f"model.{name}={fault}" for fault in error.faults) from error
+        setattr(model, name, str(folder))
+    return settle_model_paths(model)
+
+
+def hub_faults(model: ModelConfig) -> Iterator[str]:
+    """Yields errors of the keys that say what is fetched."""
+    if model.revision is not None and not is_revision(model.revision):
+        yield f"model.revision={shown(model.revision)}: must be the name of a branch or tag, or a commit"
+    patterns = model.download_files
+    if not isinstance(patterns, list | tuple) or not all(isinstance(text, str) and text for text in patterns):
+        yield f"model.download_files={shown(patterns)}: must be a list of patterns, as '[\"*.bin\"]'"
+    elif patterns and not model.download:
+        yield f"model.download_files={shown(patterns)}: has no effect without model.download=true"

@@ -1,0 +1,105 @@
+"""The installation without MindSpore and MindFormers: its pins, its size, and what runs in it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from package_sources import CHECKOUT, copy_of_the_sources, without_optimizing
+
+MOST_MIB = 500
+NOT_FOR_NATIVE_MODELS = {"mindspore", "mindformers"}
+COUNTED = "An increasing sequence: one,"
+
+
+def _pins(name: str) -> set[str]:
+    lines = (CHECKOUT / name).read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def _names(requirements: set[str]) -> set[str]:
+    return {re.split(r"[^\w.-]", line)[0].lower().replace("-", "_") for line in requirements}
+
+
+def test_its_pins_are_those_of_the_whole_and_leave_out_nothing_else() -> None:
+    pins = _pins("constraints-cpu.txt")
+    assert pins <= _pins("constraints.txt")
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    listed = project.partition("dependencies = [")[2].partition("]")[0]
+    assert _names(set(re.findall('"(.*)"', listed))) - NOT_FOR_NATIVE_MODELS <= _names(pins)
+
+
+@pytest.fixture(scope="module")
+def mindbatch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of an environment that was made as the README says."""
+    folder = tmp_path_factory.mktemp("cpu")
+    sources = copy_of_the_sources(folder / "sources")
+    environment = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    before = _mebibytes(environment)
+    pip = [str(environment / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    subprocess.run(
+        [*pip, "-r", str(CHECKOUT / "constraints-cpu.txt"), str(sources)],
+        env=os.environ | without_optimizing(folder),
+        check=True,
+    )
+    assert _mebibytes(environment) - before < MOST_MIB
+    return environment / "bin/mindbatch"
+
+
+def _mebibytes(folder: Path) -> float:
+    return sum(path.lstat().st_size for path in folder.rglob("*")) / 2**20
+
+
+def _run(mindbatch: Path, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    command = [str(mindbatch), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.builds
+def test_native_models_need_neither_mindspore_nor_mindformers(mindbatch: Path, tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        result = _run(mindbatch, tmp_path, *arguments)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    generate = ["generate", "model=tiny_gpt2", f"prompts=[{COUNTED!r}]", "decoding.max_new_tokens=3"]
+    text = run(*generate)
+    assert text == f"{COUNTED} two, three\n"
+    assert run(*generate, "parallel.data_parallel=2", "parallel.model_parallel=2") == text
+    data = ["model=tiny_gpt2", "data=number_words_increasing", "decoding.max_new_tokens=4"]
+    run("batch", *data, "output.dir=run")
+    run("evaluate", *data, "report=report.html")
+    assert (tmp_path / "report.html").is_file()
+    run("plan", *data, "runtime=ascend")
+    run("reshard", "source=shipped:examples/tiny_gpt2", "target.dir=ranks", "target.model_parallel=2")
+    run("reshard", "source=ranks", "target.dir=whole")
+    found = json.loads(run("doctor", "format=json"))
+    assert set(found["missing"]) == NOT_FOR_NATIVE_MODELS
+
+
+@pytest.mark.builds
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        (["runtime=ascend"], ["runtime.device_target=Ascend: MindSpore"]),
+        (
+            ["model.provider=mindformers"],
+            ["model.provider=mindformers: MindSpore", "model.provider=mindformers: MindFormers"],
+        ),
+    ],
+)
+def test_what_needs_them_is_refused_with_the_line_that_brings_them(
+    mindbatch: Path, tmp_path: Path, arguments: list[str], settings: list[str]
+) -> None:
+    for task in (["generate", "prompts=[a]"], ["plan", "compile=true"]):
+        result = _run(mindbatch, tmp_path, task[0], "model=tiny_gpt2", *task[1:], *arguments)
+        for setting in settings:
+            line = f"mindbatch: {setting} is not installed here; pip install -e . -c constraints.txt"
+            assert line in result.stderr
+        assert result.returncode == 2

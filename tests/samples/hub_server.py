@@ -1,0 +1,139 @@
+"""A hub on loopback that answers as Hugging Face's does where a model is fetched, and can misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from types import TracebackType
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_GATED = 1 << 20
+_LFS = (".safetensors", ".bin")
+
+
+def git_digest(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@dataclass
+class Hub:
+    """files: of its one model, by name.
+
+    cut_after: bytes of a large file after which each connection ends. sent: what is sent in place of a
+    file. sizes: what is said in place of a file's size. token: that a request must have. links: files
+    that another address has. gate: a large file is sent to its middle, and then what waits for this.
+    """
+
+    files: Mapping[str, bytes]
+    name: str = "org/model"
+    commit: str = COMMIT
+    cut_after: int | None = None
+    sent: dict[str, bytes] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    token: str | None = None
+    status: int = 200
+    links: dict[str, str] = field(default_factory=dict)
+    gate: Event | None = None
+    requests: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Hub:
+        hub = self
+
+        class Handler(_Handler):
+            served = hub
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def listing(self) -> bytes:
+        siblings = []
+        for name, content in self.files.items():
+            size = self.sizes.get(name, len(content))
+            entry: dict[str, object] = {"rfilename": name, "size": size, "blobId": git_digest(content)}
+            if name.endswith(_LFS):
+                digest = hashlib.sha256(content).hexdigest()
+                entry["lfs"] = {"sha256": digest, "size": size, "pointerSize": 134}
+            siblings.append(entry)
+        return json.dumps({"id": self.name, "sha": self.commit, "siblings": siblings}).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    served: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *values: object) -> None:
+        """Prints nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        hub = self.served
+        hub.requests.append(f"{self.command} {self.path}")
+        if hub.status != 200:
+            return self._answer(hub.status, b"{}")
+        if hub.token is not None and self.headers.get("Authorization") != f"Bearer {hub.token}":
+            return self._answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
+        if re.fullmatch(rf"/api/models/{hub.name}(/revision/(main|{hub.commit}))?(\?.*)?", self.path):
+            return self._answer(200, hub.listing(), {"Content-Type": "application/json"})
+        match = re.fullmatch(rf"/{hub.name}/resolve/{hub.commit}/(.*)", self.path)
+        if match is None or match[1] not in hub.files:
+            code = (
+                "RepoNotFound" if not self.path.startswith(f"/api/models/{hub.name}") else "RevisionNotFound"
+            )
+            return self._answer(404, b"{}", {"X-Error-Code": code})
+        return self._file(match[1])
+
+    def _file(self, name: str) -> None:
+        hub = self.served
+        content = hub.files[name]
+        is_large = name.endswith(_LFS)
+        etag = hashlib.sha256(content).hexdigest() if is_large else git_digest(content)
+        about = {
+            "X-Repo-Commit": hub.commit,
+            "X-Linked-Size": str(hub.sizes.get(name, len(content))),
+            "X-Linked-Etag": f'"{etag}"',
+            "ETag": f'"{etag}"',
+        }
+        if name in hub.links and "x" not in self.headers.get("X-Followed", ""):
+            return self._answer(302, b"", {**about, "Location": hub.links[name]})
+        body = hub.sent.get(name, content)
+        start = int((self.headers.get("Range") or "bytes=0-")[6:].split("-")[0])
+        status = 206 if "Range" in self.headers else 200
+        if status == 206:
+            about["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+        return self._answer(status, body[start:], about)
+
+    def _answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        hub = self.served
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if hub.cut_after is not None and len(body) > hub.cut_after:
+            self.wfile.write(body[: hub.cut_after])
+            self.close_connection = True
+            return
+        if hub.gate is not None and len(body) > _GATED:
+            self.wfile.write(body[: len(body) // 2])
+            hub.gate.wait()
+            body = body[len(body) // 2 :]
+        with suppress(OSError):  # who asked was killed
+            self.wfile.write(body)

@@ -1,0 +1,169 @@
+"""Fetching a model by its name, from a hub on loopback that cuts connections, lies and leads out."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hub_server import COMMIT, Hub
+from mindbatch.hub.cache import cached_model, fetched
+from mindbatch.hub.fetch import fetch_model
+from mindbatch.io.errors import MindBatchError
+
+WEIGHTS = bytes(range(256)) * 8192
+FILES: Mapping[str, bytes] = {
+    "config.json": b'{"model_type": "llama"}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": WEIGHTS,
+    "pytorch_model.bin": b"pickle" * 10,
+    "consolidated.safetensors": b"not asked for",
+    "modeling.py": b"import os",
+    "README.md": b"# A model",
+    "onnx/config.json": b"{}",
+    "../config.json": b"{}",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as this process has it, whose libraries fetch nothing
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home/hub"
+
+
+def fetch(hub: Hub, monkeypatch: pytest.MonkeyPatch, *patterns: str, revision: str | None = None) -> Path:
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    return fetch_model("org/model", revision, patterns, asks=False)
+
+
+def refused(hub: Hub, monkeypatch: pytest.MonkeyPatch, *patterns: str, revision: str | None = None) -> str:
+    with pytest.raises(MindBatchError) as error:
+        fetch(hub, monkeypatch, *patterns, revision=revision)
+    assert cached_model("org/model") is None
+    [line] = error.value.faults
+    return line
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def test_what_is_read_of_a_model_is_fetched_once_and_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES) as hub:
+        folder = fetch(hub, monkeypatch)
+        assert contents(folder) == {
+            name: FILES[name] for name in ("config.json", "tokenizer.json", "model.safetensors")
+        }
+        record = fetched(folder)
+        assert record is not None
+        assert (record["name"], record["commit"], record["hub"]) == ("org/model", COMMIT, hub.address)
+        assert {digest.partition(":")[0] for digest in record["files"].values()} == {"sha1", "sha256"}
+        hub.requests.clear()
+        assert fetch(hub, monkeypatch) == folder == cached_model("org/model")
+        assert fetch(hub, monkeypatch, revision=COMMIT) == folder
+        assert hub.requests == [], "all is there"
+
+
+def test_an_index_says_which_files_have_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    parts = {"model-1.safetensors": b"one", "model-2.safetensors": b"two"}
+    files = {**FILES, **parts, "model.safetensors.index.json": json.dumps(index).encode()}
+    with Hub(files) as hub:
+        names = set(contents(fetch(hub, monkeypatch)))
+    assert names == {"config.json", "tokenizer.json", "model.safetensors.index.json", *parts}
+    index["weight_map"]["c"] = "../elsewhere.safetensors"
+    with Hub({**files, "model.safetensors.index.json": json.dumps(index).encode()}, commit="f" * 40) as hub:
+        monkeypatch.setenv("HF_HOME", os.devnull + "-not-used")
+        monkeypatch.setenv("HF_HUB_CACHE", str(Path.cwd() / "other"))
+        assert "names '../elsewhere.safetensors', which is not there" in refused(hub, monkeypatch)
+
+
+def test_a_connection_that_is_cut_again_and_again_is_gone_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES, cut_after=len(WEIGHTS) // 7) as hub:
+        folder = fetch(hub, monkeypatch)
+        asked = [line for line in hub.requests if line.startswith("GET") and "safetensors" in line]
+    assert contents(folder)["model.safetensors"] == WEIGHTS
+    assert len(asked) >= 7
+
+
+def test_one_that_brings_nothing_is_given_up_and_gone_on_from_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES, cut_after=0) as hub:
+        assert "cannot be reached, or ended the connection" in refused(hub, monkeypatch)
+    with Hub(FILES) as hub:
+        assert contents(fetch(hub, monkeypatch))["model.safetensors"] == WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (WEIGHTS[:-1] + b"x", "its digest is not the one that the hub lists; it was removed"),
+        (WEIGHTS[:-5], "sent another number of bytes than it announced"),
+        (WEIGHTS + WEIGHTS, "sent another number of bytes than it announced"),
+    ],
+)
+def test_other_bytes_than_announced_are_not_kept(
+    sent: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Hub(FILES, sent={"model.safetensors": sent}) as hub:
+        assert said in refused(hub, monkeypatch)
+        hub.sent.clear()
+        assert contents(fetch(hub, monkeypatch))["model.safetensors"] == WEIGHTS
+
+
+def test_a_size_that_is_a_lie_ends_before_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES, sizes={"model.safetensors": 10}) as hub:
+        line = refused(hub, monkeypatch)
+    assert "another number of bytes than it announced" in line
+
+
+def test_links_lead_to_other_servers_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(WEIGHTS)
+    with Hub(FILES, links={"model.safetensors": secret.as_uri()}) as hub:
+        refused(hub, monkeypatch)
+        hub.links["model.safetensors"] = "ftp://127.0.0.1/model.safetensors"
+        assert "No connection adapters were found for" in refused(hub, monkeypatch)
+    with Hub(FILES) as store, Hub(FILES) as hub:
+        address = f"{store.address}/org/model/resolve/{COMMIT}/model.safetensors"
+        hub.links["model.safetensors"] = address
+        assert contents(fetch(hub, monkeypatch))["model.safetensors"] == WEIGHTS
+        assert any("safetensors" in line for line in store.requests)
+
+
+def test_pickles_are_fetched_by_name_and_code_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {name: content for name, content in FILES.items() if not name.endswith(".safetensors")}
+    with Hub(files) as hub:
+        line = refused(hub, monkeypatch)
+        assert line.endswith(
+            "has no safetensors; pytorch_model.bin is a pickle: name it in model.download_files"
+        )
+        assert "modeling.py is code" in refused(hub, monkeypatch, "*")
+        assert "pytorch_model.bin" in contents(fetch(hub, monkeypatch, "pytorch_model*.bin"))
+
+
+def test_whom_the_hub_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES, token="hf_secret") as hub:
+        assert "no model of that name, or it is private and HF_TOKEN is not set" in refused(hub, monkeypatch)
+        assert "secret" not in refused(hub, monkeypatch)
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        assert fetch(hub, monkeypatch).is_dir()
+    for other, part in (
+        ({"name": "org/other"}, "no model of that name"),
+        ({"status": 500}, "cannot be reached"),
+    ):
+        monkeypatch.setenv("HF_HUB_CACHE", str(Path.cwd() / part))
+        with Hub(FILES, **other) as hub:
+            assert part in refused(hub, monkeypatch)
+    assert "cannot be reached" in refused(hub, monkeypatch), "it has gone"
+
+
+def test_a_revision_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES) as hub:
+        assert "no such revision" in refused(hub, monkeypatch, revision="v9")
