@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 
 from mindbatch.config.faults import shown
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.path_faults import Check, model_folder_fault, settled, tokenizer_folder_fault
 from mindbatch.hub.cache import cached_model, fetched, is_name, is_revision
-from mindbatch.hub.fetch import fetch_model, is_answered
 from mindbatch.io.errors import MindBatchError
 
 FOLDERS: Mapping[str, Check] = {
@@ -47,7 +47,7 @@ def _is_unfetched(text: str, model: ModelConfig) -> bool:
     folder = cached_model(text, model.revision)
     if model.download:
         return folder is None or fetched(folder) is None
-    return folder is None and is_answered()
+    return folder is None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def fetch_models(model: ModelConfig) -> list[str]:
@@ -56,6 +56,8 @@ def fetch_models(model: ModelConfig) -> list[str]:
     Raises:
         MindBatchError: one cannot be fetched.
     """
+    from mindbatch.hub.fetch import fetch_model  # few commands fetch
+
     for name in unfetched(model):
         text = getattr(model, name)
         try:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.io.regular_file import first_bytes
-from mindbatch.io.strict_json import JsonFault, StrictReader
 
 FETCHED = ".mindbatch-fetched.json"
 """In the folder of a snapshot, written when all of it is there: name, revision, commit, hub, digests."""
@@ -19,7 +18,6 @@ _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _NAME = re.compile(rf"({_PART}/)?{_PART}", re.ASCII)
 _REVISION = re.compile(r"[\w.-]{1,128}(/[\w.-]{1,128}){0,3}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{6,64}")
-_READER = StrictReader(max_depth=8)
 
 
 def is_name(text: str) -> bool:
@@ -59,8 +57,10 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
 
 def fetched(folder: Path) -> dict[str, Any] | None:
     """Reads the record of a folder that was fetched; None where it was not, or not to its end."""
+    from mindbatch.io.strict_json import JsonFault, StrictReader  # only where a model has a name
+
     try:
-        record = _READER.parse(first_bytes(folder / FETCHED, _LARGEST_RECORD))
+        record = StrictReader(max_depth=8).parse(first_bytes(folder / FETCHED, _LARGEST_RECORD))
     except (OSError, ValueError, JsonFault):
         return None
     return record if isinstance(record, dict) else None

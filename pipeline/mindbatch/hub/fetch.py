@@ -20,11 +20,6 @@ from mindbatch.io.screen_text import printable, say
 _MIB = 1 << 20
 
 
-def is_answered() -> bool:
-    """True if somebody sits at a terminal, who can be asked."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def fetch_model(name: str, revision: str | None, patterns: Iterable[str], *, asks: bool) -> Path:
     """The folder of a model in the cache, which is fetched unless all of it was fetched before.
 

@@ -6,6 +6,7 @@ layer, and some keys have other names. What the model types read is the older fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,6 +17,9 @@ from mindbatch.checkpoint.faults import shown
 ROPE, SCALING = "rope_parameters", "rope_scaling"
 THETA, LOCAL_THETA, SHARE = "rope_theta", "rope_local_base_freq", "partial_rotary_factor"
 FULL, SLIDING = "full_attention", "sliding_attention"
+_FIRST_NESTED = (5,)
+_FIRST_BY_LAYER_TYPE = (5, 16)
+"""From this release on what a layer type has counts, and not what stands beside, which was left there."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -24,25 +28,26 @@ class OlderForm:
     """A configuration in the form of transformers 4.
 
     places: of keys that the file has elsewhere, where that is. read: keys of the file that others stand for.
-    faults: (key, what is wrong with it).
+    faults: (key, its value, what is wrong with it). written_by: the release of transformers, (0,) if unknown.
     """
 
     content: dict[str, Any]
+    written_by: tuple[int, ...] = (0,)
     places: dict[str, str] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
-    faults: list[tuple[str, str]] = field(default_factory=list)
+    faults: list[tuple[str, Any, str]] = field(default_factory=list)
 
     def put(self, key: str, value: Any, place: str) -> None:
         """Sets a key that the file has as `place`; a fault where it has both, and they differ."""
         if self.content.get(key) is None:
             self.content[key], self.places[key] = value, place
         elif self.content[key] != value:
-            self.faults.append((key, f"is {shown(value)} in {place}; remove one of them"))
+            self.faults.append((key, self.content[key], f"is {shown(value)} in {place}; remove one of them"))
 
 
 def older_form(config: Mapping[str, Any], newer_names: Mapping[str, str] = NO_NAMES) -> OlderForm:
     """newer_names: by the name that a key had, the name that newer releases write."""
-    form = OlderForm(dict(config))
+    form = OlderForm(dict(config), _release(config.get("transformers_version")))
     for key in (ROPE, SCALING):
         if isinstance(settings := config.get(key), Mapping):
             _spread(form, key, settings)
@@ -63,6 +68,8 @@ def _spread(form: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
         _spread_local(form, key, local)
     for inner in (THETA, SHARE):
         if whole.get(inner) is not None:
+            if form.written_by >= _FIRST_NESTED:
+                form.content.pop(inner, None)  # some releases wrote the older key, too, and did not read it
             form.put(inner, whole.pop(inner), f"{place}.{inner}")
     if {**whole, "rope_type": whole.get("rope_type") or "default"} != {"rope_type": "default"}:
         form.put(SCALING, whole, place)
@@ -73,20 +80,30 @@ def _spread(form: OlderForm, key: str, settings: Mapping[str, Any]) -> None:
 def _one(form: OlderForm, key: str, by_layer_type: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the layers without a window."""
     full = by_layer_type.get(FULL)
-    if {*by_layer_type} != {FULL} or not isinstance(full, Mapping):
-        form.faults.append((key, f"must have {FULL} and {SLIDING}, settings each, or be the settings"))
+    if {*by_layer_type} - {FULL, THETA, "rope_type"} or not isinstance(full, Mapping):
+        form.faults.append((key, by_layer_type, f"must have {FULL} and {SLIDING}, settings each, or be them"))
         return {}
+    base = by_layer_type.get(THETA)
+    if base not in (None, full.get(THETA)) and form.written_by < _FIRST_BY_LAYER_TYPE:
+        form.faults.append((f"{key}.{THETA}", base, f"is {shown(full.get(THETA))} in {FULL}; remove one"))
     return dict(full)
 
 
 def _spread_local(form: OlderForm, key: str, local: Any) -> None:
     """The settings of the layers with a window, which have a base of their own and nothing else."""
+    place = f"{key}.{SLIDING}"
     if not isinstance(local, Mapping) or local.keys() - {"rope_type", THETA}:
-        form.faults.append((key, f"{SLIDING} must have rope_theta, and rope_type default"))
+        form.faults.append((place, local, "must have rope_theta, and rope_type default"))
     elif local.get("rope_type", "default") != "default":
-        form.faults.append((key, f"{SLIDING} must have rope_type default, as Gemma 3 has"))
+        form.faults.append((place, local, "must have rope_type default, as Gemma 3 has"))
     elif THETA in local:
-        form.put(LOCAL_THETA, local[THETA], f"{key}.{SLIDING}.{THETA}")
+        form.put(LOCAL_THETA, local[THETA], f"{place}.{THETA}")
+
+
+def _release(version: Any) -> tuple[int, ...]:
+    """`5.16.0.dev0` as (5, 16, 0); what is no version as (0,)."""
+    numbers = re.match(r"\d{1,4}(\.\d{1,4}){0,2}", version) if isinstance(version, str) else None
+    return tuple(map(int, numbers[0].split("."))) if numbers else (0,)
 
 
 TEXT_CONFIG = "text_config"

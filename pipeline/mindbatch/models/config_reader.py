@@ -143,8 +143,9 @@ class ConfigReader:
         self._ignore = ignore
         self._seen = form.read
         self.faults: list[str] = []
-        for key, problem in form.faults:
-            self.fault(key, problem)
+        for key, value, problem in form.faults:
+            place = shown(form.places.get(key, key))[1:-1]
+            self.faults.append(f"{source}: {place}={shown(value)}: {problem}")
 
     def fault(self, key: str, problem: str) -> None:
         """Records a fault of one key; `problem` says what is allowed."""

@@ -72,10 +72,26 @@ def read_settings(folder: Path) -> dict[str, Any]:
     settings = read_json_file(folder, SETTINGS)
     if isinstance(further := settings.get("extra_special_tokens"), list):
         del settings["extra_special_tokens"]
+        plain = _plain_tokens(folder) if further else set()
+        further = [token for token in further if _text_of(token) not in plain]
         settings["additional_special_tokens"] = [*(settings.get("additional_special_tokens") or ()), *further]
     if settings.get("backend") == "tokenizers" and has_file(folder, TOKENIZER):
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     return settings
+
+
+def _plain_tokens(folder: Path) -> set[str]:
+    """Texts of the added tokens that tokenizer.json has as ordinary ones: a list beside it changes none."""
+    if not has_file(folder, TOKENIZER):
+        return set()
+    whole = _object_in(read_bounded(file_in(folder, TOKENIZER), _MAX_VOCABULARY_BYTES), folder / TOKENIZER)
+    added = whole.get("added_tokens")
+    entries = [entry for entry in added if isinstance(entry, dict)] if isinstance(added, list) else []
+    return {str(entry.get("content")) for entry in entries if entry.get("special") is False}
+
+
+def _text_of(token: Any) -> Any:
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def refuse_damaged(folder: Path, name: str) -> None:

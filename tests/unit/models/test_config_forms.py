@@ -58,6 +58,30 @@ def test_contradictions_are_refused(config: dict[str, Any], line: str) -> None:
     assert any(line in fault for fault in faults_of(config))
 
 
+BARE_GEMMA = {key: value for key, value in GEMMA.items() if not key.startswith("rope_")}
+BASES = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+
+
+@pytest.mark.parametrize("version", ["5.16.0", "5.24.0.dev0", "6"])
+def test_what_newer_releases_left_beside_does_not_count(version: str) -> None:
+    plain = BARE_GEMMA | {"rope_parameters": BASES}
+    left = {"rope_theta": 2e4, "rope_type": "default"}
+    by = {"transformers_version": version}
+    assert describe(plain | {"rope_parameters": BASES | left} | by) == describe(plain)
+    glm = SAVED["glm"]["older"]
+    settings = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    nested = {"rope_parameters": settings, "partial_rotary_factor": 0.25}
+    assert describe(glm | nested | by) == describe(glm | {"partial_rotary_factor": 0.5, "rope_theta": 1e4})
+
+
+def test_a_base_that_earlier_ones_computed_with_is_refused() -> None:
+    left = BARE_GEMMA | {"rope_parameters": BASES | {"rope_theta": 2e4}, "transformers_version": "5.12.0"}
+    [line] = faults_of(left)
+    expected = "rope_parameters.rope_theta=20000.0: is 1000000.0 in full_attention; remove one"
+    assert line == f"config.json: {expected}"
+    assert describe(left | {"rope_parameters": BASES | {"rope_theta": None, "rope_type": "default"}})
+
+
 @pytest.mark.parametrize("key", ["rope_kind", "position_x", "post_norm", "attn_mask", "router_fn", "tie_x"])
 def test_keys_of_what_is_computed_are_never_offered_for_ignoring(key: str) -> None:
     faults = dict(line.split(": ", 2)[1:] for line in faults_of(LLAMA | {key: "x", "zeal": 1}))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from small_tokenizers import CHATML, byte_level, sentencepiece_like, write_folder
+from tokenizers import AddedToken
 
 from mindbatch.io.errors import CheckpointError
 from mindbatch.prompts import tokenizer_files
@@ -244,3 +245,21 @@ def test_a_damaged_tokenizer_json_is_named_without_transformers(
 def test_settings_without_a_vocabulary_are_no_tokenizer(settings: dict[str, str], tmp_path: Path) -> None:
     write_json(tmp_path / "tokenizer_config.json", settings)
     assert error_of(tmp_path).startswith(f"{tmp_path}/tokenizer_config.json: no vocabulary beside it; one of")
+
+
+def test_an_ordinary_token_stays_one_though_a_list_of_transformers_5_names_it(tmp_path: Path) -> None:
+    """5.x lists pieces that a sentencepiece model's author defined, which are not special."""
+    backend = byte_level(["<|endoftext|>", "<|new|>"])
+    backend.add_tokens([AddedToken("\n\n", special=False, normalized=False)])
+    listed = ["\n\n", {"__type": "AddedToken", "content": "<|new|>"}]
+    settings = {
+        "tokenizer_class": "TokenizersBackend",
+        "backend": "tokenizers",
+        "extra_special_tokens": listed,
+    }
+    tokenizer = Tokenizer.load(write_folder(tmp_path, backend, settings))
+    assert tokenizer is not None
+    pair = backend.token_to_id("\n\n")
+    assert tokenizer.encode("a\n\nb")[1:-1] == [pair]
+    special = backend.token_to_id("<|new|>")
+    assert tokenizer.decode([pair, special], skip_special_tokens=True) == "\n\n"

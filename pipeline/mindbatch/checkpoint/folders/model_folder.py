@@ -15,7 +15,6 @@ from mindbatch.checkpoint.folders.folder_files import (
     has_file,
     read_configs,
 )
-from mindbatch.checkpoint.folders.rank_copies import seem_copies
 from mindbatch.checkpoint.folders.rank_folders import rank_folders
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, read_marker
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors, open_source
@@ -220,6 +219,8 @@ def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names
 
 def _refuse_copies(home: Path) -> None:
     """ConfigError where the ranks hold no slices."""
+    from mindbatch.checkpoint.folders.rank_copies import seem_copies  # few folders have ranks
+
     with open_source(home) as source:
         if seem_copies(source.ranks):
             raise ConfigError(
