@@ -9,18 +9,27 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
 
 # Files of tests side by side, in their own order: the longest come early. A process takes about a gigabyte.
 pytest_arguments=(--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
-platform=""
+not_fast="not slow and not on_demand and not processes and not simulation and not builds"
+# What imports MindSpore or MindFormers, in processes of its own, over its launcher, and compiled for Ascend.
+of_platform=(
+    tests/numerics/test_mindformers_{models,names,adapters,routing}.py tests/numerics/test_ckpt_format.py
+    tests/unit/{backends,ascend_simulation,config,parallel} tests/unit/test_{streaming,imports}.py
+    tests/unit/tasks/test_doctor.py tests/e2e/test_{generate,mindformers}.py
+)
+is_platform=""
+others=""
 while (($#)); do
     case $1 in
-        --fast)
-            pytest_arguments+=(-m "not slow and not on_demand and not processes and not simulation and not builds" --hypothesis-profile fast)
-            ;;
+        --fast) pytest_arguments+=(-m "$not_fast" --hypothesis-profile fast) ;;
         --platform)
-            platform=${2:-}
-            use_platform "$platform"
+            use_platform "${2:-}"
+            is_platform=yes
             shift
             ;;
-        *) pytest_arguments+=("$1") ;;
+        *)
+            pytest_arguments+=("$1")
+            others=yes
+            ;;
     esac
     shift
 done
@@ -31,6 +40,17 @@ check() {
 }
 
 prepare_tests
+if [[ -n $is_platform ]]; then
+    if [[ -n $others ]]; then
+        check pytest "${pytest_arguments[@]}"
+        exit
+    fi
+    check pytest "${pytest_arguments[@]}" "${of_platform[@]}"
+    check pytest -m "processes and not on_demand" -k "msrun or mindformers or a_trained_llama" \
+        tests/distributed/test_{copies,launchers,tensor_parallel}.py
+    check pytest -m "simulation and not on_demand" tests/numerics/test_ascend_compilation.py
+    exit
+fi
 check ruff format --check .
 check ruff check .
 check mypy &  # where nothing is cached it takes half a minute of one processor

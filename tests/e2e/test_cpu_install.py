@@ -33,6 +33,14 @@ def test_its_pins_are_those_of_the_whole_and_leave_out_nothing_else() -> None:
     assert _names(set(re.findall('"(.*)"', listed))) - NOT_FOR_NATIVE_MODELS <= _names(pins)
 
 
+def test_the_pins_for_mindspore_2_10_differ_in_what_it_needs() -> None:
+    whole = (CHECKOUT / "constraints.txt").read_text().partition("# What `.[lm-eval]` adds")[0]
+    usual = {line for line in whole.splitlines() if line and not line.startswith("#")}
+    other = _pins("constraints-2.10.txt")
+    assert _names(other - usual) == NOT_FOR_NATIVE_MODELS | {"pyarrow"}
+    assert _names(usual - other) == NOT_FOR_NATIVE_MODELS | {"pyarrow", "wheel"}
+
+
 @pytest.fixture(scope="module")
 def mindbatch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command of an environment that was made as the README says."""

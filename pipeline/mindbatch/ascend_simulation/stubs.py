@@ -108,7 +108,7 @@ def _system_libraries() -> list[ctypes.CDLL]:
 FOLDER = "ascend_simulation"
 LIBRARIES = Path("cann/lib")  # the plugin asks for a folder of this name
 PACKAGES = Path("python")
-_REVISION = 1  # of what is built here; another one makes other folders
+_REVISION = 2  # of what is built here; another one makes other folders
 _MAIN = "libascendcl.so"  # has all functions; the other libraries are links to it
 _OTHERS = (
     *("acl_op_compiler", "acl_tdt_channel", "acl_tdt_queue", "ascend_hal", "c_sec", "cust_opapi"),
@@ -117,7 +117,20 @@ _OTHERS = (
 )
 _OPTIONS = ("-shared", "-fPIC", "-w")
 _DEVICE = "Ascend910B2"
-_DEVICE_NAME = "aclrtGetSocName"  # the one function whose answer counts: which kernels there are
+_DEVICE_NAME = "aclrtGetSocName"  # its answer counts: which kernels there are
+_FACTORY = "_ZN2ge13StatusFactory8InstanceEv"
+"""ge::StatusFactory::Instance(), into whose std::map<uint32_t, std::string> libraries of 2.10 put what they
+know while they are loaded. An empty one: a word before the tree's header, whose ends are the header."""
+_OPERATOR = "_ZN2ge15OperatorFactory14CreateOperatorEPKcS2_"
+"""ge::OperatorFactory::CreateOperator, which makes an Operator where its caller says: a word, and a pointer
+that counts its users, here none."""
+_ANSWERS = {
+    _DEVICE_NAME: f'const char *{_DEVICE_NAME}() {{ return "{_DEVICE}"; }}\n',
+    _FACTORY: (
+        f"void *{_FACTORY}() {{ static void *map[8]; if (!map[3]) map[3] = map[4] = map + 1; return map; }}\n"
+    ),
+    _OPERATOR: f"void *{_OPERATOR}(void **made) {{ made[0] = made[1] = made[2] = 0; return made; }}\n",
+}
 _CANN_VERSION = "7.5.0"
 _MODULES = {"__init__.py": "", "sys_version.py": f'__sys_version__ = "{_CANN_VERSION}"\n'}
 
@@ -154,7 +167,7 @@ def _build(plugin: AscendPlugin, home: Path) -> None:
     folder.mkdir(parents=True)
     (folder.parent / "lib64").symlink_to(folder.name)  # some are looked up there
     source = home / "functions.c"
-    source.write_text(_source(name for name in wanted_functions(plugin) if name != _DEVICE_NAME))
+    source.write_text(_source(name for name in wanted_functions(plugin) if name not in _ANSWERS))
     run_tool([compiler, *_OPTIONS, f"-Wl,-soname,{_MAIN}", "-o", str(folder / _MAIN), str(source)])
     for library in _OTHERS:
         (folder / f"lib{library}.so").symlink_to(_MAIN)
@@ -167,7 +180,7 @@ def _build(plugin: AscendPlugin, home: Path) -> None:
 
 def _source(functions: Iterable[str]) -> str:
     stubs = "".join(f"long {name}() {{ return 0; }}\n" for name in functions)
-    return f'{stubs}const char *{_DEVICE_NAME}() {{ return "{_DEVICE}"; }}\n'
+    return stubs + "".join(_ANSWERS.values())
 
 
 def _publish(built: Path, home: Path, storage: Storage) -> None:
