@@ -16,11 +16,14 @@ from safetensors_writer import write_folder as write_model
 
 from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_json, of_lines, of_safetensors
+from iteration_folders import unpacked_iterations
 from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.folder_files import read_config
+from mindbatch.checkpoint.folders.iteration_files import TRACKER
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import ModuleKind
@@ -190,6 +193,19 @@ def _read_generation_config(path: Path) -> None:
     model_eos_ids(ModelFolder(path.parent), None)
 
 
+def _iteration(folder: Path) -> list[Path]:
+    """A Checkpoint 2.0 that MindFormers has written: its description, and the file that names the newest."""
+    home = unpacked_iterations(folder) / "c"
+    return [home / "iteration_00000030/metadata.json", home / TRACKER]
+
+
+def _read_iteration(path: Path) -> None:
+    """Every shard by what metadata.json says of it."""
+    home = path.parent if path.name == TRACKER else path.parents[1]
+    with open_source(home) as source:
+        placements(source.path, source.ranks)
+
+
 def _read_marker(path: Path) -> None:
     if (marker := read_marker(path.parent)) is not None:
         marker.changed(path.parent)
@@ -265,5 +281,6 @@ READERS = [
         read_journal,
         of_lines(of_json),
     ),
+    Reader("iteration", _iteration, _read_iteration, of_json, share=20),
     Reader("marker", _written(MARKER_NAME, _MARKER), _read_marker, of_json),
 ]

@@ -122,6 +122,7 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
     "strategy": GROUND | {"formats", "folders", "placement"},
     "names": GROUND | {"placement"},
     "lora": GROUND | {"formats", "folders", "placement"},
+    "iterations": GROUND | {"formats", "folders", "placement", "strategy"},
     "reshard": GROUND | {"formats", "folders", "placement", "lora"},
     "transform": GROUND | {"formats", "folders", "placement", "strategy", "lora", "reshard"},
     "transform_lora": GROUND | {"formats", "folders", "placement", "lora", "transform"},

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, is_cut
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, has_weights, is_cut
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.shapes import CacheGeometry
     from mindbatch.models.adapter_weights import FittedAdapters
+    from mindbatch.models.architecture import Architecture
     from mindbatch.models.config_reader import IgnoredKeys
     from mindbatch.models.merged_adapter import MergedAdapter
     from mindbatch.models.model import Model
@@ -49,7 +51,7 @@ def open_folder(
     if config is not None and "model_type" in config:
         arch = describe(config, model_type, source, ignore=ignore)
         check_division(arch, part.shard.size, part.stages, part.device_map)
-    folder = _folder_of(home, part, config or {}, ignore)
+    folder = _folder_of(home, part, config or {}, ignore, arch)
     if arch is None or folder.config != config:
         arch = describe(folder.config, model_type, source, ignore=ignore)
     arch = as_stored(arch, folder)
@@ -77,9 +79,28 @@ def _naming_reshard(folder: ModelFolder) -> Iterator[None]:
         ) from error
 
 
-def _folder_of(home: Path, part: RankPart, config: Mapping[str, Any], ignore: IgnoredKeys) -> ModelFolder:
+def _iteration_of(home: Path, arch: Architecture) -> ModelFolder | None:
+    """A Checkpoint 2.0 of MindFormers, its weights under Hugging Face's names; None where it is none."""
+    from mindbatch.checkpoint.folders.iteration_files import iteration_in  # few come straight from a training
+
+    if iteration_in(home) is None:
+        return None
+    from mindbatch.checkpoint.iterations.folder import IterationFolder
+    from mindbatch.checkpoint.names.dialect import Options
+    from mindbatch.checkpoint.names.registry import dialect, heads_of
+    from mindbatch.checkpoint.names.renamed_files import by_strategy
+
+    rules = dialect(arch.model_type, Options(num_layers=arch.num_layers, is_mcore=True))
+    return IterationFolder(home, partial(by_strategy, rules, heads_of(arch)))
+
+
+def _folder_of(
+    home: Path, part: RankPart, config: Mapping[str, Any], ignore: IgnoredKeys, arch: Architecture | None
+) -> ModelFolder:
     """A whole folder, or the rank's of those that were cut for such ranks."""
     if not is_cut(home):
+        if arch is not None and not has_weights(home) and (folder := _iteration_of(home, arch)):
+            return folder
         if QUANTIZATION not in config:
             return ModelFolder(home)
         from mindbatch.models.quantisation import open_whole  # most weights are floats

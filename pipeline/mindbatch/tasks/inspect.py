@@ -12,7 +12,14 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.rank_copies import seem_copies
-from mindbatch.checkpoint.folders.tensor_set import HUGGING_FACE, RANKS, TensorSet, open_source
+from mindbatch.checkpoint.folders.tensor_set import (
+    HUGGING_FACE,
+    ITERATION,
+    RANKS,
+    TensorSet,
+    open_source,
+)
+from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
@@ -74,12 +81,14 @@ def run(config: InspectConfig) -> int:
     try:
         stored_as = None if reasons else _quantised_as(path)
         with open_source(path) as source:
+            if source.kind == ITERATION:
+                placements(source.path, source.ranks)  # what its metadata.json says is checked, too
             ranks = [_content(tensors, config) for tensors in source.ranks]
             has_copies = source.kind == RANKS and seem_copies(source.ranks)
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
     how = None
-    if not reasons and source.kind == HUGGING_FACE and _says_what_it_is(path):
+    if not reasons and source.kind in (HUGGING_FACE, ITERATION) and _says_what_it_is(path):
         how, reasons = _how_it_runs(path)
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.folders.tensor_set import RANKS, Source
+from mindbatch.checkpoint.folders.tensor_set import ITERATION, RANKS, Source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.io.screen_text import printable
@@ -20,6 +20,7 @@ _TITLES = {
     "unified": "MindSpore's unified safetensors",
     "file": "one checkpoint file",
     "ranks": "rank folders",
+    "iteration": "MindFormers' Checkpoint 2.0",
 }
 
 
@@ -64,13 +65,14 @@ def source_page(
     """
     kinds = sorted({file.kind for tensors in source.ranks for file in tensors.files.values()})
     head = [f"{printable(str(source.path))}: {_TITLES[source.kind]}, {' and '.join(kinds)}"]
-    if source.kind == RANKS:
-        head += _rank_lines(ranks)
+    number = "file" if source.kind == ITERATION else "rank"  # of an iteration are files, by whichever rank
+    if source.kind in (RANKS, ITERATION):
+        head += _rank_lines(ranks, number)
     if quantised is not None:
         head += [f"quantised: {quantised}; read as floats where the model is run on a CPU"]
     blocks = [
         head,
-        _tensor_lines(ranks, limit, pattern),
+        _tensor_lines(ranks, limit, pattern, f"{number}s"),
         _sums(ranks),
         _texts(ranks),
         _witnesses(ranks, is_compared),
@@ -79,21 +81,22 @@ def source_page(
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _rank_lines(ranks: Sequence[RankContent]) -> list[str]:
-    rows = [["rank", "tensors", "bytes", "file"]]
+def _rank_lines(ranks: Sequence[RankContent], number: str) -> list[str]:
+    """A line for each rank, or each file of those that are no ranks."""
+    rows = [[number, "tensors", "bytes", "file"]]
     for rank, content in enumerate(ranks[:_MAX_RANKS_SHOWN]):
         nbytes = sum(row.tensor.nbytes for row in content.rows)
         file = printable(f"{content.path.parent.name}/{content.path.name}")
         rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", file])
     more = len(ranks) - _MAX_RANKS_SHOWN
-    return [*table(rows, right=(0, 1, 2)), *([_more(more, "rank")] if more > 0 else [])]
+    return [*table(rows, right=(0, 1, 2)), *([_more(more, number)] if more > 0 else [])]
 
 
 def _more(count: int, noun: str) -> str:
     return f"{count} more {noun}{'' if count == 1 else 's'}"
 
 
-def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None) -> list[str]:
+def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None, numbers: str) -> list[str]:
     """A line for each tensor; one that several ranks hold alike has one line, with these ranks."""
     alike: dict[tuple[str, str, tuple[int, ...]], list[tuple[int, TensorRow]]] = {}
     for rank, content in enumerate(ranks):
@@ -107,7 +110,7 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None)
         _tensor_cells(holders, several, len(ranks))
         for _, holders in zip(range(limit), alike.values(), strict=False)
     ]
-    titles = ["tensor", "dtype", "shape", "bytes", "ranks" if several else "sha256"]
+    titles = ["tensor", "dtype", "shape", "bytes", numbers if several else "sha256"]
     if not several and not any(cells[-1] for cells in shown):
         titles, shown = titles[:-1], [cells[:-1] for cells in shown]
     lines = table([titles, *shown], right=(3,)) if shown else []

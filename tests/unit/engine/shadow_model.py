@@ -34,7 +34,7 @@ def fingerprint(previous: int, token: int) -> int:
 
 def start_of(adapter: str | None) -> int:
     """The state before the first token, another one with each adapter."""
-    return 0 if adapter is None else int.from_bytes(blake2b(adapter.encode(), digest_size=7).digest())
+    return 0 if adapter is None else int.from_bytes(blake2b(adapter.encode(), digest_size=7).digest(), "big")
 
 
 def fingerprints(tokens: Iterable[int], adapter: str | None = None) -> list[int]:

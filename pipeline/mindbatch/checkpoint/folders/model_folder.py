@@ -120,7 +120,7 @@ class ModelFolder(Closing):
             self.close()
         raise_if_any(faults)
         self._verified: set[str] = set()
-        self.notes = _code_notes(self.path, self.config)
+        self.notes = code_notes(self.path, self.config)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,9 +180,14 @@ class ModelFolder(Closing):
         self._tensors.close()
 
 
+def has_weights(home: Path) -> bool:
+    """True if a folder holds a full model as Hugging Face's do."""
+    return weights_in(file_names(home)) is not None
+
+
 def is_cut(home: Path) -> bool:
     """True if a folder has rank folders and no full model."""
-    return weights_in(file_names(home)) is None and bool(rank_folders(home))
+    return not has_weights(home) and bool(rank_folders(home))
 
 
 def _rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names: str) -> TensorSet:
@@ -267,7 +272,7 @@ def _parallel_keys(size: Any, stages: Any) -> str:
     return f"parallel.model_parallel={shown(size)}{stages_key}"
 
 
-def _code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
+def code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Notes on code in the folder, which is never executed."""
     notes = []
     if "auto_map" in config:

@@ -30,6 +30,7 @@ from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
 
 HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
+ITERATION = "iteration"
 
 
 class TensorSet:
@@ -157,7 +158,7 @@ class TensorSet:
 
 @dataclass(frozen=True)
 class Source(Closing):
-    """An opened checkpoint, of kind huggingface, unified, file or ranks: one TensorSet, or one per rank."""
+    """An opened checkpoint, of a kind above: one TensorSet, or one per rank, or of an iteration per file."""
 
     path: Path
     kind: str
@@ -202,7 +203,8 @@ class Source(Closing):
 
 
 def open_source(path: str | os.PathLike[str], *, verify: bool = False) -> Source:
-    """Opens a Hugging Face folder, a file of tensors, a folder with a .safetensors or .ckpt, or rank folders.
+    """Opens a Hugging Face folder, a file of tensors, a folder with a .safetensors or .ckpt, rank folders, or
+    an iteration of MindFormers' Checkpoint 2.0.
 
     A folder that MindSpore's unified_safetensors has made is opened like one of Hugging Face's shards.
 
@@ -233,6 +235,10 @@ def _opened(path: Path) -> Source:
         return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):
         return Source(folder, RANKS, _rank_sets(folder, ranks))
+    from mindbatch.checkpoint.folders.iteration_files import iteration_in  # few sources are one
+
+    if (iteration := iteration_in(folder, names)) is not None:
+        return Source(iteration, ITERATION, shard_sets(iteration))
     if MAP_NAME in names:
         return Source(
             folder, UNIFIED, [_with_digests(folder, open_shards(folder, MAP_NAME), others_allowed=True)]
@@ -248,6 +254,24 @@ def _rank_sets(folder: Path, ranks: Sequence[Path]) -> list[TensorSet]:
         with collecting(faults):
             sets.append(_single(*checkpoint_in(rank)))
     faults = faults or step_faults(folder, (tensors.step for tensors in sets))
+    if faults:
+        for tensors in sets:
+            tensors.close()
+    raise_if_any(faults)
+    return sets
+
+
+def shard_sets(iteration: Path) -> list[TensorSet]:
+    """The tensors of each file of weights of an iteration. CheckpointError as of `weight_files`."""
+    from mindbatch.checkpoint.folders.iteration_files import weight_files
+
+    files = weight_files(iteration)
+    allow_open_files(len(files))
+    sets: list[TensorSet] = []
+    faults: list[str] = []
+    for path in files:
+        with collecting(faults):
+            sets.append(_single(path, None))
     if faults:
         for tensors in sets:
             tensors.close()

@@ -86,12 +86,14 @@ class Options:
     qkv_concat, mlp_concat: as MindFormers calls them; Llama has the first one alone, which means both.
     grouped: fused tensors are GROUPED, as in MindFormers 1.9; older releases joined them on each rank.
     num_layers: of the whole model, for a last layer with names of its own; None: names are looked up only.
+    is_mcore: the names are those of its Mcore models, whose matrices are fused in any case.
     """
 
     qkv_concat: bool = False
     mlp_concat: bool = True
     grouped: bool = True
     num_layers: int | None = None
+    is_mcore: bool = False
 
     @property
     def order(self) -> SectionOrder:

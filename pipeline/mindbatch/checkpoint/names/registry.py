@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
+from mindbatch.checkpoint.names import mcore
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, known_names
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
@@ -21,6 +22,7 @@ _MODULES = {
     "qwen2": "llama",
 }
 NAMED_MODEL_TYPES = tuple(_MODULES)
+MCORE_MODEL_TYPES = mcore.MODEL_TYPES
 
 
 def dialect(model_type: str, options: Options | None = None) -> Dialect:
@@ -29,13 +31,20 @@ def dialect(model_type: str, options: Options | None = None) -> Dialect:
     Raises:
         ConfigError: MindFormers' names of the type are not known here.
     """
-    if model_type not in _MODULES:
+    options = options or Options()
+    known = MCORE_MODEL_TYPES if options.is_mcore else NAMED_MODEL_TYPES
+    if model_type not in known:
+        whose = "MindFormers' Mcore" if options.is_mcore else "MindFormers"
+        has_others = model_type in MCORE_MODEL_TYPES
+        others = "; target.names=mcore has those of its Mcore models" if has_others else ""
         raise ConfigError(
-            f"MindFormers names of model type {shown(model_type)} are not known; allowed: "
-            f"{', '.join(_MODULES)}{did_you_mean(model_type, _MODULES)}"
+            f"{whose} names of model type {shown(model_type)} are not known; allowed: "
+            f"{', '.join(known)}{did_you_mean(model_type, known)}{others}"
         )
+    if options.is_mcore:
+        return mcore.dialect(options)
     module = import_module(f"mindbatch.checkpoint.names.{_MODULES[model_type]}")
-    declared: Dialect = module.dialect(options or Options())
+    declared: Dialect = module.dialect(options)
     return declared
 
 
@@ -45,23 +54,34 @@ def heads_of(arch: Architecture) -> Heads:
 
 def has_mindformers_names(model_type: str, names: Collection[str]) -> bool:
     """True if more of the names are MindFormers' than Hugging Face's."""
-    if model_type not in NAMED_MODEL_TYPES:
+    forms = _forms(model_type)
+    if not forms:
         return False
-    original = known_names(dialect(model_type), names, is_stored=False)
-    stored = [known_names(dialect(model_type, options), names, is_stored=True) for options in _KINDS]
+    original = known_names(dialect(model_type, forms[0]), names, is_stored=False)
+    stored = [known_names(dialect(model_type, options), names, is_stored=True) for options in forms]
     return max(map(len, stored)) > len(original)
 
 
 def detected_options(model_type: str, names: Collection[str], options: Options) -> Options:
-    """The options with the qkv_concat that fits more of the names, which are MindFormers'."""
-    kinds = [replace(options, qkv_concat=is_fused) for is_fused in (False, True)]
+    """The options with the form that fits more of the names, which are MindFormers'."""
+    forms = [
+        replace(options, qkv_concat=form.qkv_concat, is_mcore=form.is_mcore) for form in _forms(model_type)
+    ]
     return max(
-        kinds, key=lambda concat: len(known_names(dialect(model_type, concat), names, is_stored=True))
+        forms, key=lambda form: len(known_names(dialect(model_type, form), names, is_stored=True))
     )  # the first of equals
+
+
+def _forms(model_type: str) -> list[Options]:
+    """The forms in which MindFormers may have a model type; none where it is not known."""
+    older = [*_KINDS] if model_type in NAMED_MODEL_TYPES else []
+    return older + ([Options(is_mcore=True)] if model_type in MCORE_MODEL_TYPES else [])
 
 
 def has_fused_form(model_type: str) -> bool:
     """True if the model type has the option qkv_concat."""
+    if model_type not in NAMED_MODEL_TYPES:
+        return False
     plain, fused = (dialect(model_type, options) for options in _KINDS)
     return plain != fused
 

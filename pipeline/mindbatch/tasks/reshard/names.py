@@ -10,6 +10,7 @@ from typing import Any
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, Sections
 from mindbatch.checkpoint.names.registry import (
+    MCORE_MODEL_TYPES,
     detected_options,
     dialect,
     has_fused_form,
@@ -23,7 +24,7 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
 
-MINDFORMERS = "mindformers"
+MINDFORMERS, MCORE = "mindformers", "mcore"
 _NEEDS_CONFIG = "needs the model's config.json; give source_config=FOLDER"
 
 
@@ -51,6 +52,8 @@ class Naming:
             f"model_parallel={model_parallel} is above the {kv_heads} key/value heads of this model, and "
             f"fused tensors share none between ranks; allowed: up to {kv_heads}"
         )
+        if self.options.is_mcore:
+            raise ConfigError(f"{self.keys}names={MCORE}: {shares_none}, or other names")
         if self.options.qkv_concat:
             raise ConfigError(f"{self.keys}qkv_concat=true: {shares_none}, or {self.keys}qkv_concat=false")
         if any(
@@ -100,7 +103,8 @@ def source_naming(
                 f"remove it, or give source_names={MINDFORMERS}"
             )
         return None
-    _refuse_unknown(model_type, "source_qkv_concat" if settings.get("source_qkv_concat") else None)
+    if model_type not in MCORE_MODEL_TYPES:
+        _refuse_unknown(model_type, "source_qkv_concat" if settings.get("source_qkv_concat") else None)
     grouped = config.source_qkv_grouped
     if grouped is None:
         grouped = noted_settings(path).get("qkv_grouped") is not False
@@ -119,14 +123,18 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
             options that it has no use for.
     """
     target = config.target
-    if target.names != MINDFORMERS:
+    if target.names not in (MINDFORMERS, MCORE):
         return None
     if architecture is None:
-        raise ConfigError(f"target.names={MINDFORMERS}: {_NEEDS_CONFIG}")
+        raise ConfigError(f"target.names={target.names}: {_NEEDS_CONFIG}")
     model_type = architecture.model_type
-    _refuse_unknown(model_type, "target.qkv_concat" if target.qkv_concat else None)
+    if target.names == MINDFORMERS:
+        _refuse_unknown(model_type, "target.qkv_concat" if target.qkv_concat else None)
     options = Options(
-        qkv_concat=target.qkv_concat, grouped=target.qkv_grouped, num_layers=architecture.num_layers
+        qkv_concat=target.qkv_concat,
+        grouped=target.qkv_grouped,
+        num_layers=architecture.num_layers,
+        is_mcore=target.names == MCORE,
     )
     rules = dialect(model_type, options)
     if rules.has_own_head and architecture.tied:

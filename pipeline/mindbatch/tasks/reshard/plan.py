@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
+from mindbatch.checkpoint.iterations.written import descriptions as iteration_descriptions
+from mindbatch.checkpoint.iterations.written import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.lora.merged_note import MERGED_KEY, merged_before
 from mindbatch.checkpoint.placement.proof import proved_copies
@@ -23,7 +25,7 @@ from mindbatch.checkpoint.transform import layouts_of
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import concealed
 from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
-from mindbatch.tasks.reshard.schema import ReshardConfig
+from mindbatch.tasks.reshard.schema import ITERATION_FORMAT, ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
 if TYPE_CHECKING:
@@ -64,8 +66,9 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     tensors = proved_copies(opened.files, target)
     dtypes = _dtypes(config, opened, target)
     num_ranks = config.target.model_parallel * config.target.pipeline_stage
+    is_iteration = config.target.format == ITERATION_FORMAT
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
-    layouts = layouts_of(tensors, file_of, dtypes, config.target.format)
+    layouts = layouts_of(tensors, file_of, dtypes, "safetensors" if is_iteration else config.target.format)
     adapter = _adapter(config, opened)
     jobs = jobs_of(
         tensors,
@@ -85,7 +88,8 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         tensors=tuple(tensors),
         layouts=layouts,
         jobs=tuple(jobs),
-        other_files=_other_files(config, opened.folder),
+        other_files=_other_files(config, opened.folder)
+        | (_descriptions(config, opened, target, dtypes) if is_iteration else {}),
         workers=worker_count(config.workers, sum(job.nbytes for job in jobs)),
         replicas=tuple(replicas_of(opened.files, opened.source.ranks)) if config.verify else (),
         verify=config.reads_back,
@@ -186,7 +190,19 @@ def _made_of(opened: ReshardSource, target: RankFiles) -> dict[str, dict[str, No
     return {name: made_of or dict.fromkeys(opened.stored_names[name]) for name, made_of in sources.items()}
 
 
+def _descriptions(
+    config: ReshardConfig, opened: ReshardSource, target: RankFiles, dtypes: Mapping[str, str]
+) -> dict[str, bytes]:
+    """The files of a Checkpoint 2.0 that say what the others hold."""
+    assert opened.model is not None
+    naming = target_naming(config, opened.model.architecture)
+    whole = named(naming, opened.placed(1, 1), 1, 1)
+    return iteration_descriptions(target, whole, config.target.model_parallel, dtypes)
+
+
 def _file_name(rank: int, num_ranks: int, kind: str) -> str:
+    if kind == ITERATION_FORMAT:
+        return iteration_file(rank, num_ranks)
     if num_ranks == 1:
         return f"model.{kind}"
     return f"rank_{rank}/checkpoint_{rank}.ckpt" if kind == "ckpt" else f"rank_{rank}/model.safetensors"

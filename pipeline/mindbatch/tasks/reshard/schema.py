@@ -17,6 +17,7 @@ from mindbatch.config.path_faults import (
 )
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section
 
+ITERATION_FORMAT = "iteration"
 UNROUNDED = ("keep", "float32")
 NO_SOURCE = "source: must be given: a model folder, a file of tensors, or a folder of rank folders"
 NO_TARGET = "target.dir: must be given: the folder to make"
@@ -31,7 +32,11 @@ class ReshardTargetConfig:
     )
     model_parallel: int = option(1, "slices that each tensor is cut into", minimum=1)
     pipeline_stage: int = option(1, "stages that the layers are divided over", minimum=1)
-    format: str = option("safetensors", "of the files of tensors", choices=("safetensors", "ckpt"))
+    format: str = option(
+        "safetensors",
+        "of the files of tensors; iteration: MindFormers' Checkpoint 2.0, with names=mcore",
+        choices=("safetensors", "ckpt", ITERATION_FORMAT),
+    )
     dtype: str = option(
         "keep",
         "of float32, float16 and bfloat16 tensors; rounded to the nearest, ties to even",
@@ -43,7 +48,9 @@ class ReshardTargetConfig:
         choices=("refuse", "infinity"),
     )
     names: str = option(
-        "hf", "names of the tensors: Hugging Face's or MindFormers'", choices=("hf", "mindformers")
+        "hf",
+        "names of the tensors: Hugging Face's, MindFormers', or those of its Mcore models, which are fused",
+        choices=("hf", "mindformers", "mcore"),
     )
     qkv_concat: bool = option(
         False, "MindFormers' option: query, key and value, or gate and up, are one tensor each"
@@ -171,8 +178,10 @@ def _lora_faults(lora: ReshardLoraConfig) -> Iterator[str]:
 def _name_faults(config: ReshardConfig) -> Iterator[str]:
     """Options of MindFormers' names where there are none, or nothing is fused."""
     target = config.target
-    if target.qkv_concat and target.names == "hf":
-        yield "target.qkv_concat=true: has no effect with target.names=hf; remove it"
+    if target.format == ITERATION_FORMAT and target.names != "mcore":
+        yield f"target.format={ITERATION_FORMAT}: is of Mcore models only; give target.names=mcore"
+    if target.qkv_concat and target.names != "mindformers":
+        yield f"target.qkv_concat=true: has no effect with target.names={target.names}; remove it"
     if not target.qkv_grouped and not target.qkv_concat:
         yield "target.qkv_grouped=false: has no effect without target.qkv_concat=true; remove it"
     if config.source_names == "hf":

@@ -12,7 +12,15 @@ from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, lo
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
 from mindbatch.checkpoint.folders.rank_copies import copy_faults, seem_copies
 from mindbatch.checkpoint.folders.reshard_marker import noted_settings
-from mindbatch.checkpoint.folders.tensor_set import RANKS, SINGLE_FILE, Source, TensorSet, open_source
+from mindbatch.checkpoint.folders.tensor_set import (
+    ITERATION,
+    RANKS,
+    SINGLE_FILE,
+    Source,
+    TensorSet,
+    open_source,
+)
+from mindbatch.checkpoint.iterations.metadata import placements as iteration_placements
 from mindbatch.checkpoint.names.dialect import unused_names
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
@@ -104,7 +112,9 @@ def _opened(config: ReshardConfig, source: Source) -> ReshardSource:
         model is not None and naming is None and not any(name.startswith(model.prefix) for name in names)
     )
     opened = ReshardSource(source, folder, model, RankFiles({}, ()), is_bare, naming=naming)
-    if config.source_strategy is not None:
+    if source.kind == ITERATION:
+        opened.files = _of_iteration(config, opened)
+    elif config.source_strategy is not None:
         opened.files = _by_strategy(Path(config.source_strategy), opened)
     elif model is not None:
         model_parallel, stages = _ranks(config, source)
@@ -169,7 +179,8 @@ def _model_folder(config: ReshardConfig, source: Source) -> Path | None:
     if config.source_config is not None:
         return Path(config.source_config)
     folder = source.path.parent if source.path.is_file() else source.path
-    return folder if has_file(folder, CONFIG_NAME) else None
+    folders = [folder, folder.parent] if source.kind == ITERATION else [folder]
+    return next((place for place in folders if has_file(place, CONFIG_NAME)), None)
 
 
 def _model(folder: Path, ignored_keys: Sequence[str], stored: Source) -> ModelSpec:
@@ -200,6 +211,19 @@ def _ranks(config: ReshardConfig, source: Source) -> tuple[int, int]:
             f"{source.path}"
         )
     return model_parallel, stages
+
+
+def _of_iteration(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
+    """The shards of a Checkpoint 2.0, which says itself how it was cut."""
+    for key in ("source_strategy", "source_pipeline_stage"):
+        if getattr(config, key) is not None:
+            raise ConfigError(
+                f"{key}: has no effect on a Checkpoint 2.0, whose metadata.json says it; remove it"
+            )
+    files = opened.source.ranks
+    placed = iteration_placements(opened.source.path, files)
+    placed = {name: placement for name, placement in placed.items() if not opened.is_unused(name)}
+    return opened.naming.cut(placed, len(files)) if opened.naming else as_placed(placed, len(files))
 
 
 def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:

@@ -1,4 +1,4 @@
-"""The installation without MindSpore and MindFormers: its pins, its size, and what runs in it."""
+"""Installations: the pins of each, and the size and what runs of the one without MindSpore."""
 
 import json
 import os

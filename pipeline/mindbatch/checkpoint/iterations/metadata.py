@@ -1,0 +1,232 @@
+"""metadata.json of a Checkpoint 2.0: which region of which tensor each file holds.
+
+Source: mindformers 2.0, checkpoint/metadata.py, sharded_tensor.py and reshard.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.iteration_files import METADATA, holds_weights
+from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
+from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    Region,
+    Shape,
+    full_region,
+    single_segment,
+    whole_placements,
+)
+from mindbatch.checkpoint.strategy.strategy import TensorLayout, layout_faults
+from mindbatch.io.errors import CheckpointError
+
+_LARGEST_FILE = 1 << 30
+"""Bytes; a tensor on each of 64 ranks takes about 10 KiB."""
+_STORED_KEY = re.compile(r"\('([^'\\]{1,1000})', \((\d{1,9}),\)\)")
+MINDSPORE_DTYPES = {
+    "F32": "Float32",
+    "F16": "Float16",
+    "BF16": "BFloat16",
+    "F64": "Float64",
+    "I64": "Int64",
+    "I32": "Int32",
+    "I16": "Int16",
+    "I8": "Int8",
+    "U8": "UInt8",
+    "BOOL": "Bool",
+}
+"""How it calls the dtypes of safetensors."""
+_DTYPES = {theirs: stored for stored, theirs in MINDSPORE_DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor as the file describes it. pieces: of each dimension. layout: over the ranks of a stage."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    pieces: Shape
+    layout: TensorLayout | None
+    ranks: tuple[int, ...]
+
+    def region(self, piece: int) -> Region:
+        """The region of a piece, which are counted in row-major order."""
+        at: list[tuple[int, int]] = []
+        for size, count in zip(reversed(self.shape), reversed(self.pieces), strict=True):
+            piece, index = divmod(piece, count)
+            at.insert(0, (index * (size // count), (index + 1) * (size // count)))
+        return tuple(at)
+
+    def region_of_rank(self, rank: int) -> Region | None:
+        """The region of a rank by the layout; None where that does not say it."""
+        if self.layout is None or rank not in self.ranks:
+            return None
+        slices = self.layout.slice_of(self.ranks.index(rank), self.shape)
+        return tuple((part.start, part.stop) for part in slices)
+
+
+class _Faulty(Exception):
+    """One line that says what is wrong with an entry."""
+
+
+def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placement]:
+    """Places each weight: a shard of it, or none, for each of `files`, the iteration's files of weights.
+
+    Raises:
+        CheckpointError: lists what is missing or contradicts itself: the entries, the files, or both.
+    """
+    if len(files) == 1 and not (iteration / METADATA).exists():
+        return whole_placements(files[0].shapes)
+    path = iteration / METADATA
+    content = read_json_object(path, _LARGEST_FILE)
+    reader = _MetadataReader(files)
+    placed = reader.placed(content.get("state_dict_metadata"), content.get("storage_data"))
+    raise_if_any(reader.faults, str(path))
+    return placed
+
+
+class _MetadataReader:
+    """Reads entries, and keeps what is wrong with them."""
+
+    def __init__(self, files: Sequence[TensorSet]) -> None:
+        self._files = files
+        self._number = {next(iter(tensors.files)): number for number, tensors in enumerate(files)}
+        self.faults: list[str] = []
+
+    def placed(self, described: Any, stored: Any) -> dict[str, Placement]:
+        if not isinstance(described, Mapping) or not isinstance(stored, Mapping):
+            self.faults.append("must have the objects state_dict_metadata and storage_data")
+            return {}
+        places = self._places(stored)
+        unknown = [name for name in places if name not in described]
+        self.faults += [f"{shown(name)}: is stored, and state_dict_metadata has it not" for name in unknown]
+        placed = {}
+        for name, entry in described.items():
+            if name in places:
+                try:
+                    placed[name] = self._placement(_tensor(name, entry), places[name])
+                except (_Faulty, CheckpointError) as fault:
+                    self.faults.append(f"{shown(name)}: {fault}")
+        self.faults += self._left_over(placed, places)
+        return placed
+
+    def _places(self, stored: Mapping[str, Any]) -> dict[str, list[tuple[int, str, int]]]:
+        """By the name of a weight: pieces, with the file that has each, and the rank that wrote it."""
+        places: dict[str, list[tuple[int, str, int]]] = {}
+        for key, entries in stored.items():
+            match = _STORED_KEY.fullmatch(key)
+            if match is None or not isinstance(entries, list):
+                self.faults.append(
+                    f"storage_data: {shown(key)}: must be ('NAME', (PIECE,)) with a list of files"
+                )
+                continue
+            for entry in entries:
+                file = entry.get("file_name") if isinstance(entry, Mapping) else None
+                rank = entry.get("storage_rank") if isinstance(entry, Mapping) else None
+                if not isinstance(file, str) or type(rank) is not int or rank < 0:
+                    self.faults.append(f"storage_data: {shown(key)}: must have file_name and storage_rank")
+                elif holds_weights(file):
+                    places.setdefault(match[1], []).append((int(match[2]), file, rank))
+        return places
+
+    def _placement(self, tensor: _Tensor, places: Sequence[tuple[int, str, int]]) -> Placement:
+        """Raises _Faulty where the pieces, or the files that have them, do not make one tensor."""
+        count = math.prod(tensor.pieces)
+        regions: list[Region | None] = [None] * len(self._files)
+        for piece, file, rank in places:
+            if piece >= count:
+                raise _Faulty(f"piece {piece} of {count}")
+            region = tensor.region(piece)
+            if (by_layout := tensor.region_of_rank(rank)) not in (None, region):
+                raise _Faulty(f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}")
+            number = self._file(file)
+            if regions[number] not in (None, region):
+                raise _Faulty(f"{shown(file)} is said to have two pieces of it")
+            regions[number] = self._checked(tensor, number, region)
+        missing = {*range(count)} - {piece for piece, _, _ in places}
+        if missing:
+            raise _Faulty(f"piece {min(missing)} of {count} is in no file")
+        shards = [
+            None if region is None else single_segment(self._files[number].info(tensor.name).shape, region)
+            for number, region in enumerate(regions)
+        ]
+        return Placement(tensor.name, tensor.shape, tuple(shards))
+
+    def _file(self, file: str) -> int:
+        if file not in self._number:
+            raise _Faulty(f"is in {shown(file)}, which is not there")
+        return self._number[file]
+
+    def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
+        """The region that the file holds: the piece, or, as MindSpore may save it, the whole tensor."""
+        file = self._files[number]
+        info = file.tensors.get(tensor.name)
+        where = shown(next(iter(file.files)))
+        if info is None:
+            raise _Faulty(f"is said to be in {where}, and is not")
+        if info.dtype != tensor.dtype:
+            raise _Faulty(f"is {info.dtype} in {where}, and {tensor.dtype} here")
+        if info.shape == tuple(stop - start for start, stop in region):
+            return region
+        if info.shape == (tensor.shape or (1,)):
+            return full_region(info.shape)
+        raise _Faulty(f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}")
+
+    def _left_over(self, placed: Mapping[str, Placement], places: Mapping[str, Any]) -> Iterator[str]:
+        """Tensors that files have without a word of them."""
+        for number, file in enumerate(self._files):
+            for name in file.tensors:
+                is_known = name in places and (name not in placed or placed[name].shards[number] is not None)
+                if not is_known:
+                    yield f"{shown(name)}: is in {shown(next(iter(file.files)))}, and nothing here says so"
+
+
+def _tensor(name: str, entry: Any) -> _Tensor:
+    """Raises _Faulty where the entry is none of a tensor."""
+    properties = _of_kind(entry, "properties", Mapping)
+    dtype = _DTYPES.get(str(properties.get("dtype")))
+    if dtype is None:
+        raise _Faulty(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(_DTYPES)}")
+    shape = _whole_numbers(entry, "global_shape")
+    pieces = _whole_numbers(entry, "axis_fragmentations")
+    if len(pieces) != len(shape) or any(size % count for size, count in zip(shape, pieces, strict=True)):
+        raise _Faulty(f"axis_fragmentations {[*pieces]} do not divide the shape {[*shape]}")
+    layout = entry.get("layout")
+    if layout is None:
+        return _Tensor(name, dtype, shape, pieces, None, ())
+    ranks = _whole_numbers(layout, "rank_list", least=0, most=1 << 20)
+    axes = _of_kind(layout, "tensor_map", list)
+    tensor_map = tuple(tuple(axis) if isinstance(axis, list) else axis for axis in axes)
+    flat = [axis for entry in tensor_map for axis in (entry if isinstance(entry, tuple) else (entry,))]
+    if any(type(axis) is not int for axis in flat):
+        raise _Faulty("tensor_map: must be whole numbers, or lists of them")
+    made = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
+    if faults := layout_faults(made):
+        raise _Faulty(faults[0])
+    if made.num_devices != len(ranks):
+        raise _Faulty(f"rank_list has {len(ranks)} ranks, and the device matrix {made.num_devices}")
+    return _Tensor(name, dtype, shape, pieces, made, ranks)
+
+
+def _of_kind(entry: Any, key: str, kind: type) -> Any:
+    value = entry.get(key) if isinstance(entry, Mapping) else None
+    if not isinstance(value, kind):
+        raise _Faulty(f"{key}: is missing, or of another kind")
+    return value
+
+
+def _whole_numbers(entry: Any, key: str, least: int = 1, most: int = MAX_DIMENSIONS) -> tuple[int, ...]:
+    """most: how many of them."""
+    values = _of_kind(entry, key, list)
+    if len(values) > most or any(type(value) is not int or value < least for value in values):
+        raise _Faulty(f"{key} {shown(values)}: must be whole numbers from {least}, at most {most} of them")
+    return tuple(values)
