@@ -1,4 +1,4 @@
-"""A hub on loopback that answers as Hugging Face's does where a model is fetched, and can misbehave."""
+"""A hub on loopback that answers as Hugging Face's and ModelScope's do, and can misbehave."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from types import TracebackType
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _GATED = 1 << 20
@@ -70,6 +71,18 @@ class Hub:
             siblings.append(entry)
         return json.dumps({"id": self.name, "sha": self.commit, "siblings": siblings}).encode()
 
+    def files_of_modelscope(self) -> bytes:
+        files = [
+            {
+                "Path": name,
+                "Size": self.sizes.get(name, len(content)),
+                "Sha256": hashlib.sha256(content).hexdigest(),
+                "Type": "blob",
+            }
+            for name, content in self.files.items()
+        ]
+        return json.dumps({"Code": 200, "Success": True, "Data": {"Files": files}}).encode()
+
 
 class _Handler(BaseHTTPRequestHandler):
     served: Hub
@@ -86,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
         hub.requests.append(f"{self.command} {self.path}")
         if hub.status != 200:
             return self._answer(hub.status, b"{}")
+        if self.path.startswith(f"/api/v1/models/{hub.name}/repo"):
+            return self._modelscope(urlsplit(self.path))
         if hub.token is not None and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self._answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
         if re.fullmatch(rf"/api/models/{hub.name}(/revision/(main|{hub.commit}))?(\?.*)?", self.path):
@@ -97,6 +112,16 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return self._answer(404, b"{}", {"X-Error-Code": code})
         return self._file(match[1])
+
+    def _modelscope(self, address: SplitResult) -> None:
+        hub, query = self.served, parse_qs(address.query)
+        if hub.token is not None and f"m_session_id={hub.token}" not in self.headers.get("Cookie", ""):
+            return self._answer(404, b'{"Code": 10010205001, "Message": "not found", "Success": false}')
+        if query["Revision"] != ["master"]:
+            return self._answer(404, b'{"Code": 10010205001, "Message": "not found", "Success": false}')
+        if address.path.endswith("/files"):
+            return self._answer(200, hub.files_of_modelscope(), {"Content-Type": "application/json"})
+        return self._body(query["FilePath"][0], {})
 
     def _file(self, name: str) -> None:
         hub = self.served
@@ -111,7 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if name in hub.links and "x" not in self.headers.get("X-Followed", ""):
             return self._answer(302, b"", {**about, "Location": hub.links[name]})
-        body = hub.sent.get(name, content)
+        return self._body(name, about)
+
+    def _body(self, name: str, about: dict[str, str]) -> None:
+        body = self.served.sent.get(name, self.served.files[name])
         start = int((self.headers.get("Range") or "bytes=0-")[6:].split("-")[0])
         status = 206 if "Range" in self.headers else 200
         if status == 206:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hub_server import COMMIT, Hub
-from mindbatch.hub.cache import cached_model, fetched
+from mindbatch.hub.cache import MODEL_SCOPE, cached_model, fetched
 from mindbatch.hub.fetch import fetch_model
 from mindbatch.io.errors import MindBatchError
 
@@ -162,6 +162,44 @@ def test_whom_the_hub_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         with Hub(FILES, **other) as hub:
             assert part in refused(hub, monkeypatch)
     assert "cannot be reached" in refused(hub, monkeypatch), "it has gone"
+
+
+def from_modelscope(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", hub.address)
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "modelscope"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return fetch_model("org/model", None, (), asks=False, hub=MODEL_SCOPE)
+
+
+def test_modelscope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(FILES, cut_after=len(WEIGHTS) // 3) as hub:
+        folder = from_modelscope(hub, monkeypatch, tmp_path)
+        assert contents(folder) == {
+            name: FILES[name] for name in ("config.json", "tokenizer.json", "model.safetensors")
+        }
+        record = fetched(folder)
+        assert record is not None
+        assert (record["name"], record["revision"], record["hub"]) == ("org/model", "master", hub.address)
+        hub.requests.clear()
+        assert from_modelscope(hub, monkeypatch, tmp_path) == folder
+        assert hub.requests == []
+    assert cached_model("org/model", hub=MODEL_SCOPE) == folder
+    assert cached_model("org/model") is None, "the hubs have caches of their own"
+
+
+def test_what_modelscope_does_not_give_or_gives_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Hub(FILES, token="ms-secret") as hub:
+        with pytest.raises(MindBatchError, match="no model of that name, .*MODELSCOPE_API_TOKEN is not set"):
+            from_modelscope(hub, monkeypatch, tmp_path)
+        hub.token = None
+        hub.sent["model.safetensors"] = WEIGHTS[:-1] + b"x"
+        with pytest.raises(MindBatchError, match=r"model.safetensors: its digest is not the one|other bytes"):
+            from_modelscope(hub, monkeypatch, tmp_path)
+        assert cached_model("org/model", hub=MODEL_SCOPE) is None
+        hub.sent.clear()
+        assert contents(from_modelscope(hub, monkeypatch, tmp_path))["model.safetensors"] == WEIGHTS
 
 
 def test_a_revision_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

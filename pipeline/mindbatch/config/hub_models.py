@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from mindbatch.config.faults import shown
+from mindbatch.config.installed import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.path_faults import Check, model_folder_fault, settled, tokenizer_folder_fault
-from mindbatch.hub.cache import cached_model, fetched, is_name, is_revision
+from mindbatch.hub.cache import MODEL_SCOPE, cached_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
 
 FOLDERS: Mapping[str, Check] = {
@@ -31,7 +32,7 @@ def settle_model_paths(model: ModelConfig) -> list[str]:
     for name, fault_of in FOLDERS.items():
         if name not in left:
             text, key = getattr(model, name), f"model.{name}"
-            path = settled(key, text, fault_of, faults, is_model=True, revision=model.revision)
+            path = settled(key, text, fault_of, faults, is_model=True, revision=model.revision, hub=model.hub)
             setattr(model, name, path)
     return faults
 
@@ -44,7 +45,7 @@ def unfetched(model: ModelConfig) -> list[str]:
 def _is_unfetched(text: str, model: ModelConfig) -> bool:
     if not is_name(text):
         return False
-    folder = cached_model(text, model.revision)
+    folder = cached_model(text, model.revision, model.hub)
     if model.download:
         return folder is None or fetched(folder) is None
     return folder is None and sys.stdin.isatty() and sys.stderr.isatty()
@@ -61,7 +62,9 @@ def fetch_models(model: ModelConfig) -> list[str]:
     for name in unfetched(model):
         text = getattr(model, name)
         try:
-            folder = fetch_model(text, model.revision, model.download_files, asks=not model.download)
+            folder = fetch_model(
+                text, model.revision, model.download_files, asks=not model.download, hub=model.hub
+            )
         except MindBatchError as error:
             raise MindBatchError(f"model.{name}={fault}" for fault in error.faults) from error
         setattr(model, name, str(folder))
@@ -72,6 +75,8 @@ def hub_faults(model: ModelConfig) -> Iterator[str]:
     """Yields errors of the keys that say what is fetched."""
     if model.revision is not None and not is_revision(model.revision):
         yield f"model.revision={shown(model.revision)}: must be the name of a branch or tag, or a commit"
+    if model.hub == MODEL_SCOPE and model.download and not is_installed("modelscope_hub"):
+        yield f"model.hub={MODEL_SCOPE}: {missing('modelscope_hub')}"
     patterns = model.download_files
     if not isinstance(patterns, list | tuple) or not all(isinstance(text, str) and text for text in patterns):
         yield f"model.download_files={shown(patterns)}: must be a list of patterns, as '[\"*.bin\"]'"

@@ -11,8 +11,13 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 HYPER_PARALLEL = "hyper_parallel"
 """MindFormers 2.0 imports it for training; PyPI does not have it."""
 
-_NAMES = {"mindspore": "MindSpore", "mindformers": "MindFormers", "ray": "Ray"}
-_EXTRAS = {"ray": "[ray]", "mpi4py": "[mpi]"}
+_NAMES = {
+    "mindspore": "MindSpore",
+    "mindformers": "MindFormers",
+    "ray": "Ray",
+    "modelscope_hub": "ModelScope's client",
+}
+_EXTRAS = {"ray": "[ray]", "mpi4py": "[mpi]", "modelscope_hub": "[modelscope]"}
 
 
 def is_installed(package: str) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from mindbatch.config.faults import KEY_LIST
 from mindbatch.config.schema import option
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
+from mindbatch.hub.cache import HUGGING_FACE, MODEL_SCOPE
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES
 
@@ -33,6 +34,12 @@ class ModelConfig:
     revision: str | None = option(
         None,
         "branch, tag or commit of models given by name; null: main, as it was when it was fetched",
+        is_kept=False,
+    )
+    hub: str = option(
+        HUGGING_FACE,
+        "where models given by name come from",
+        choices=(HUGGING_FACE, MODEL_SCOPE),
         is_kept=False,
     )
     download: bool = option(

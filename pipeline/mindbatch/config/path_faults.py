@@ -10,7 +10,7 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import near_shipped, near_sibling, resolve_path
-from mindbatch.hub.cache import cached_model, how_to_get
+from mindbatch.hub.cache import HUGGING_FACE, cached_model, how_to_get
 from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.io.leftovers import remove_abandoned
 from mindbatch.io.regular_file import check_own
@@ -40,20 +40,21 @@ def settled(
     *,
     is_model: bool = False,
     revision: str | None = None,
+    hub: str = HUGGING_FACE,
 ) -> str | None:
     """The path that `text` means; a reason from `fault_of` why it cannot be used is appended to `faults`.
 
-    is_model: it may also be the name of a model in the hub's local cache, in this revision.
+    is_model: it may also be the name of a model in the local cache of the hub, in this revision.
     """
     if text is None:
         return None
     try:
         path = resolve_path(text)
         if is_model and not path.exists():
-            path = cached_model(text, revision) or path
+            path = cached_model(text, revision, hub) or path
         fault = fault_of(path) if text else "must not be empty"
         if fault and not path.exists():
-            fault += near_shipped(text) or (how_to_get(text) if is_model else "")
+            fault += near_shipped(text) or (how_to_get(text, hub) if is_model else "")
     except OSError as error:  # no permission, a name that is too long
         path, fault = Path(text), f"cannot be used ({error.strerror})"
     except ValueError as error:  # no such home, a null byte

@@ -1,4 +1,4 @@
-"""Local cache of a hub, as huggingface_hub lays it out: which models are there, and what was fetched."""
+"""Local caches of hubs, as huggingface_hub lays its own out: which models are there, and what was fetched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from mindbatch.io.regular_file import first_bytes
 FETCHED = ".mindbatch-fetched.json"
 """In the folder of a snapshot, written when all of it is there: name, revision, commit, hub, digests."""
 
-MAIN = "main"
+HUGGING_FACE, MODEL_SCOPE = "huggingface", "modelscope"
+_MAIN = {HUGGING_FACE: "main", MODEL_SCOPE: "master"}
 _LARGEST_RECORD = 1 << 20
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _NAME = re.compile(rf"({_PART}/)?{_PART}", re.ASCII)
@@ -30,8 +31,10 @@ def is_revision(text: str) -> bool:
     return _REVISION.fullmatch(text) is not None and not {".", ".."} & {*text.split("/")}
 
 
-def cache_folder() -> Path:
-    """Locates the folder in which huggingface_hub keeps what it downloads."""
+def cache_folder(hub: str = HUGGING_FACE) -> Path:
+    """Locates the folder of what is fetched from a hub; of Hugging Face's it is that of huggingface_hub."""
+    if hub == MODEL_SCOPE:
+        return Path(os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope").expanduser() / "mindbatch"
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(variable):
             return Path(os.environ[variable]).expanduser()
@@ -40,12 +43,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface/hub"
 
 
-def cached_model(name: str, revision: str | None = None) -> Path | None:
-    """The folder of a revision of the model of that name, if the cache holds it; null is the main branch."""
+def cached_model(name: str, revision: str | None = None, hub: str = HUGGING_FACE) -> Path | None:
+    """The folder of a revision of the model of that name, if the cache holds it; None is the main branch."""
     if not _NAME.fullmatch(name):
         return None
-    entry = cache_folder() / f"models--{name.replace('/', '--')}"
-    commit = revision or MAIN
+    entry = cache_folder(hub) / f"models--{name.replace('/', '--')}"
+    commit = revision or _MAIN[hub]
     if not (_COMMIT.fullmatch(commit) and (entry / "snapshots" / commit).is_dir()):
         try:
             commit = first_bytes(entry / "refs" / commit, 100).decode("ascii", "replace").strip()
@@ -66,11 +69,14 @@ def fetched(folder: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def how_to_get(name: str) -> str:
+def how_to_get(name: str, hub: str = HUGGING_FACE) -> str:
     """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name."""
     if not is_name(name):
         return ""
+    client, into = (
+        ("hf download", "--local-dir") if hub == HUGGING_FACE else ("modelscope download", "--local_dir")
+    )
     return (
-        f", nor is it in the hub cache {cache_folder()}; where there is a network: model.download=true, or "
-        f"hf download {name} --local-dir {name.partition('/')[2]} (or huggingface-cli download)"
+        f", nor is it in the hub cache {cache_folder(hub)}; where there is a network: model.download=true, "
+        f"or {client} {name} {into} {name.partition('/')[2]}"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.hub import fetch_worker
-from mindbatch.hub.cache import FETCHED, cached_model, fetched
+from mindbatch.hub.cache import FETCHED, HUGGING_FACE, cache_folder, cached_model, fetched
 from mindbatch.io.amounts import counted, size
 from mindbatch.io.children import Child
 from mindbatch.io.errors import MindBatchError
@@ -20,7 +20,9 @@ from mindbatch.io.screen_text import printable, say
 _MIB = 1 << 20
 
 
-def fetch_model(name: str, revision: str | None, patterns: Iterable[str], *, asks: bool) -> Path:
+def fetch_model(
+    name: str, revision: str | None, patterns: Iterable[str], *, asks: bool, hub: str = HUGGING_FACE
+) -> Path:
     """The folder of a model in the cache, which is fetched unless all of it was fetched before.
 
     revision: a branch, tag or commit; None is the main branch, as it was when it was first fetched.
@@ -29,10 +31,17 @@ def fetch_model(name: str, revision: str | None, patterns: Iterable[str], *, ask
     Raises:
         MindBatchError: it cannot be fetched, or not by now; what has come by then is kept, and gone on from.
     """
-    folder = cached_model(name, revision)
+    folder = cached_model(name, revision, hub)
     if folder is not None and fetched(folder) is not None:
         return folder
-    wanted = {"name": name, "revision": revision, "files": [*patterns], "record": FETCHED}
+    wanted = {
+        "hub": hub,
+        "cache": str(cache_folder(hub)),
+        "name": name,
+        "revision": revision,
+        "files": [*patterns],
+        "record": FETCHED,
+    }
     environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
     child = Child(
         fetch_worker.main,

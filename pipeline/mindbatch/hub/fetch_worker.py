@@ -1,4 +1,4 @@
-"""Child process that fetches a model with huggingface_hub: the files that are read here, checked by digest.
+"""Child process that fetches a model with the client of its hub: what is read here, checked by digest.
 
 It imports nothing of this package, and is alone in having a network.
 """
@@ -12,11 +12,11 @@ import json
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FILES = (
     *("config.json", "generation_config.json", "adapter_config.json", "quantize_config.json"),
@@ -26,6 +26,7 @@ FILES = (
 )
 """Files beside the weights that a folder may be read by; texts and vocabularies, no code."""
 
+_TOKENS = {"huggingface": "HF_TOKEN", "modelscope": "MODELSCOPE_API_TOKEN"}
 INDEX = "model.safetensors.index.json"
 _CODE = ("*.py", "*.so", "*.sh")
 _TRIES = 5
@@ -42,7 +43,7 @@ class _Refused(Exception):
 
 
 def main(connection: Connection, request: str) -> None:
-    """Answers `request`, a JSON object: name, revision, further patterns, the name of the record to write.
+    """Answers `request`, JSON: hub, cache, name, revision, further patterns, the name of the record to write.
 
     Sends JSON objects: `files` with their bytes, and the commit; after a go-ahead `bytes` now and then, which
     are there; at the end `folder`. Or `fault`, a line.
@@ -58,49 +59,113 @@ def main(connection: Connection, request: str) -> None:
     except EOFError:  # nobody wants it any more
         pass
     except Exception as error:
-        send(fault=_reason(error))
+        send(fault=_reason(error, json.loads(request)["hub"]))
 
 
 def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:
-    from huggingface_hub import HfApi, constants, hf_hub_download
-
-    # What a connection brings of a chunk before it is cut is lost: 10 MB of them might never arrive.
-    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
-    name, revision = request["name"], request["revision"]
     _limit_files(_LARGEST_TEXT)
-    info = HfApi().model_info(name, revision=revision, files_metadata=True)
-    commit = str(info.sha)
+    hub = _HUBS[request["hub"]](request["name"], request["revision"], Path(request["cache"]))
     # What is in folders is for other programs; a name that leads out of its folder is among it.
-    listed = {entry.rfilename: entry for entry in info.siblings or () if _is_plain(entry.rfilename)}
-
-    def download(file: str) -> Path:
-        return Path(hf_hub_download(name, file, revision=commit))
-
+    listed = {file: entry for file, entry in hub.listed.items() if _is_plain(file)}
     chosen = [
         file for file in listed if any(fnmatch.fnmatchcase(file, pattern) for pattern in FILES)
-    ] + _weights(listed, request["files"], download)
-    sizes = {file: int(listed[file].size or 0) for file in dict.fromkeys(chosen)}
+    ] + _weights(listed, request["files"], hub.download)
+    sizes = {file: listed[file].size for file in dict.fromkeys(chosen)}
     if "config.json" not in sizes and "adapter_config.json" not in sizes:
         raise _Refused("has no config.json")
-    send(files=sizes, commit=commit, hub=constants.ENDPOINT)
+    send(files=sizes, commit=hub.commit, hub=hub.address)
     connection.recv_bytes()
     _limit_files(max(sizes.values()))
-    blobs = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
-    with _reporting(send, blobs):
-        paths = {file: _persistent(download, file, blobs) for file in sizes}
+    with _reporting(send, hub.home):
+        paths = {file: _persistent(hub, file) for file in sizes}
         digests = {file: _checked(paths[file], listed[file]) for file in sizes}
     folder = paths[next(iter(paths))].parent
     record = {
-        "name": name,
-        "revision": revision or "main",
-        "commit": commit,
-        "hub": constants.ENDPOINT,
+        "name": request["name"],
+        "revision": request["revision"] or hub.main,
+        "commit": hub.commit,
+        "hub": hub.address,
         "files": digests,
     }
     _write(folder / request["record"], json.dumps(record, indent=1))
     # By this the revision is found later, without a network: it is there when all of it is.
-    _write(blobs.parent / "refs" / record["revision"], commit)
+    _write(hub.home / "refs" / record["revision"], hub.commit)
     send(folder=str(folder))
+
+
+class _Listed(NamedTuple):
+    """A file as a hub lists it. digest: with its kind: sha256, or git's sha1 of small files; or none."""
+
+    file: str
+    size: int
+    digest: str | None
+
+
+class _HuggingFace:
+    """Hugging Face's hub, or one that answers alike. home: of the model, in the cache."""
+
+    main = "main"
+
+    def __init__(self, name: str, revision: str | None, cache: Path) -> None:
+        from huggingface_hub import HfApi, constants
+
+        # What a connection brings of a chunk before it is cut is lost: 10 MB of them might never arrive.
+        constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
+        self.address = constants.ENDPOINT
+        self.home, self._cache, self._name = cache / f"models--{name.replace('/', '--')}", cache, name
+        info = HfApi().model_info(name, revision=revision, files_metadata=True)
+        self.commit = str(info.sha)
+        self.listed = {
+            entry.rfilename: _Listed(
+                entry.rfilename,
+                int(entry.size or 0),
+                f"sha256:{entry.lfs.sha256}" if entry.lfs else f"sha1:{entry.blob_id}",
+            )
+            for entry in info.siblings or ()
+        }
+
+    def download(self, file: str) -> Path:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(self._name, file, revision=self.commit, cache_dir=self._cache))
+
+
+class _ModelScope:
+    """ModelScope. commit: a digest of the list of files, which it tells no commit of."""
+
+    main = "master"
+
+    def __init__(self, name: str, revision: str | None, cache: Path) -> None:
+        from modelscope_hub import HubApi
+
+        self._api, self._name, self._revision = HubApi(), name, revision or self.main
+        self.address = str(self._api._config.endpoint)
+        files = self._api.list_repo_files(name, "model", revision=self._revision, recursive=False)
+        self.listed = {
+            entry.path: _Listed(entry.path, entry.size, f"sha256:{entry.sha256}" if entry.sha256 else None)
+            for entry in files
+            if not entry.is_dir
+        }
+        self.commit = hashlib.sha256(repr(sorted(self.listed.values())).encode()).hexdigest()[:40]
+        self.home = cache / f"models--{name.replace('/', '--')}"
+
+    def download(self, file: str) -> Path:
+        return Path(
+            self._api.download_file(
+                self._name,
+                "model",
+                file,
+                revision=self._revision,
+                local_dir=self.home / "snapshots" / self.commit,
+                file_size=self.listed[file].size,
+            )
+        )
+
+
+_HUBS: dict[str, type[_HuggingFace] | type[_ModelScope]] = {
+    "huggingface": _HuggingFace,
+    "modelscope": _ModelScope,
+}
 
 
 def _limit_files(most: int) -> None:
@@ -114,7 +179,7 @@ def _is_plain(name: str) -> bool:
     return "/" not in name and "\\" not in name and not name.startswith(".")
 
 
-def _weights(listed: dict[str, Any], patterns: list[str], download: Any) -> list[str]:
+def _weights(listed: Mapping[str, _Listed], patterns: list[str], download: Any) -> list[str]:
     """The files with tensors: those that an index names, or one, and what was asked for by name."""
     asked = [file for file in listed if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)]
     if code := [file for file in asked if any(fnmatch.fnmatchcase(file, kind) for kind in _CODE)]:
@@ -135,50 +200,51 @@ def _weights(listed: dict[str, Any], patterns: list[str], download: Any) -> list
     return weights + asked
 
 
-def _persistent(download: Any, file: str, blobs: Path) -> Path:
+def _persistent(hub: Any, file: str) -> Path:
     """Fetches a file, going on where a connection was cut as long as some of it comes."""
     tries, before = 0, -1
     while True:
         try:
-            path: Path = download(file)
+            path: Path = hub.download(file)
             return path
         except OSError as error:
             if error.errno == errno.EFBIG or "Consistency check failed" in str(error):
-                for part in blobs.glob("*.incomplete"):  # it would be gone on from
+                for part in hub.home.rglob("*.incomplete"):  # it would be gone on from
                     part.unlink()
                 raise _Refused(f"{file}: the hub sent another number of bytes than it announced") from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
                 raise
-            now = _bytes_in(blobs)
+            now = _bytes_in(hub.home)
             tries, before = (tries + 1 if now == before else 0), now
             if tries == _TRIES:
                 raise
 
 
-def _checked(path: Path, entry: Any) -> str:
-    """The digest of a file, which is the one that the hub has listed: SHA-256, or of small files git's."""
+def _checked(path: Path, listed: _Listed) -> str:
+    """The digest of a file, which is the one that the hub has listed, if it has one."""
     size = path.stat().st_size
-    digest = hashlib.sha256() if entry.lfs else hashlib.sha1(b"blob %d\0" % size)
+    is_git = listed.digest is not None and listed.digest.startswith("sha1:")
+    digest = hashlib.sha1(b"blob %d\0" % size) if is_git else hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    listed = entry.lfs.sha256 if entry.lfs else entry.blob_id
-    if digest.hexdigest() != listed:
+    made = f"{digest.name}:{digest.hexdigest()}"
+    if listed.digest not in (None, made) or size != listed.size:
         with suppress(OSError):
             path.resolve().unlink()
             path.unlink()
-        raise _Refused(f"{entry.rfilename}: its digest is not the one that the hub lists; it was removed")
-    return f"{digest.name}:{digest.hexdigest()}"
+        raise _Refused(f"{listed.file}: its digest is not the one that the hub lists; it was removed")
+    return made
 
 
 @contextmanager
-def _reporting(send: Any, blobs: Path) -> Iterator[None]:
+def _reporting(send: Any, home: Path) -> Iterator[None]:
     """Sends now and then how many bytes are there, whatever brings them."""
     over = threading.Event()
 
     def report() -> None:
         while not over.wait(_REPORT_SECONDS):
-            send(bytes=_bytes_in(blobs))
+            send(bytes=_bytes_in(home))
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
@@ -191,10 +257,9 @@ def _reporting(send: Any, blobs: Path) -> Iterator[None]:
 
 def _bytes_in(folder: Path) -> int:
     total = 0
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            with suppress(OSError):
-                total += entry.stat().st_size
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += 0 if path.is_symlink() or path.is_dir() else path.stat().st_size
     return total
 
 
@@ -206,21 +271,25 @@ def _write(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, hub: str) -> str:
     """One line on what a library or the network raised."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    kind, text = type(error).__name__, " ".join(str(error).split())[:200]
+    where = hub
+    if hub == "huggingface":
+        from huggingface_hub import constants
 
-    hub = constants.ENDPOINT
-    if isinstance(error, GatedRepoError):
-        return f"its owner asks for consent: accept the terms at {hub} and set HF_TOKEN"
-    if isinstance(error, RepositoryNotFoundError):
-        return f"{hub} has no model of that name, or it is private and HF_TOKEN is not set"
-    if isinstance(error, RevisionNotFoundError):
-        return f"{hub} has no such revision of it"
+        where = constants.ENDPOINT
+    match kind:
+        case "GatedRepoError" | "PermissionDeniedError":
+            return f"its owner asks for consent: accept the terms at {where} and set {_TOKENS[hub]}"
+        case "RepositoryNotFoundError" | "NotExistError" | "AuthenticationError":
+            return f"{where} has no model of that name, or it is private and {_TOKENS[hub]} is not set"
+        case "RevisionNotFoundError":
+            return f"{where} has no such revision of it"
+        case "FileIntegrityError" | "FileSizeMismatchError":
+            return f"the hub sent other bytes than it announced ({text})"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk of {constants.HF_HUB_CACHE} is full"
-    text = " ".join(str(error).split())
-    if isinstance(error, OSError):
-        return f"{hub} cannot be reached, or ended the connection ({text[:200]})"
-    return f"what {hub} answers cannot be read ({type(error).__name__}: {text[:200]})"
+        return "the disk of the cache is full"
+    if isinstance(error, OSError) or kind in ("ServerError", "APIError", "FileDownloadError"):
+        return f"{where} cannot be reached, or ended the connection ({text})"
+    return f"what {where} answers cannot be read ({kind}: {text})"
