@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import mindspore as ms
@@ -56,10 +57,29 @@ GLM_SHAPES = {
 }
 
 
+MCORE_SHAPES = {
+    "qwen3": {
+        **SHAPES,
+        f"{LAYER}.self_attn.q_norm.weight": (8,),
+        f"{LAYER}.self_attn.k_norm.weight": (8,),
+    }
+}
+_MLP = {name for name in SHAPES if ".mlp." in name}
+MCORE_SHAPES["qwen3_moe"] = {
+    **{name: shape for name, shape in MCORE_SHAPES["qwen3"].items() if name not in _MLP},
+    f"{LAYER}.mlp.gate.weight": (3, 32),
+    **{
+        f"{LAYER}.mlp.experts.{expert}.{which}_proj.weight": (32, 6) if which == "down" else (6, 32)
+        for which in ("gate", "up", "down")
+        for expert in range(3)
+    },
+}
+
+
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mindformers")
-    (folder / "names.json").write_text(json.dumps([*SHAPES, *BIASES]))
+    (folder / "names.json").write_text(json.dumps([[*SHAPES, *BIASES], MCORE_SHAPES]))
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder / "names.json")],
         env={**os.environ, "LOG_MF_PATH": str(folder / "log"), "GLOG_v": "3"},
@@ -94,6 +114,29 @@ def llama(options, shapes=SHAPES):
 )
 def test_llama_has_the_parameters_of_the_network(theirs, setting, options, shapes):
     assert listed(llama(options, shapes)) == theirs[f"llama {setting}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", MCORE_SHAPES)
+def test_mcore_tensors_are_those_of_its_converters(theirs, model_type):
+    shapes = MCORE_SHAPES[model_type]
+    heads = replace(HEADS, experts=3)
+    rules = dialect(model_type, Options(is_mcore=True))
+    files = to_mindformers(rules, shapes, heads)
+    arrays = {
+        name: np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape) + 1e4 * place
+        for place, (name, shape) in enumerate(shapes.items())
+    }
+    expected = theirs[f"mcore {model_type}"]
+    assert files.ranks[0].keys() == expected.keys()
+    for name, stored in files.ranks[0].items():
+        made = np.zeros(stored.shard.view, np.float32)
+        for tensor, segment in stored.segments:
+            part = arrays[tensor][slices(segment.whole)]
+            made[slices(segment.local)] = part.T if segment.transposed else part
+        np.testing.assert_array_equal(made.reshape(stored.shard.shape), np.array(expected[name]))
+    back = to_huggingface(rules, {name: stored.shard.shape for name, stored in files.ranks[0].items()}, heads)
+    assert back.shapes == shapes
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from functools import cache
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.io.errors import CheckpointError
 
-_LAYER = "{layer}"
+_LAYER, EXPERT = "{layer}", "{expert}"
 _NUMBER = re.compile(r"\.(0|[1-9]\d{0,5})\.")
 
 
@@ -49,11 +49,16 @@ class Form:
 
 @dataclass(frozen=True)
 class Rule:
-    """Elements in Hugging Face's form and the same in MindFormers'."""
+    """Elements in Hugging Face's form and the same in MindFormers'.
+
+    is_stacked: the original names, with {expert} in them, are each expert's; the one stored matrix has them
+    transposed, gate and up beside each other, one expert below the other.
+    """
 
     original: Form
     stored: Form
     sections: Sections = Sections.ONE
+    is_stacked: bool = False
 
     def __post_init__(self) -> None:
         count = len(self.sections.value)
@@ -66,11 +71,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Heads:
-    """Attention heads of a whole model, from which the sizes of fused sections follow."""
+    """Attention heads of a whole model, and experts of a layer: the sizes of fused sections follow."""
 
     heads: int
     kv_heads: int
     head_dim: int
+    experts: int = 0
 
     def weights(self, sections: Sections) -> tuple[int, ...]:
         """Relative sizes of the sections."""
@@ -137,7 +143,7 @@ def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:
 def known_names(dialect: Dialect, names: Iterable[str], *, is_stored: bool) -> set[str]:
     """Selects the names that MindFormers has, or Hugging Face, for tensors that a model needs."""
     known = _rules_by_name(dialect, is_stored)
-    return {name for name in names if name in known or _without_layer(name)[0] in known}
+    return {name for name in names if name in known or _without_numbers(name)[0] in known}
 
 
 def rule_for(dialect: Dialect, name: str, names_present: Collection[str], *, is_stored: bool) -> Rule:
@@ -146,25 +152,27 @@ def rule_for(dialect: Dialect, name: str, names_present: Collection[str], *, is_
     CheckpointError when there is none, or when other tensors of it are missing.
     """
     known = _rules_by_name(dialect, is_stored)
-    plain, layer = (name, "") if name in known else _without_layer(name)
+    plain, layer, expert = (name, "", "") if name in known else _without_numbers(name)
     if plain not in known:
         side = "MindFormers" if is_stored else "Hugging Face"
-        near = did_you_mean(plain, known).replace(_LAYER, layer)
+        near = did_you_mean(plain, known).replace(_LAYER, layer).replace(EXPERT, expert)
         raise CheckpointError(f"tensor {shown(name)}: no {side} name of this model type{near}")
     rule = known[plain]
     rule = replace(rule, original=_filled(rule.original, layer), stored=_filled(rule.stored, layer))
     names = (rule.stored if is_stored else rule.original).names
+    names = tuple(needed.replace(EXPERT, expert) for needed in names)
     if missing := [needed for needed in names if needed not in names_present]:
         raise CheckpointError(f"tensor {shown(name)}: goes with {', '.join(missing)}, which is missing")
     return rule
 
 
-def _without_layer(name: str) -> tuple[str, str]:
-    """The name with {layer} for its first number, and that number."""
-    match = _NUMBER.search(name)
-    if match is None:
-        return name, ""
-    return f"{name[: match.start(1)]}{_LAYER}{name[match.end(1) :]}", match[1]
+def _without_numbers(name: str) -> tuple[str, str, str]:
+    """The name with {layer} for its first number and {expert} for a second one, and these numbers."""
+    numbers = list(_NUMBER.finditer(name))[:2]
+    for match, pattern in zip(numbers[::-1], (_LAYER, EXPERT)[: len(numbers)][::-1], strict=True):
+        name = f"{name[: match.start(1)]}{pattern}{name[match.end(1) :]}"
+    layer, expert = [*(match[1] for match in numbers), "", ""][:2]
+    return name, layer, expert
 
 
 @cache

@@ -1,13 +1,13 @@
-"""Names of MindFormers' Mcore models as they are trained, since 1.6: Qwen3, its matrices fused.
+"""Names of MindFormers' Mcore models as they are trained: Qwen3 and its mixtures, their matrices fused.
 
-Source: `weight_converters` of mindformers 2.0, models/qwen3/utils.py.
+Source: `weight_converters` of mindformers 1.9 and 2.0, models/qwen3/utils.py and models/qwen3_moe/utils.py.
 """
 
 from __future__ import annotations
 
-from mindbatch.checkpoint.names.dialect import Dialect, Form, Options, Rule, Sections, renamed
+from mindbatch.checkpoint.names.dialect import EXPERT, Dialect, Form, Options, Rule, Sections, renamed
 
-MODEL_TYPES = ("qwen3",)
+MODEL_TYPES = ("qwen3", "qwen3_moe")
 _HF, _MF = "model.layers.{layer}", "decoder.layers.{layer}"
 
 
@@ -36,4 +36,15 @@ def dialect(options: Options) -> Dialect:
             (f"{_HF}.mlp.down_proj", f"{_MF}.mlp.linear_fc2"),
         ]
     )
-    return Dialect((attention, gates, *others))
+    return Dialect((attention, gates, *_experts(), *others))
+
+
+def _experts() -> list[Rule]:
+    """Those of a mixture: gate and up of all experts are one matrix, their other matrices another."""
+    expert = f"{_HF}.mlp.experts.{EXPERT}"
+    gate_up = Form((f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"))
+    return [
+        Rule(gate_up, Form((f"{_MF}.mlp.experts.weight1",)), Sections.PAIR, is_stacked=True),
+        Rule(Form((f"{expert}.down_proj.weight",)), Form((f"{_MF}.mlp.experts.weight2",)), is_stacked=True),
+        *renamed([(f"{_HF}.mlp.gate", f"{_MF}.mlp.router")]),
+    ]

@@ -49,7 +49,8 @@ def dialect(model_type: str, options: Options | None = None) -> Dialect:
 
 
 def heads_of(arch: Architecture) -> Heads:
-    return Heads(arch.heads, arch.kv_heads, arch.head_dim)
+    experts = arch.experts.routing.experts if arch.experts else 0
+    return Heads(arch.heads, arch.kv_heads, arch.head_dim, experts)
 
 
 def has_mindformers_names(model_type: str, names: Collection[str]) -> bool:

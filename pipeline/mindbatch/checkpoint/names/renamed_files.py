@@ -14,6 +14,7 @@ from mindbatch.checkpoint.names.dialect import (
     rule_for,
     unused_names,
 )
+from mindbatch.checkpoint.names.expert_stacks import stacked
 from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, shapes_of, spans, view_of
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
@@ -105,6 +106,11 @@ def _whole_files(
     stored: dict[str, StoredShard] = {}
     for rule in rules:
         with collecting(faults):
+            if rule.is_stacked:
+                shapes_of_experts, matrices = stacked(rule, used, heads.experts, is_stored=is_stored)
+                originals |= shapes_of_experts
+                stored |= matrices
+                continue
             known = rule.stored if is_stored else rule.original
             sizes = read_sizes(known, used, heads.weights(rule.sections), _group_unit(rule, heads))
             originals |= shapes_of(rule.original, sizes)
