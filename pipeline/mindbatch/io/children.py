@@ -157,10 +157,10 @@ class Child:
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection, owner: int) -> None:
-    connection.close()
     if os.getpid() == owner:
-        process.kill()
+        process.kill()  # before it finds its connection closed, and ends in some other way
         process.wait()
+    connection.close()
 
 
 @dataclass(frozen=True, kw_only=True)
