@@ -10,6 +10,7 @@ from typing import Protocol
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import nested_names
 from mindbatch.models.registry import HEAD, copies, declaration, embedding_source, unused_tensors
@@ -70,8 +71,17 @@ def left_out_faults(copied: Mapping[str, str], folder: ComparableTensors) -> Ite
             )
 
 
+_FUSED_EXPERTS = ".experts.gate_up_proj"
+
+
 def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: StoredWeights) -> None:
     """Raises CheckpointError unless the folder holds just the tensors that `specs` of the model need."""
     names = checkpoint_names(arch, folder.names)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
+    fused = next((name for name in folder.names if name.endswith(_FUSED_EXPERTS)), None)
+    if fused is not None and fused not in expected:
+        raise CheckpointError(
+            f"{folder.path}: {fused} holds the gates of all experts, as transformers 5 saves them with "
+            "save_original_format=False; save the model again without that"
+        )
     raise_if_any(match_tensors(expected, folder, unused_tensors(arch)))
