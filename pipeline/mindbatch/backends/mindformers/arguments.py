@@ -174,13 +174,16 @@ def _shared_experts(reader: ConfigReader, arch: Architecture) -> dict[str, Any]:
     experts = arch.experts
     assert experts is not None
     routing = experts.routing
-    if routing.chosen % routing.chosen_groups:
-        reader.fault("topk_group", f"must divide num_experts_per_tok={routing.chosen}")
-    elif routing.chosen_groups < routing.groups and routing.chosen != 2 * routing.chosen_groups:
+    chosen = routing.chosen
+    # MindFormers rates a group by its best chosen / topk_group experts, the model by its best two.
+    allowed = [groups for groups in range(1, routing.groups + 1) if groups in (chosen / 2, routing.groups)]
+    allowed = [groups for groups in allowed if chosen % groups == 0]
+    if routing.chosen_groups not in allowed:
         reader.fault(
             "topk_group",
-            "MindFormers 1.9 rates a group by its best num_experts_per_tok / topk_group experts, the model "
-            f"by two; allowed: topk_group={routing.chosen // 2}, or n_group={routing.groups}",
+            f"MindFormers rates a group by its best {chosen / routing.chosen_groups:.3g} experts, the model "
+            f"by two; allowed with num_experts_per_tok={chosen} and n_group={routing.groups}: "
+            f"{' or '.join(map(str, allowed)) or 'none'}",
         )
     return arguments | {
         "n_shared_experts": sum(experts.shared) // experts.intermediate_size,
