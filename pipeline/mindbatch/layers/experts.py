@@ -89,6 +89,18 @@ class Mixture(Module):
         self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
         self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
 
+    def stack_fused(self, source: str, count: int, width: int) -> None:
+        """The matrices of experts in two tensors [experts, ...], as transformers 5 may save them."""
+        gate_up, down = f"{source}.gate_up_proj", f"{source}.down_proj"
+        ups = [
+            Part(gate_up, self.inner, width, first=first, matrix=expert)
+            for expert in range(count)
+            for first in (0, self.inner)
+        ]
+        downs = [Part(down, width, self.inner, matrix=expert) for expert in range(count)]
+        self.up = ExpertLinears(*ups, experts=count, sharding=Sharding.OUTPUTS)
+        self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
+
     def bind(self, name: str, rank: Rank) -> None:
         """The rank's slice of every expert."""
         super().bind(name, rank)

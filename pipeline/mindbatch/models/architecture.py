@@ -62,6 +62,7 @@ class Experts:
     shared: inner sizes of the networks that compute every row, beside the chosen experts.
     shared_is_gated: each is weighted with the sigmoid of a product of its own with the row.
     limit: of gates and ups, see `ExpertsShape`; 0 where there is none.
+    is_fused: the checkpoint has the gates and ups of all experts in one tensor, and the rest in another.
     """
 
     routing: Routing
@@ -71,6 +72,7 @@ class Experts:
     shared: tuple[int, ...] = ()
     shared_is_gated: bool = False
     limit: float = 0.0
+    is_fused: bool = False
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
         """Restricts the experts to a model of these layers only."""

@@ -118,8 +118,11 @@ class SparseMlp(Mixture):
         correction = f"{source}.{names.correction}" if settings.has_correction else None
         router = Router(f"{source}.{names.router}", settings.routing.experts, a.hidden_size, correction)
         super().__init__(router, settings.routing, settings.intermediate_size, a.activation)
-        experts = [f"{source}.{names.experts}.{number}" for number in range(settings.routing.experts)]
-        self.stack(experts, a.hidden_size, (names.gate, names.up), names.down)
+        if settings.is_fused:
+            self.stack_fused(f"{source}.{names.experts}", settings.routing.experts, a.hidden_size)
+        else:
+            experts = [f"{source}.{names.experts}.{number}" for number in range(settings.routing.experts)]
+            self.stack(experts, a.hidden_size, (names.gate, names.up), names.down)
         self.shared: list[Module] = []
         for number, inner in enumerate(settings.shared):
             expert = f"{source}.{names.shared.format(number)}"

@@ -10,7 +10,6 @@ from typing import Protocol
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
-from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import nested_names
 from mindbatch.models.registry import HEAD, copies, declaration, embedding_source, unused_tensors
@@ -42,8 +41,12 @@ class ComparableTensors(Protocol):
     def are_equal(self, one: str, other: str) -> bool: ...
 
 
+_FUSED_EXPERTS = ".experts.gate_up_proj"
+
+
 def as_stored(arch: Architecture, folder: ComparableTensors) -> Architecture:
-    """The architecture with a head of its own where that is stored, if its type leaves it to the tensors.
+    """The architecture with a head of its own where that is stored, if its type leaves it to the tensors, and
+    with experts in one tensor where they are stored so.
 
     Raises:
         CheckpointError: a tensor that would be left out is not what the model takes in its place.
@@ -52,6 +55,8 @@ def as_stored(arch: Architecture, folder: ComparableTensors) -> Architecture:
     if declaration(arch.model_type).head_as_stored:
         head, embedding = names(HEAD), names(embedding_source(arch))
         arch = replace(arch, tied=head not in folder.names or folder.are_equal(head, embedding))
+    if arch.experts is not None and any(name.endswith(_FUSED_EXPERTS) for name in folder.names):
+        arch = replace(arch, experts=replace(arch.experts, is_fused=True))
     copied = {names(name): names(own) for name, own in copies(arch).items()}
     raise_if_any([*left_out_faults(copied, folder)])
     return arch
@@ -71,17 +76,8 @@ def left_out_faults(copied: Mapping[str, str], folder: ComparableTensors) -> Ite
             )
 
 
-_FUSED_EXPERTS = ".experts.gate_up_proj"
-
-
 def check_tensors(arch: Architecture, specs: Sequence[TensorSpec], folder: StoredWeights) -> None:
     """Raises CheckpointError unless the folder holds just the tensors that `specs` of the model need."""
     names = checkpoint_names(arch, folder.names)
     expected = {names(source): shape for source, shape in source_shapes(specs).items()}
-    fused = next((name for name in folder.names if name.endswith(_FUSED_EXPERTS)), None)
-    if fused is not None and fused not in expected:
-        raise CheckpointError(
-            f"{folder.path}: {fused} holds the gates of all experts, as transformers 5 saves them with "
-            "save_original_format=False; save the model again without that"
-        )
     raise_if_any(match_tensors(expected, folder, unused_tensors(arch)))

@@ -103,6 +103,8 @@ def _load(
                 first += len(integers.numbers)
             continue
         for rows in _rows(part, spec, folder, kernels, name, shard):
+            # What reads them trusts it: native code would read, or write, behind the arrays.
+            assert rows.shape[1:] == (() if inputs is None else (inputs,)), name
             if spec.layout is Layout.PACKED:
                 _refuse_lost(kernels.pack(array, first, rows), kernels.weight_type, folder, name)
             else:
@@ -173,28 +175,30 @@ def _rows(
 
     They are in the type that the parameter is kept in, or in any float type where the kernels pack any.
     """
+    height = 0 if part.matrix is None else folder.info(name).shape[-2]
     if spec.layout is Layout.PACKED and kernels.packs_any_float:
-        yield from _read(part, spec.sharding, partial(folder.packable, name), shard)
+        yield from _read(part, spec.sharding, partial(folder.packable, name), shard, height)
     else:
-        for rows in _read(part, spec.sharding, partial(folder.floats, name), shard):
+        for rows in _read(part, spec.sharding, partial(folder.floats, name), shard, height):
             yield rows if spec.layout is Layout.FLOAT32 else _narrowed(rows, kernels, folder, name)
 
 
 def _read(
-    part: Part, sharding: Sharding, values: Callable[..., Array], shard: TensorSlice
+    part: Part, sharding: Sharding, values: Callable[..., Array], shard: TensorSlice, height: int
 ) -> Iterator[Array]:
+    """height: rows of each matrix of a stack, which is read as one matrix below another."""
+    above = (part.matrix or 0) * height
     ranges = part.source_ranges(*part.output_bounds(sharding, shard))
     inputs = slice(*part.input_bounds(sharding, shard))
     if part.inputs is None:
         for low, high in ranges:
             yield values(rows=slice(low, high))
     elif part.transposed:
-        above = (part.matrix or 0) * part.inputs  # a stack is read as one matrix below another
         rows = slice(above + inputs.start, above + inputs.stop)
         for low, high in ranges:
             yield values(rows=rows, columns=slice(low, high)).T
     else:
-        for rows in _some_rows(ranges, part.inputs):
+        for rows in _some_rows([(above + low, above + high) for low, high in ranges], part.inputs):
             yield values(rows=rows, columns=inputs)
 
 

@@ -36,7 +36,7 @@ class Part:
     is_shared: when there are fewer units than ranks, neighbours hold the same one (key/value heads).
     run, spacing: where several parts take turns in the source, so many outputs lie together, and the next
         ones begin so much behind them; 0 where all lie together.
-    matrix: the source is a stack of transposed matrices [n, inputs, outputs], of which it is in this one.
+    matrix: the source is a stack of matrices [n, ...], of which it is in this one.
     """
 
     source: str
@@ -84,11 +84,10 @@ class Part:
 
     def region(self, outputs: Range, inputs: Range) -> tuple[Range, ...]:
         """The two ranges in the order of the checkpoint's dimensions, behind that of the matrix."""
-        if self.matrix is not None:
-            return ((self.matrix, self.matrix + 1), inputs, outputs)
         if self.inputs is None:
             return (outputs,)
-        return (inputs, outputs) if self.transposed else (outputs, inputs)
+        both = (inputs, outputs) if self.transposed else (outputs, inputs)
+        return both if self.matrix is None else ((self.matrix, self.matrix + 1), *both)
 
     def output_bounds(self, sharding: Sharding, shard: TensorSlice) -> tuple[int, int]:
         """Half-open range of the part's outputs on this rank, from 0.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_folders import ENCODERS, EXPERTS, FIXTURE, descriptions, write_folder
+from model_folders import ENCODERS, FIXTURE, descriptions, write_folder
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -108,12 +108,3 @@ def test_ranks_of_another_tool_are_told_with_the_reshard_that_makes_a_model_of_t
     ) as told:
         open_model(ModelConfig(checkpoint_name_or_path=str(cut)), RankPart(TensorSlice(0, 2)))
     assert len(told.value.faults) == 1
-
-
-def test_experts_in_one_tensor_are_told_how_to_be_saved(tmp_path: Path) -> None:
-    folder = folder_of("qwen3_moe", tmp_path / "experts", EXPERTS)
-    stacked = np.zeros((8, 40, 48), np.float32)
-    tensors = dict(load_file(folder / "model.safetensors"))
-    save_file(tensors | {"model.layers.0.mlp.experts.gate_up_proj": stacked}, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match="as transformers 5 saves them with save_original_format=False"):
-        opened(folder)

@@ -90,8 +90,10 @@ class IterationFolder(ModelFolder):
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
         if self._last is None or self._last[0] != name:
             self._last = name, self._whole(name)
-        part = self._last[1][rows or slice(None)]
-        return np.array(part if columns is None else part[:, columns])
+        whole = self._last[1]
+        if columns is not None:  # a stack of matrices as one below another, as `read_floats` has it
+            whole = whole.reshape(-1, whole.shape[-1])[:, columns]
+        return np.array(whole[rows or slice(None)])
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         values = self.packable(name, rows=rows, columns=columns)

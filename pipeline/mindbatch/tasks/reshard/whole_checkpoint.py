@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.model_folder import StoredShape
@@ -61,13 +62,19 @@ class WholeCheckpoint(Closing):
         return self._writings[name]
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """The values, or those of some rows and columns. CheckpointError when the files are damaged."""
+        """The values, or those of some rows and columns, of a stack as `read_float32` has it.
+
+        Raises:
+            CheckpointError: the files are damaged.
+        """
         writing = self._writings[name]
         if name not in self._buffers:
             self._buffers = _made(self._jobs[name], self._sources)
-        start, stop, _ = (rows or slice(None)).indices(writing.rows)
-        data = memoryview(self._buffers[name])[start * writing.row_bytes : stop * writing.row_bytes]
-        values = widened(data, writing.dtype, (stop - start, *writing.shape[1:]))
+        shape = writing.shape if columns is None else (math.prod(writing.shape[:-1]), writing.shape[-1])
+        row_bytes = writing.nbytes // max(1, shape[0])
+        start, stop, _ = (rows or slice(None)).indices(shape[0])
+        data = memoryview(self._buffers[name])[start * row_bytes : stop * row_bytes]
+        values = widened(data, writing.dtype, (stop - start, *shape[1:]))
         return values if columns is None else values[:, columns]
 
     packable = floats
