@@ -271,14 +271,22 @@ def _write(path: Path, text: str) -> None:
     partial.replace(path)
 
 
+def _first_cause(error: BaseException) -> str:
+    """What the system said, below all that libraries have put around it."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+
+
 def _reason(error: Exception, hub: str) -> str:
     """One line on what a library or the network raised."""
     kind, text = type(error).__name__, " ".join(str(error).split())[:200]
-    where = hub
     if hub == "huggingface":
         from huggingface_hub import constants
 
         where = constants.ENDPOINT
+    else:
+        where = os.environ.get("MODELSCOPE_ENDPOINT") or "https://modelscope.cn"
     match kind:
         case "GatedRepoError" | "PermissionDeniedError":
             return f"its owner asks for consent: accept the terms at {where} and set {_TOKENS[hub]}"
@@ -291,5 +299,5 @@ def _reason(error: Exception, hub: str) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk of the cache is full"
     if isinstance(error, OSError) or kind in ("ServerError", "APIError", "FileDownloadError"):
-        return f"{where} cannot be reached, or ended the connection ({text})"
+        return f"{where} cannot be reached, or ended the connection ({_first_cause(error)[:200]})"
     return f"what {where} answers cannot be read ({kind}: {text})"
