@@ -9,7 +9,7 @@ from typing import Any
 
 from model_folders import NORMED
 
-from make_model_fixtures import GROUPED, YARN, cases_of, write_references
+from make_model_fixtures import GROUPED, LLAMA3, YARN, cases_of, write_references
 
 GEMMA = GROUPED | {"head_dim": 16, "num_hidden_layers": 3}
 GEMMA2 = GEMMA | {"model_type": "gemma2", "sliding_window": 7, "query_pre_attn_scalar": 24}
@@ -22,6 +22,10 @@ COHERE = {key: value for key, value in GROUPED.items() if key != "rms_norm_eps"}
     "logit_scale": 0.5,
 }
 COHERE2 = COHERE | {"model_type": "cohere2", "sliding_window": 9, "num_hidden_layers": 4}
+SEED_OSS = GROUPED | {"model_type": "seed_oss", "head_dim": 12}
+ERNIE = GROUPED | {"model_type": "ernie4_5", "head_dim": 12}
+EXAONE = GROUPED | {"model_type": "exaone4", "num_hidden_layers": 4, "sliding_window": 7}
+HUNYUAN = GROUPED | {"model_type": "hunyuan_v1_dense", "head_dim": 12}
 SMOLLM3 = GROUPED | {"model_type": "smollm3", "pad_token_id": None, "num_hidden_layers": 4}
 CASES: dict[str, dict[str, Any]] = {
     "gemma2": GEMMA2 | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0},
@@ -77,6 +81,26 @@ CASES: dict[str, dict[str, Any]] = {
     | {"layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]}
     | {"sliding_window": 5, "tie_word_embeddings": True, "intermediate_size": 37, "rope_theta": 5e5}
     | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "seed_oss": SEED_OSS,
+    "seed_oss_biased": SEED_OSS
+    | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True, "head_dim": 10}
+    | {"num_key_value_heads": 1, "intermediate_size": 37, "rope_scaling": YARN},
+    "ernie4_5": ERNIE,
+    "ernie4_5_biased": ERNIE
+    | {"use_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "tie_word_embeddings": False}
+    | {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "exaone4": EXAONE,
+    "exaone4_whole": EXAONE
+    | {"sliding_window": None, "layer_types": ["full_attention"] * 4, "tie_word_embeddings": True}
+    | {"num_key_value_heads": 1, "intermediate_size": 37, "rope_scaling": LLAMA3, "head_dim": 10},
+    "exaone4_mixed": EXAONE
+    | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+    | {"sliding_window_pattern": "GLLG", "sliding_window": 5, "rope_theta": 1e3},
+    "hunyuan_v1_dense": HUNYUAN
+    | {"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "mscale": 1.0}},
+    "hunyuan_v1_dense_biased": HUNYUAN
+    | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "head_dim": 8}
+    | {"tie_word_embeddings": True},
 }
 DTYPES = {
     "gemma2": "bfloat16",
@@ -86,6 +110,10 @@ DTYPES = {
     "cohere2": "float16",
     "smollm3": "bfloat16",
     "olmo3": "bfloat16",
+    "seed_oss": "bfloat16",
+    "ernie4_5": "bfloat16",
+    "exaone4": "float16",
+    "hunyuan_v1_dense": "bfloat16",
 }
 SHARDS = {
     "gemma2_biased": 2,
@@ -95,6 +123,8 @@ SHARDS = {
     "cohere2_local": 3,
     "smollm3_mixed": 2,
     "olmo3_yarn": 2,
+    "ernie4_5_biased": 2,
+    "exaone4_mixed": 3,
 }
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ WINDOWED = "gemma3_text, a window"
 OF_STAGES = "qwen3 mp=2 pp=3"
 HAND_OVERS = {0: 1, 3: 2, 5: 1}
 """A rank of each of three stages: with how many other stages it meets."""
-LIKE_LLAMA = {"minimind", "mistral", "smollm3", "telechat3"}
+LIKE_LLAMA = {"minimind", "mistral", "seed_oss", "smollm3", "telechat3"}
 """Their graphs are Llama's: `test_these_types_have_the_graphs_of_llama`."""
 SWEEP = {
     f"{each} mp={size}": job(each, size, first_and_last(size))

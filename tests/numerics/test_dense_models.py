@@ -96,6 +96,7 @@ def test_what_the_cases_are_for() -> None:
         "cohere2",
         "smollm3_window",
         "olmo3",
+        "exaone4",
         "gpt_oss",
     ):
         assert 0 < max(arch[name].windows) < len(ragged(name, CASES[name])[0])
@@ -106,9 +107,12 @@ def test_what_the_cases_are_for() -> None:
     assert rotary["minimind_yarn"].inverse_frequencies != rotary["minimind"].inverse_frequencies
     assert rotary["phi3_long"].scale > 1
     normed = {name: arch[name] for name in descriptions(NORMED)}
-    assert len(normed["gemma3"].rotaries) == 2
+    assert len({*normed["gemma3"].layer_rotaries}) == 2
     assert [each.scale > 1 for each in normed["olmo3_yarn"].layer_rotaries] == [False] * 3 + [True]
     assert None in normed["cohere2"].layer_rotaries
+    assert normed["exaone4"].qk_norm
+    assert None in normed["exaone4"].layer_rotaries
+    assert normed["ernie4_5"].rotary.is_interleaved
     mixed = normed["smollm3_mixed"]
     layers = {
         (rotary is None, window) for rotary, window in zip(mixed.layer_rotaries, mixed.windows, strict=True)

@@ -29,6 +29,8 @@ UNDIVIDED = (
     "chatglm_odd",
     "cohere2_local",
     "cohere_biased",
+    "ernie4_5_biased",
+    "exaone4_whole",
     "gemma2_biased",
     "gemma3_yarn",
     "falcon_alibi",
@@ -38,6 +40,7 @@ UNDIVIDED = (
     "gpt_neox_whole",
     "gptj_tied",
     "granite_biased",
+    "hunyuan_v1_dense_biased",
     "minimind_odd",
     "olmo2_biased",
     "olmo2_odd",
@@ -45,6 +48,7 @@ UNDIVIDED = (
     "opt_unbiased",
     "opt_untied",
     "phi3_partial",
+    "seed_oss_biased",
     "starcoder2_unbiased",
 )
 LATER = dense_cases()

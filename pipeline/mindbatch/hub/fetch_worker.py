@@ -272,7 +272,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _first_cause(error: BaseException) -> str:
-    """What the system said, below all that libraries have put around it."""
+    """The words of the system, below all that libraries have put around them."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

@@ -15,7 +15,7 @@ from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.step import IntArray
 from mindbatch.layers.linear import reduced
 from mindbatch.layers.rank import Module, Rank, Tokens
-from mindbatch.models.architecture import Architecture
+from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.parallel.topology import TensorSlice
 
@@ -73,23 +73,33 @@ class PagedAttention(OfLayer):
         return attention(qkv, *self.cache, *tokens.places, *self.sinks, shape=self.shape)
 
 
+UNTURNED = Rotary((0.0,))
+"""Leaves each number as it is: one pair of a head by an angle of 0."""
+
+
 class Rotation(OfLayer):
-    """qkv with the norms of query and key, then rotated; as it is in a layer without rotary positions."""
+    """qkv with the norms of query and key, then rotated; only normed in a layer without rotary positions."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.rotary = a.rotary_of(layer)
 
     def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
         """norms: modules with the weights of query's and of key's, or none."""
-        rotary_settings = self.arch.rotary_of(self.layer)
         weights = tuple(norm.weight for norm in norms) or (None, None)
         if self.arch.norms_all_heads and self.shard.size > 1:
             qkv, weights = self._normed(qkv, weights), (None, None)
-        if rotary_settings is None:
+        if self.rotary is None and weights[0] is None:
             return qkv
-        settings = {
-            "is_interleaved": rotary_settings.is_interleaved,
-            "in_halves": rotary_settings.positions == 2,
-        }
-        inputs = (qkv, *tokens.angles(rotary_settings), *weights)
-        return rotary(*inputs, shape=self.shape, epsilon=self.arch.norm_epsilon, **settings)
+        settings = self.rotary or UNTURNED
+        inputs = (qkv, *tokens.angles(settings), *weights)
+        return rotary(
+            *inputs,
+            shape=self.shape,
+            epsilon=self.arch.norm_epsilon,
+            is_interleaved=settings.is_interleaved,
+            in_halves=settings.positions == 2,
+        )
 
     def _normed(self, qkv: Any, weights: tuple[Any, ...]) -> Any:
         """By norms over all heads, of which each rank has some: squares are summed."""
@@ -99,6 +109,14 @@ class Rotation(OfLayer):
         sums = reduced(square_sums(qkv, shape=shape), self.shard)
         settings = {"shape": shape, "epsilon": arch.norm_epsilon, "totals": totals}
         return norm_by_sums(qkv, sums, *weights, **settings)
+
+
+class HeadNorms(Rotation):
+    """qkv with the norms of query and key only, whatever positions the layer has."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.rotary = None
 
 
 _STACKS = ("encoder", "decoder")

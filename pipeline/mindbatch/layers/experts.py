@@ -83,11 +83,9 @@ class Mixture(Module):
 
     def stack(self, experts: Sequence[str], width: int, gate_up: Sequence[str], down: str) -> None:
         """The matrices of experts, by where their names begin; gate_up, down: how they end."""
-        count = len(experts)
         up = [Part(f"{expert}.{which}.weight", self.inner, width) for expert in experts for which in gate_up]
         downs = [Part(f"{expert}.{down}.weight", width, self.inner) for expert in experts]
-        self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
-        self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
+        self._take(up, downs, len(experts))
 
     def stack_fused(self, source: str, count: int, width: int) -> None:
         """The matrices of experts in two tensors [experts, ...], as transformers 5 may save them."""
@@ -98,8 +96,11 @@ class Mixture(Module):
             for first in (0, self.inner)
         ]
         downs = [Part(down, width, self.inner, matrix=expert) for expert in range(count)]
-        self.up = ExpertLinears(*ups, experts=count, sharding=Sharding.OUTPUTS)
-        self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
+        self._take(ups, downs, count)
+
+    def _take(self, up: Sequence[Part], down: Sequence[Part], count: int) -> None:
+        self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
+        self.down = ExpertLinears(*down, experts=count, sharding=Sharding.INPUTS)
 
     def bind(self, name: str, rank: Rank) -> None:
         """The rank's slice of every expert."""

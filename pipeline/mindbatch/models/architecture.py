@@ -178,8 +178,3 @@ class Architecture:
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""
         return self.layer_rotaries[layer] if self.layer_rotaries else self.rotary
-
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        """Rotary embeddings of all layers, each once."""
-        return tuple(dict.fromkeys(filter(None, self.layer_rotaries or (self.rotary,))))

@@ -169,3 +169,73 @@ def test_olmo3_as_transformers_5_writes_it() -> None:
     by_kind["sliding_attention"] = local | {"rope_theta": 1e4}
     with pytest.raises(CheckpointError, match="sliding_attention.rope_theta=10000.0: not supported"):
         describe(config("olmo3", rope_parameters=by_kind))
+
+
+def layers_of_exaone4(**settings: Any) -> list[tuple[bool, int]]:
+    """Of each layer, whether it is rotated, and its window."""
+    arch = describe(config("exaone4", num_key_value_heads=2, num_hidden_layers=4, **settings))
+    return [(arch.rotary_of(layer) is not None, window) for layer, window in enumerate(arch.windows)]
+
+
+def test_layers_of_exaone4() -> None:
+    """Those with a window are rotated, and all where there is none."""
+    assert layers_of_exaone4(sliding_window=6) == [(True, 6)] * 3 + [(False, 0)]
+    kinds = ["full_attention", "sliding_attention"] * 2
+    for pattern in (4, "GL"):
+        given = {"sliding_window": 6, "layer_types": kinds, "sliding_window_pattern": pattern}
+        assert layers_of_exaone4(**given) == [(False, 0), (True, 6)] * 2
+    for whole in ({}, {"layer_types": ["full_attention"] * 4}):
+        assert layers_of_exaone4(sliding_window=None, **whole) == [(True, 0)] * 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sliding_window_pattern": "LLLG"}, "sliding_window_pattern='LLLG': must be a whole number above 0"),
+        ({"sliding_window_pattern": 0}, "sliding_window_pattern=0: must be a whole number above 0"),
+        ({"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "and there is none"),
+        ({"layer_types": ["sliding_attention"]}, "must name 4 layers"),
+    ],
+)
+def test_what_exaone4_cannot_be(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        layers_of_exaone4(**settings)
+
+
+def test_alpha_raises_the_base_of_hunyuan() -> None:
+    """By the power that keeps the slowest pair, at any length; other scalings are as elsewhere."""
+    dynamic = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
+    scaled = describe(config("hunyuan_v1_dense", head_dim=16, rope_scaling=dynamic))
+    raised = describe(config("hunyuan_v1_dense", head_dim=16, rope_theta=1e4 * 1000 ** (16 / 14)))
+    assert scaled == raised
+    newer = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0}
+    assert describe(config("hunyuan_v1_dense", head_dim=16, rope_parameters=newer)) == scaled
+    linear = {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    assert describe(config("hunyuan_v1_dense", **linear)).rotary == describe(config("llama", **linear)).rotary
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "of type dynamic needs an alpha above 0"),
+        ({"rope_scaling": {"type": "dynamic", "alpha": "2"}}, "of type dynamic needs an alpha above 0"),
+        ({"rope_scaling": {"type": "dynamic", "alpha": 2.0, "new": 1}}, "and no other key"),
+        ({"rope_scaling": {"type": "dynamic", "alpha": 2.0}, "head_dim": 2}, "heads of 4 numbers"),
+        ({"use_cla": True}, "use_cla=true: not supported"),
+        ({"use_qk_norm": False}, "use_qk_norm=false: not supported"),
+        ({"position_embedding_xdrope": True}, "position_embedding_xdrope=true: not supported"),
+    ],
+)
+def test_what_hunyuan_cannot_be(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        describe(config("hunyuan_v1_dense", **settings))
+
+
+def test_biases_of_seed_oss_and_ernie() -> None:
+    """Each of three flags of Seed-OSS is one; ERNIE's is for all matrices."""
+    seed = describe(config("seed_oss", head_dim=8, num_key_value_heads=2))
+    assert (seed.qkv_bias, seed.output_bias, seed.mlp_bias) == (True, False, False)
+    ernie = describe(config("ernie4_5", head_dim=8, use_bias=True))
+    assert (ernie.qkv_bias, ernie.output_bias, ernie.mlp_bias) == (True, True, True)
+    with pytest.raises(CheckpointError, match="use_bias=true: unknown key"):
+        describe(config("seed_oss", head_dim=8, num_key_value_heads=2, use_bias=True))

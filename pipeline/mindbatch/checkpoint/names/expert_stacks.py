@@ -49,13 +49,13 @@ def stacked(
     return originals, {name: StoredShard.of(segments, whole)}
 
 
-def _divided(name: str, shape: Shape, experts: int, beside: int) -> tuple[int, int]:
+def _divided(name: str, shape: Shape, experts: int, tensors: int) -> tuple[int, int]:
     """Outputs and inputs of each expert's tensors."""
-    if len(shape) != 2 or not experts or shape[0] % experts or shape[1] % beside:
+    if len(shape) != 2 or not experts or shape[0] % experts or shape[1] % tensors:
         raise CheckpointError(
-            f"tensor {shown(name)} {[*shape]}: cannot be divided among {experts} experts of {beside} tensors"
+            f"tensor {shown(name)} {[*shape]}: cannot be divided among {experts} experts of {tensors} tensors"
         )
-    return shape[1] // beside, shape[0] // experts
+    return shape[1] // tensors, shape[0] // experts
 
 
 def _alike(names: list[str], shapes: Mapping[str, Shape]) -> tuple[int, int]:

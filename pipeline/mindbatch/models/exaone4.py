@@ -1,0 +1,49 @@
+"""exaone4: OLMo 2's blocks with norms of heads; beside layers with a window, the others have no positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import llama, olmo2
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, windows_by_kind, windows_by_pattern
+
+# Of transformers' Exaone4Config.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 102400,
+    "intermediate_size": 16384,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+}
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of an `exaone4` configuration."""
+    arch = llama.describe_family(reader, qk_norm=True)
+    if reader.raw("sliding_window") is None:
+        reader.ignore(["sliding_window_pattern"])
+        return replace(arch, windows=windows_by_kind(reader, 0, [FULL] * arch.num_layers))
+    windows = read_windows(reader)
+    return replace(arch, windows=windows, layer_rotaries=tuple(arch.rotary if w else None for w in windows))
+
+
+def read_windows(reader: ConfigReader) -> tuple[int, ...]:
+    """Window of each layer: by layer_types, else of all but every sliding_window_pattern-th."""
+    if reader.value("layer_types") is None:
+        return windows_by_pattern(reader, reader.positive("sliding_window_pattern"))
+    reader.ignore(["sliding_window_pattern"])  # LLLG in published files, which is what their layer_types say
+    return windows_by_pattern(reader, 1)
+
+
+class Block(olmo2.Block):
+    """OLMo 2's, with a norm on each query and key head."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.attention = llama.Attention(a, f"model.layers.{layer}.self_attn", layer)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

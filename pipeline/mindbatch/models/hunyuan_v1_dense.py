@@ -1,0 +1,94 @@
+"""hunyuan_v1_dense: Llama's shape with a norm on each query and key head, which comes after the rotation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mindbatch.layers.attention import HeadNorms
+from mindbatch.layers.rank import Tokens
+from mindbatch.models import llama
+from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.config_reader import ConfigReader, is_positive_float32
+from mindbatch.models.rope import plain_frequencies, read_rotary
+
+# Of transformers' HunYuanDenseV1Config.
+DEFAULTS = llama.DEFAULTS | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False}
+# What published files say beside the factor alpha; it belongs to other scalings.
+_OF_OTHER_SCALINGS = {
+    "type",
+    "rope_type",
+    "alpha",
+    "factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+}
+_OTHER_HEADS = ("add_classification_head", "class_num", "pool_type")
+_TOKENS = (
+    "eod_token_id",
+    "im_end_id",
+    "im_newline_id",
+    "im_start_id",
+    "mask_init_id",
+    "text_end_id",
+    "text_start_id",
+)
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `hunyuan_v1_dense` configuration."""
+    reader.ignore([*_OTHER_HEADS, *_TOKENS, "org_vocab_size", "cla_share_factor"])
+    reader.needs("use_cla", [False])  # keys and values that layers share
+    reader.needs("use_qk_norm", [True])
+    reader.needs("use_rotary_pos_emb", [True])
+    reader.needs("position_embedding_xdrope", [False])
+    reader.needs("norm_type", ["rms"])
+    bias = reader.flag("attention_bias")
+    return llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=read_alpha_rotary)
+
+
+def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+    """The rotary embedding; of type dynamic, the base is larger by a power of alpha, at any length.
+
+    Source: the networks' own code. The power is that of NTK-aware scaling (bloc97, 2023).
+    """
+    scaling = reader.value("rope_scaling")
+    kind = (scaling.get("rope_type") or scaling.get("type")) if isinstance(scaling, dict) else None
+    if kind != "dynamic":
+        return read_rotary(reader, head_dim, max_positions)
+    theta, alpha = reader.number("rope_theta"), scaling.get("alpha")
+    if not is_positive_float32(alpha) or head_dim < 4 or scaling.keys() - _OF_OTHER_SCALINGS:
+        reader.fault(
+            "rope_scaling", "of type dynamic needs an alpha above 0, heads of 4 numbers, and no other key"
+        )
+        return Rotary((1.0,))
+    base = theta * alpha ** (head_dim / (head_dim - 2))
+    return Rotary(tuple(map(float, plain_frequencies(base, head_dim))))
+
+
+class Attention(llama.Attention):
+    """Llama's, with norms behind the rotation."""
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        super().__init__(a, source, layer)
+        self.norm_heads = HeadNorms(a, layer)
+        self.q_norm = llama.norm(a, f"{source}.query_layernorm", a.head_dim)
+        self.k_norm = llama.norm(a, f"{source}.key_layernorm", a.head_dim)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        qkv = self.rotate(self.qkv(x_TH, tokens), tokens)
+        qkv = self.norm_heads(qkv, tokens, self.q_norm, self.k_norm)
+        return self.output(self.attend(qkv, tokens), tokens)
+
+
+class Block(llama.Block):
+    """Llama's with this attention."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
