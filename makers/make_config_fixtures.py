@@ -19,6 +19,7 @@ from transformers import (
     CohereConfig,
     DeepseekV2Config,
     DeepseekV3Config,
+    Ernie4_5_MoeConfig,
     Ernie4_5Config,
     Exaone4Config,
     FalconConfig,
@@ -60,6 +61,7 @@ CLASSES = (
     BloomConfig,
     DeepseekV2Config,
     DeepseekV3Config,
+    Ernie4_5_MoeConfig,
     Ernie4_5Config,
     Exaone4Config,
     FalconConfig,
@@ -162,6 +164,55 @@ OWN: dict[str, dict[str, Any]] = {
     },
 }
 
+# Classes of transformers 5.24, with the keys that config.json had before.
+NEWER: dict[str, dict[str, Any]] = {
+    "glm4_moe_lite": {
+        "vocab_size": 154880,
+        "hidden_size": 2048,
+        "intermediate_size": 10240,
+        "moe_intermediate_size": 1536,
+        "num_hidden_layers": 47,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 20,
+        "n_shared_experts": 1,
+        "n_routed_experts": 64,
+        "routed_scaling_factor": 1.8,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 768,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 256,
+        "qk_nope_head_dim": 192,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 4,
+        "norm_topk_prob": True,
+        "hidden_act": "silu",
+        "max_position_embeddings": 202752,
+        "rms_norm_eps": 1e-05,
+        "tie_word_embeddings": False,
+        "rope_interleave": True,
+        "attention_bias": False,
+        "rope_theta": 10000.0,
+        "first_k_dense_replace": 1,
+    },
+    "minimax_m2": {
+        "vocab_size": 200064,
+        "hidden_size": 3072,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 48,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "max_position_embeddings": 196608,
+        "rms_norm_eps": 1e-06,
+        "tie_word_embeddings": False,
+        "num_experts_per_tok": 8,
+        "num_local_experts": 256,
+        "rope_theta": 5000000.0,
+    },
+}
+
 LATER: dict[str, dict[str, Any]] = {
     "gpt_oss": {"attention_bias": True, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
 }
@@ -178,7 +229,7 @@ def defaults_of(config_class: type[transformers.PretrainedConfig]) -> dict[str, 
 def main() -> None:
     """Writes the file."""
     recorded = {each.model_type: defaults_of(each) | LATER.get(each.model_type, {}) for each in CLASSES}
-    content = {"transformers": transformers.__version__, "defaults": recorded | OWN}
+    content = {"transformers": transformers.__version__, "defaults": recorded | OWN | NEWER}
     TARGET.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 

@@ -1,4 +1,7 @@
-"""Writes tests/numerics/fixtures/experts.npz: tiny mixtures of experts. See make_model_fixtures.py."""
+"""Writes tests/numerics/fixtures/experts.npz: tiny mixtures of experts. See make_model_fixtures.py.
+
+minimax_m2 is recorded with transformers 5.24, and so was qwen2_moe_window.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,15 @@ GPT_OSS = GROUPED | {
     "rope_scaling": YARN | {"truncate": False},
     "pad_token_id": None,
 }
+HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+ERNIE = GROUPED | {
+    "model_type": "ernie4_5_moe",
+    "moe_num_experts": 6,
+    "moe_k": 2,
+    "moe_intermediate_size": 20,
+    "moe_num_shared_experts": 1,
+}
+MINIMAX = MIXTRAL | {"model_type": "minimax_m2", "head_dim": 12, "num_local_experts": 6}
 CASES: dict[str, dict[str, Any]] = {
     "qwen3_moe": QWEN3 | {"norm_topk_prob": True},
     "qwen3_moe_mixed": QWEN3
@@ -77,6 +89,20 @@ CASES: dict[str, dict[str, Any]] = {
     "gpt_oss_layers": GPT_OSS
     | {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 19, "num_experts_per_tok": 5}
     | {"rope_scaling": YARN, "intermediate_size": 18},
+    "ernie4_5_moe": ERNIE,
+    "ernie4_5_moe_some": ERNIE
+    | {"num_hidden_layers": 6, "moe_layer_interval": 2, "moe_layer_end_index": 4, "moe_num_experts": 9}
+    | {"moe_k": 3, "moe_num_shared_experts": 0, "moe_intermediate_size": 18, "num_key_value_heads": 1}
+    | {"tie_word_embeddings": False, "moe_layer_start_index": 0},
+    "minimax_m2": MINIMAX | {"rope_parameters": HALF, "num_experts_per_tok": 2},
+    "minimax_m2_odd": MINIMAX
+    | {"rope_parameters": HALF | {"partial_rotary_factor": 0.4}, "head_dim": 10, "num_key_value_heads": 1}
+    | {
+        "num_local_experts": 9,
+        "num_experts_per_tok": 3,
+        "intermediate_size": 18,
+        "tie_word_embeddings": True,
+    },
 }
 DTYPES = {
     "qwen2_moe": "float16",

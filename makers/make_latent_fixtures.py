@@ -1,4 +1,7 @@
-"""Writes tests/numerics/fixtures/latent.npz: tiny models with latent attention. As make_model_fixtures.py."""
+"""Writes tests/numerics/fixtures/latent.npz: tiny models with latent attention. As make_model_fixtures.py.
+
+glm4_moe_lite is recorded with transformers 5.24.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,10 @@ BASE = {
 }
 V3 = BASE | {"model_type": "deepseek_v3", "n_group": 1, "topk_group": 1}
 V2 = BASE | {"model_type": "deepseek_v2", "n_shared_experts": 1}
+LITE = {key: value for key, value in BASE.items() if key != "first_k_dense_replace"} | {
+    "model_type": "glm4_moe_lite",
+    "num_hidden_layers": 3,
+}
 CASES: dict[str, dict[str, Any]] = {
     "deepseek_v3": V3 | sizes(4, 12, 20, 8, 8, 12) | {"num_hidden_layers": 3},
     "deepseek_v3_groups": V3
@@ -62,9 +69,15 @@ CASES: dict[str, dict[str, Any]] = {
     | sizes(2, 9, 6, 4, 2, 11)
     | {"first_k_dense_replace": 0, "num_experts_per_tok": 1, "tie_word_embeddings": True}
     | {"norm_topk_prob": True, "rope_scaling": YARN | {"mscale": 0.7, "mscale_all_dim": 0.5}},
+    "glm4_moe_lite": LITE | sizes(4, 12, 20, 10, 6, 14),
+    "glm4_moe_lite_mixed": LITE
+    | sizes(5, None, 14, 6, 4, 10)
+    | {"mlp_layer_types": ["sparse", "dense", "sparse"], "n_group": 2, "topk_group": 1}
+    | {"rope_interleave": False, "tie_word_embeddings": True, "attention_bias": True},
 }
 DTYPES = {"deepseek_v3": "bfloat16", "deepseek_v2_groups": "bfloat16", "deepseek_v2_odd": "float16"}
-SHARDS = {"deepseek_v3_odd": 3, "deepseek_v2": 2}
+DTYPES["glm4_moe_lite"] = "bfloat16"
+SHARDS = {"deepseek_v3_odd": 3, "deepseek_v2": 2, "glm4_moe_lite_mixed": 2}
 
 if __name__ == "__main__":
     write_references(LATENT, cases_of(CASES, DTYPES, SHARDS))

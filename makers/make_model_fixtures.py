@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -93,11 +94,19 @@ def describe(case: str, settings: dict[str, Any], dtype: str, shards: int) -> di
     config = AutoConfig.for_model(**settings)
     model = AutoModelForCausalLM.from_config(config)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
+    shapes = {name: shape for name, shape in saved_shapes(model).items() if name not in tied}
     tensors = {name: [shape, spread(family, name, shape, bool(tied))] for name, shape in shapes.items()}
     kept = {**config.to_diff_dict(), "tie_word_embeddings": bool(tied)}
     kept.pop("transformers_version", None)
     return {"config": kept, "tensors": tensors, "dtype": dtype, "shards": shards}
+
+
+def saved_shapes(model: PreTrainedModel) -> dict[str, list[int]]:
+    """Names and shapes as the class saves them: transformers 5 has experts in one tensor in memory only."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with safe_open(Path(folder) / "model.safetensors", "np") as file:
+            return {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
 
 
 def spread(family: str, name: str, shape: list[int], tied: bool) -> float:
@@ -113,9 +122,10 @@ def spread(family: str, name: str, shape: list[int], tied: bool) -> float:
 
 def load(folder: Path) -> PreTrainedModel:
     """The folder in float32, from the weights as they are stored."""
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    if hasattr(model, "set_experts_implementation"):  # since 5.0, where the usual one needs even sizes
+        model.set_experts_implementation("eager")
+    return model.eval()
 
 
 def greedy(
@@ -194,11 +204,17 @@ class Case:
 def cases_of(
     settings: dict[str, dict[str, Any]], dtypes: dict[str, str], shards: dict[str, int]
 ) -> dict[str, Case]:
-    """Cases of transformers' own models; dtypes and shards of some of them."""
-    return {
-        case: Case(describe(case, given, dtypes.get(case, "float32"), shards.get(case, 1)))
-        for case, given in settings.items()
-    }
+    """Cases of transformers' own models; dtypes and shards of some of them.
+
+    Those that are not to be recorded are left undescribed: this release of transformers may lack their class.
+    """
+
+    def described(case: str, given: dict[str, Any]) -> dict[str, Any]:
+        if sys.argv[1:] and case not in sys.argv[1:]:
+            return {}
+        return describe(case, given, dtypes.get(case, "float32"), shards.get(case, 1))
+
+    return {case: Case(described(case, given)) for case, given in settings.items()}
 
 
 @torch.no_grad()
@@ -214,7 +230,7 @@ def write_references(fixture: Path, cases: dict[str, Case]) -> None:
     meta = {}
     for number, (name, case) in enumerate(cases.items()):
         if chosen and name not in chosen:
-            meta[name] = recorded[name]
+            meta |= {name: recorded[name]} if name in recorded else {}
             continue
         description = dict(case.description)
         with tempfile.TemporaryDirectory() as folder:

@@ -30,6 +30,7 @@ UNDIVIDED = (
     "cohere2_local",
     "cohere_biased",
     "ernie4_5_biased",
+    "ernie4_5_moe_some",
     "exaone4_whole",
     "gemma2_biased",
     "gemma3_yarn",

@@ -15,13 +15,13 @@ from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 class Router(Module):
     """x [T, width] -> which experts compute each row. In float32: rounding may change which are chosen.
 
-    source, correction: the whole names of its tensors; correction is added when experts are chosen.
+    source: the whole name of its matrix. correction: [experts] or [1, experts], added when they are chosen.
     """
 
-    def __init__(self, source: str, experts: int, width: int, correction: str | None = None) -> None:
+    def __init__(self, source: str, experts: int, width: int, correction: Part | None = None) -> None:
         self.parts = {"weight": Part(source, experts, width)}
         if correction is not None:
-            self.parts["correction"] = Part(correction, experts)
+            self.parts["correction"] = correction
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
         """Declares the matrix, and the correction where there is one."""

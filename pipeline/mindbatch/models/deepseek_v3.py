@@ -54,10 +54,14 @@ MAX_YARN_WEIGHT = 1e6
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `deepseek_v3` configuration; faults are left in the reader."""
-    arch = with_yarn_scale(
-        reader, describe_latent(reader, DEFAULTS, is_interleaved=reader.flag("rope_interleave"))
-    )
+    arch = describe_attention(reader, DEFAULTS)
     return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers))
+
+
+def describe_attention(reader: ConfigReader, defaults: Mapping[str, Any]) -> Architecture:
+    """Reads all but the experts, of this type or of a relative with other defaults."""
+    is_interleaved = reader.flag("rope_interleave")
+    return with_yarn_scale(reader, describe_latent(reader, defaults, is_interleaved=is_interleaved))
 
 
 def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:

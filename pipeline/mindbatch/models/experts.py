@@ -12,6 +12,7 @@ from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.tensor_spec import Part
 
 MAX_EXPERTS = 1 << 16
 """Most experts in all layers, above those of every published model (23,040): three parts describe each."""
@@ -25,7 +26,7 @@ MAX_SHARED = 64
 class ExpertNames:
     """Names, in a checkpoint, of the parts of a layer of experts, behind the name of its feed-forward block.
 
-    shared: of a network beside the experts, with {} for its number.
+    shared: of a network beside the experts, with {} for its number. correction_is_row: it is [1, experts].
     """
 
     router: str = "gate.weight"
@@ -36,18 +37,24 @@ class ExpertNames:
     down: str = "down_proj"
     shared: str = "shared_experts"
     shared_router: str = "shared_expert_gate.weight"
+    correction_is_row: bool = False
 
 
 def read_routing(
-    reader: ConfigReader, experts_key: str, *, is_normalised: bool, layers: Collection[int]
+    reader: ConfigReader,
+    experts_key: str,
+    chosen_key: str = "num_experts_per_tok",
+    *,
+    is_normalised: bool,
+    layers: Collection[int],
 ) -> Routing:
     """A softmax over all experts and its best; faults are left in the reader."""
-    experts, chosen = reader.positive(experts_key), reader.positive("num_experts_per_tok")
+    experts, chosen = reader.positive(experts_key), reader.positive(chosen_key)
     if experts * max(1, len(layers)) > MAX_EXPERTS:
         reader.fault(experts_key, f"must be at most {MAX_EXPERTS} over all layers")
         experts = 1
     if chosen > experts:
-        reader.fault("num_experts_per_tok", f"must be at most {experts_key}={experts}")
+        reader.fault(chosen_key, f"must be at most {experts_key}={experts}")
         chosen = experts
     return Routing(experts, chosen, is_normalised=is_normalised)
 
@@ -70,9 +77,12 @@ def read_groups(reader: ConfigReader, routing: Routing, group_best: int) -> Rout
     return replace(routing, groups=groups, chosen_groups=chosen, group_best=group_best)
 
 
-def read_scored_experts(reader: ConfigReader, layers: int) -> Experts:
-    """Sigmoids with a correction, groups, and one shared network, as DeepSeek-V3 and GLM-4.5 have them."""
-    sparse = layers_behind(reader, layers)
+def read_scored_experts(reader: ConfigReader, layers: int, sparse: tuple[int, ...] | None = None) -> Experts:
+    """Sigmoids with a correction, groups, and one shared network, as DeepSeek-V3 and GLM-4.5 have them.
+
+    sparse: the layers that have experts; by default those behind the first.
+    """
+    sparse = layers_behind(reader, layers) if sparse is None else sparse
     is_normalised = reader.flag("norm_topk_prob")
     routing = read_routing(reader, "n_routed_experts", is_normalised=is_normalised, layers=sparse)
     reader.needs("scoring_func", ["sigmoid"])
@@ -115,7 +125,10 @@ class SparseMlp(Mixture):
     def __init__(self, a: Architecture, source: str, names: ExpertNames) -> None:
         settings = a.experts
         assert settings is not None, "a type of mixtures of experts describes them"
-        correction = f"{source}.{names.correction}" if settings.has_correction else None
+        correction = None
+        if settings.has_correction:
+            name, count = f"{source}.{names.correction}", settings.routing.experts
+            correction = Part(name, 1, count) if names.correction_is_row else Part(name, count)
         router = Router(f"{source}.{names.router}", settings.routing.experts, a.hidden_size, correction)
         super().__init__(router, settings.routing, settings.intermediate_size, a.activation)
         if settings.is_fused:

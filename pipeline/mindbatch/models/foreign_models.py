@@ -24,7 +24,7 @@ _KINDS = {
         smolvlm""",
     EXPERTS: """
         arctic dbrx deepseek_v32 dots1 grok-1 jetmoe kimi_k2 llama4
-        llama4_text minimax minimax_m2 olmoe qwen3_next""",
+        llama4_text minimax olmoe qwen3_next""",
     "a recurrent or state-space model": """
         bamba falcon_h1 falcon_mamba jamba lfm2 mamba mamba2 nemotron_h plamo2 recurrent_gemma rwkv xlstm
         zamba zamba2""",

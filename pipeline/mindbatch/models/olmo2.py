@@ -35,6 +35,8 @@ class Attention(llama.Attention):
 class Block(Module):
     """x + norm(attention(x)), then x + norm(mlp(x))."""
 
+    attention: Module
+
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"model.layers.{layer}"
         self.attention = Attention(a, f"{source}.self_attn", layer)

@@ -31,15 +31,15 @@ def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rota
     Faults go to the reader: an unknown rope_type, or a scaling without its parameters.
     """
     reader.needs("partial_rotary_factor", [1.0])
-    return _read(reader, head_dim, max_positions)
+    return read_rotary_of(reader, head_dim, max_positions)
 
 
 def read_partial_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
     """Reads a rotary embedding of that part of each head which partial_rotary_factor says."""
-    return _read(reader, rotary_width(reader, head_dim), max_positions)
+    return read_rotary_of(reader, rotary_width(reader, head_dim), max_positions)
 
 
-def _read(reader: ConfigReader, width: int, max_positions: int) -> Rotary:
+def read_rotary_of(reader: ConfigReader, width: int, max_positions: int) -> Rotary:
     """The rotary embedding of `width` numbers of a head."""
     key, theta = "rope_scaling", reader.number("rope_theta")
     settings = reader.value(key) or {}

@@ -219,3 +219,58 @@ def test_what_a_layer_keeps_of_each_row_is_counted(
 def test_the_network_beside_the_experts_counts_where_it_is_larger() -> None:
     arch = described("qwen2_moe", shared_expert_intermediate_size=200)
     assert ModelSpec.of(arch).expert_numbers == 1 + 32 + 3 * 200
+
+
+def sparse_layers(model_type: str, **settings: Any) -> tuple[int, ...]:
+    arch = described(model_type, num_hidden_layers=4, **settings)
+    assert arch.experts is not None
+    return arch.experts.layers
+
+
+def test_which_layers_of_ernie_have_experts() -> None:
+    """Every so many-th from one to another; -1 is the last."""
+    assert sparse_layers("ernie4_5_moe") == (1, 2, 3)
+    assert sparse_layers("ernie4_5_moe", moe_layer_end_index=2) == (1, 2)
+    assert sparse_layers("ernie4_5_moe", moe_layer_interval=2, moe_layer_start_index=0) == (1, 3)
+
+
+def test_which_layers_of_glm_lite_have_experts() -> None:
+    assert sparse_layers("glm4_moe_lite") == (1, 2, 3)
+    kinds = ["sparse", "dense", "dense", "sparse"]
+    assert sparse_layers("glm4_moe_lite", mlp_layer_types=kinds, first_k_dense_replace=3) == (0, 3)
+
+
+def test_the_part_of_a_head_that_minimax_rotates() -> None:
+    """By the key of its first files, or what transformers 5 writes."""
+    older = described("minimax_m2", rotary_dim=8, rope_theta=1e4)
+    newer = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    assert described("minimax_m2", rope_parameters=newer) == older
+    assert described("minimax_m2", rope_parameters=newer, rotary_dim=8) == older
+    whole = described("minimax_m2")
+    assert [len(each.rotary.inverse_frequencies) for each in (older, whole) if each.rotary] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "said"),
+    [
+        ("ernie4_5_moe", {"use_bias": True}, "use_bias=true: not supported"),
+        ("ernie4_5_moe", {"moe_k": 65}, "moe_k=65: must be at most moe_num_experts=4"),
+        ("ernie4_5_moe", {"moe_norm_min": 0.5}, "moe_norm_min=0.5: not supported"),
+        ("ernie4_5_moe", {"moe_layer_start_index": -1}, "must be a whole number from 0 to"),
+        ("ernie4_5_moe", {"moe_num_shared_experts": 65}, "must be a whole number from 0 to 64"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "must name 2 layers, each one of dense, sparse"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense", 1]}, "must name 2 layers"),
+        ("glm4_moe_lite", {"first_k_dense_replace": 2}, "first_k_dense_replace=2: not supported"),
+        ("minimax_m2", {"rotary_dim": 9}, "rotary_dim=9: must be even and at most the 16 numbers"),
+        ("minimax_m2", {"rotary_dim": 8, "partial_rotary_factor": 0.25}, "allowed: 0.5"),
+        ("minimax_m2", {"attn_type_list": [1, 0]}, "attn_type_list=.1, 0.: must be 1"),
+        ("minimax_m2", {"attn_type_list": 1}, "attn_type_list=1: must be 1"),
+        ("minimax_m2", {"use_qk_norm": False}, "use_qk_norm=false: not supported"),
+        ("minimax_m2", {"scoring_func": "softmax"}, "scoring_func='softmax': not supported"),
+        ("minimax_m2", {"sliding_window": 8}, "sliding_window=8: not supported"),
+        ("minimax_m2", {"shared_intermediate_size": 8}, "shared_intermediate_size=8: not supported"),
+    ],
+)
+def test_what_newer_mixtures_cannot_be(model_type: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        described(model_type, **settings)

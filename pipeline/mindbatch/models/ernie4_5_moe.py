@@ -1,0 +1,74 @@
+"""ernie4_5_moe: ERNIE 4.5's attention, and experts that are chosen by softmax with a correction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import ernie4_5, experts, llama
+from mindbatch.models.architecture import Architecture, Experts
+from mindbatch.models.config_reader import MAX_LAYERS, ConfigReader
+
+# Of transformers' Ernie4_5_MoeConfig.
+DEFAULTS = ernie4_5.DEFAULTS | {
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 1536,
+    "moe_k": 6,
+    "moe_num_experts": 64,
+    "moe_num_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": -1,
+    "moe_layer_interval": 1,
+    "moe_norm_min": 1e-12,
+}
+del DEFAULTS["head_dim"]
+NAMES = experts.ExpertNames(correction="moe_statics.e_score_correction_bias", correction_is_row=True)
+FUSED = replace(NAMES, correction=f"gate.{NAMES.correction}")
+LEAST_SUM = (1e-12, 1e-9, 1e-6)
+"""Least divisors of the weights that are far below the sum of the chosen, and so without effect."""
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of an `ernie4_5_moe` configuration."""
+    reader.needs("use_bias", [False])  # experts would have biases, too
+    reader.needs("moe_gate", ["topk"])
+    reader.needs("moe_gate_act", ["softmax"])
+    reader.needs("moe_use_aux_free", [True])
+    reader.needs("moe_norm_min", LEAST_SUM)
+    reader.ignore(["moe_capacity"])  # of training
+    arch = ernie4_5.describe(reader)
+    return replace(
+        arch,
+        experts=read_experts(reader, arch.num_layers),
+        next_token_layers=experts.read_further_layers(reader),
+    )
+
+
+def read_experts(reader: ConfigReader, layers: int) -> Experts:
+    """Experts in every moe_layer_interval-th layer from one to another, beside one shared network."""
+    first = experts.read_count(reader, "moe_layer_start_index", layers)
+    last, step = layers - 1, reader.positive("moe_layer_interval")
+    if reader.raw("moe_layer_end_index") != -1:
+        last = experts.read_count(reader, "moe_layer_end_index", MAX_LAYERS)
+    sparse = tuple(layer for layer in range(layers) if (layer + 1) % step == 0 and first <= layer <= last)
+    routing = experts.read_routing(reader, "moe_num_experts", "moe_k", is_normalised=True, layers=sparse)
+    inner = reader.positive("moe_intermediate_size")
+    shared = experts.read_count(reader, "moe_num_shared_experts", experts.MAX_SHARED)
+    return Experts(routing, inner, sparse, has_correction=True, shared=(inner * shared,) if shared else ())
+
+
+class Block(experts.Block):
+    """A layer whose correction has a name of its own."""
+
+    names = NAMES
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        if a.experts is not None and a.experts.is_fused:
+            self.names = FUSED  # of transformers 5, which alone saves them so
+        super().__init__(a, layer)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

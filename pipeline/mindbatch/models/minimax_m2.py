@@ -1,0 +1,92 @@
+"""minimax_m2: Mixtral's layers with norms over all heads, a part of each head rotated, scores by sigmoid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mindbatch.models import experts, llama, mixtral, olmo2
+from mindbatch.models.architecture import Architecture, Experts, Rotary
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.rope import read_partial_rotary, read_rotary, read_rotary_of
+
+# Of transformers' MiniMaxM2Config.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 200064,
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 62,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 196608,
+    "rope_theta": 5e6,
+    "num_experts_per_tok": 8,
+    "num_local_experts": 256,
+}
+NAMES = replace(mixtral.NAMES, correction="e_score_correction_bias")
+# Of the linear attention that other models of this family have, and of training.
+_WITHOUT_EFFECT = (
+    "mlp_intermediate_size",
+    "mtp_transformer_layers",
+    "router_jitter_noise",
+    "shared_moe_mode",
+    "use_mtp",
+)
+_BETAS = ("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta")
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `minimax_m2` configuration."""
+    reader.ignore(_WITHOUT_EFFECT)
+    for key in _BETAS:
+        reader.needs(key, [1.0])
+    reader.needs("use_qk_norm", [True])
+    reader.needs("qk_norm_type", ["per_layer"])
+    reader.needs("sliding_window", [None])
+    reader.needs("shared_intermediate_size", [0])
+    reader.needs("scoring_func", ["sigmoid"])
+    reader.needs("use_routing_bias", [True])
+    arch = llama.describe_family(reader, rotary=read_rotary_dim)
+    kinds = reader.value("attn_type_list") or []
+    if not isinstance(kinds, list) or any(kind != 1 for kind in kinds):
+        reader.fault("attn_type_list", "must be 1, of full attention, for each layer")
+    further = "num_mtp_modules"
+    return replace(
+        arch,
+        norms_all_heads=True,
+        experts=read_experts(reader, arch),
+        next_token_layers=reader.has(further) and experts.read_count(reader, further, experts.MAX_SHARED),
+    )
+
+
+def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:
+    """Experts in every layer, with sigmoids and a correction."""
+    sparse = tuple(range(arch.num_layers))
+    routing = experts.read_routing(reader, "num_local_experts", is_normalised=True, layers=sparse)
+    return Experts(replace(routing, is_sigmoid=True), arch.intermediate_size, sparse, has_correction=True)
+
+
+def read_rotary_dim(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+    """The rotary embedding of rotary_dim numbers of a head, or of the part that transformers 5 writes."""
+    if reader.raw("rotary_dim") is None:
+        is_part = reader.value("partial_rotary_factor") is not None
+        return (read_partial_rotary if is_part else read_rotary)(reader, head_dim, max_positions)
+    width = reader.positive("rotary_dim")
+    if width % 2 or width > head_dim:
+        reader.fault("rotary_dim", f"must be even and at most the {head_dim} numbers of a head")
+        width = 2
+    reader.needs("partial_rotary_factor", [width / head_dim])
+    return read_rotary_of(reader, width, max_positions)
+
+
+class Block(mixtral.Block):
+    """Mixtral's with OLMo 2's attention, and a correction."""
+
+    names = NAMES
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        self.attention = olmo2.Attention(a, f"model.layers.{layer}.self_attn", layer)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
