@@ -46,7 +46,7 @@ def read_sparse_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
         reader.needs("first_k_dense_replace", [1])
         return experts.layers_behind(reader, layers)
     reader.ignore(["first_k_dense_replace"])
-    if not isinstance(kinds, list) or len(kinds) != layers or any(each not in _KINDS for each in kinds):
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in _KINDS for kind in kinds):
         reader.fault("mlp_layer_types", f"must name {layers} layers, each one of {', '.join(_KINDS)}")
         return ()
     return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
