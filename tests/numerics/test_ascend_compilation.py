@@ -80,12 +80,16 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
+    "ernie4_5_moe": LLAMA
+    | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 0},
     "falcon": PLAIN,
+    "glm4_moe_lite": LATENT | {"mlp_layer_types": ["sparse"]},
     "glm4_moe": LLAMA | EXPERTS | GROUPS,
     "gpt2": GPT2,
     "gpt_neox": PLAIN | {"intermediate_size": 96},
     "gptj": GPT2 | {"rotary_dim": 8},
     "gpt_oss": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "minimax_m2": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 8},
     "mixtral": LLAMA | {"num_local_experts": 4},
     "mt5": T5,
     "opt": PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64},
@@ -103,7 +107,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 ENCODERS = {"mt5", "t5"}
-PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "gemma2", "gpt_oss", *ENCODERS}
+PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gemma2", "gpt_oss", *ENCODERS}
 TOKENS_ALONE = {*PLAIN_ATTENTION, "chatglm_6b"}
 """Each token is a sequence of its own in every step: there is one graph for all kinds."""
 FUSED = {
