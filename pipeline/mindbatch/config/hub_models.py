@@ -57,9 +57,11 @@ def fetch_models(model: ModelConfig) -> list[str]:
     Raises:
         MindBatchError: one cannot be fetched.
     """
+    if not (left := unfetched(model)):
+        return []
     from mindbatch.hub.fetch import fetch_model  # few commands fetch
 
-    for name in unfetched(model):
+    for name in left:
         text = getattr(model, name)
         try:
             folder = fetch_model(

@@ -12,7 +12,7 @@ import json
 import os
 import resource
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,9 +67,7 @@ def _fetch(send: Any, connection: Connection, request: dict[str, Any]) -> None:
     hub = _HUBS[request["hub"]](request["name"], request["revision"], Path(request["cache"]))
     # What is in folders is for other programs; a name that leads out of its folder is among it.
     listed = {file: entry for file, entry in hub.listed.items() if _is_plain(file)}
-    chosen = [
-        file for file in listed if any(fnmatch.fnmatchcase(file, pattern) for pattern in FILES)
-    ] + _weights(listed, request["files"], hub.download)
+    chosen = _fitting(listed, FILES) + _weights(listed, request["files"], hub.download)
     sizes = {file: listed[file].size for file in dict.fromkeys(chosen)}
     if "config.json" not in sizes and "adapter_config.json" not in sizes:
         raise _Refused("has no config.json")
@@ -179,10 +177,15 @@ def _is_plain(name: str) -> bool:
     return "/" not in name and "\\" not in name and not name.startswith(".")
 
 
+def _fitting(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The files whose names fit any of the patterns."""
+    return [file for file in files if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)]
+
+
 def _weights(listed: Mapping[str, _Listed], patterns: list[str], download: Any) -> list[str]:
     """The files with tensors: those that an index names, or one, and what was asked for by name."""
-    asked = [file for file in listed if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)]
-    if code := [file for file in asked if any(fnmatch.fnmatchcase(file, kind) for kind in _CODE)]:
+    asked = _fitting(listed, patterns)
+    if code := _fitting(asked, _CODE):
         raise _Refused(f"model.download_files: {code[0]} is code, which is never fetched")
     if INDEX in listed:
         named = json.loads(download(INDEX).read_text())["weight_map"].values()

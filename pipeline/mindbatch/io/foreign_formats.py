@@ -51,7 +51,10 @@ _RANKS = (
     "config.json and tokenizer: `{command}`"
 )
 _RANK = re.compile(r"rank_[0-9]+")
-_OF_ITERATION = re.compile(r"(.+-)?model-\d{7}-\d{7}\.safetensors", re.DOTALL)
+ITERATION_TRACKER = "latest_checkpointed_iteration.txt"
+"""Of MindFormers' Checkpoint 2.0: the file with the number of the newest whole iteration."""
+ITERATION_WEIGHTS = re.compile(r"(?:.+-)?model-(\d{7})-(\d{7})\.safetensors", re.DOTALL)
+"""Names of its files of weights: which it is, of how many."""
 _PLAIN = re.compile(r"[\w./@+-]+")
 _MARKER_BYTES = 100_000_000
 
@@ -84,7 +87,7 @@ def foreign_folder(folder: Path) -> str | None:
         return "is a diffusers pipeline, which makes images"
     if "params.json" in names and any(name.startswith("consolidated.") for name in names):
         return "holds the authors' own format; take the model's Hugging Face folder, with config.json"
-    if "latest_checkpointed_iteration.txt" in names or any(map(_OF_ITERATION.fullmatch, names)):
+    if ITERATION_TRACKER in names or any(map(ITERATION_WEIGHTS.fullmatch, names)):
         return "is MindFormers' Checkpoint 2.0; copy config.json and the tokenizer's files of its model there"
     if {"snapshots", "blobs"} <= {*names}:
         return "is an entry of the hub cache; give the model's name (ORG/NAME), or snapshots/REVISION in it"

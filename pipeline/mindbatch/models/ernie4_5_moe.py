@@ -25,8 +25,10 @@ DEFAULTS = ernie4_5.DEFAULTS | {
     "moe_norm_min": 1e-12,
 }
 del DEFAULTS["head_dim"]
-NAMES = experts.ExpertNames(correction="moe_statics.e_score_correction_bias", correction_is_row=True)
-FUSED = replace(NAMES, correction=f"gate.{NAMES.correction}")
+_CORRECTION = "moe_statics.e_score_correction_bias"
+NAMES = experts.ExpertNames(
+    correction=_CORRECTION, correction_is_row=True, fused_correction=f"gate.{_CORRECTION}"
+)
 LEAST_SUM = (1e-12, 1e-9, 1e-6)
 """Least divisors of the weights that are far below the sum of the chosen, and so without effect."""
 
@@ -64,11 +66,6 @@ class Block(experts.Block):
     """A layer whose correction has a name of its own."""
 
     names = NAMES
-
-    def __init__(self, a: Architecture, layer: int) -> None:
-        if a.experts is not None and a.experts.is_fused:
-            self.names = FUSED  # of transformers 5, which alone saves them so
-        super().__init__(a, layer)
 
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

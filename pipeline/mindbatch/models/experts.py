@@ -27,6 +27,7 @@ class ExpertNames:
     """Names, in a checkpoint, of the parts of a layer of experts, behind the name of its feed-forward block.
 
     shared: of a network beside the experts, with {} for its number. correction_is_row: it is [1, experts].
+    fused_correction: its name where the experts are in one tensor; empty where it is the same.
     """
 
     router: str = "gate.weight"
@@ -38,6 +39,7 @@ class ExpertNames:
     shared: str = "shared_experts"
     shared_router: str = "shared_expert_gate.weight"
     correction_is_row: bool = False
+    fused_correction: str = ""
 
 
 def read_routing(
@@ -127,7 +129,8 @@ class SparseMlp(Mixture):
         assert settings is not None, "a type of mixtures of experts describes them"
         correction = None
         if settings.has_correction:
-            name, count = f"{source}.{names.correction}", settings.routing.experts
+            own = (settings.is_fused and names.fused_correction) or names.correction
+            name, count = f"{source}.{own}", settings.routing.experts
             correction = Part(name, 1, count) if names.correction_is_row else Part(name, count)
         router = Router(f"{source}.{names.router}", settings.routing.experts, a.hidden_size, correction)
         super().__init__(router, settings.routing, settings.intermediate_size, a.activation)
@@ -164,7 +167,8 @@ class GatedExpert(Mixture):
 class Block(llama.Block):
     """x + attention(norm(x)), then x + experts(norm(x)), or x + mlp(norm(x)).
 
-    names, below: of the experts in the checkpoint, and of the feed-forward block of its layers.
+    names, below: of the experts in the checkpoint, and of the feed-forward block of its layers; that is mlp
+        in every type where the experts are in one tensor, as transformers 5 alone saves them.
     """
 
     names = ExpertNames()
@@ -175,8 +179,10 @@ class Block(llama.Block):
         super().__init__(a, layer)
         self.is_sparse = a.experts is not None and layer in a.experts.layers
         if self.is_sparse:
+            assert a.experts is not None
             del self.mlp
-            self.experts = SparseMlp(a, f"model.layers.{layer}.{self.below}", self.names)
+            below = Block.below if a.experts.is_fused else self.below
+            self.experts = SparseMlp(a, f"model.layers.{layer}.{below}", self.names)
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         x_TH = x_TH + self.attention(self.attention_norm(x_TH), tokens)

@@ -1,4 +1,4 @@
-"""glm4_moe_lite: GLM-4.7-Flash. DeepSeek-V3's layers in other sizes, without scaled scores."""
+"""glm4_moe_lite: GLM-4.7-Flash. DeepSeek-V3 in other sizes, with a list of the layers that have experts."""
 
 from __future__ import annotations
 

@@ -50,12 +50,14 @@ def describe(reader: ConfigReader) -> Architecture:
     kinds = reader.value("attn_type_list") or []
     if not isinstance(kinds, list) or any(kind != 1 for kind in kinds):
         reader.fault("attn_type_list", "must be 1, of full attention, for each layer")
-    further = "num_mtp_modules"
+    further = 0
+    if reader.has("num_mtp_modules"):
+        further = experts.read_count(reader, "num_mtp_modules", experts.MAX_SHARED)
     return replace(
         arch,
         norms_all_heads=True,
         experts=read_experts(reader, arch),
-        next_token_layers=reader.has(further) and experts.read_count(reader, further, experts.MAX_SHARED),
+        next_token_layers=further,
     )
 
 

@@ -37,10 +37,5 @@ class Block(experts.Block):
 
     names, below = NAMES, "block_sparse_moe"
 
-    def __init__(self, a: Architecture, layer: int) -> None:
-        if a.experts is not None and a.experts.is_fused:
-            self.below = "mlp"  # of transformers 5, which alone saves them so
-        super().__init__(a, layer)
-
 
 MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)

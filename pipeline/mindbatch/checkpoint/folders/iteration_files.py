@@ -16,13 +16,13 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import ITERATION_TRACKER as TRACKER
+from mindbatch.io.foreign_formats import ITERATION_WEIGHTS as WEIGHTS
 
-TRACKER = "latest_checkpointed_iteration.txt"
 METADATA = "metadata.json"
 COMMON = "common.json"
 ADAPTER = "mindformers_adapter_config.json"
 _ITERATION = re.compile(r"iteration_(\d{8,18})")
-_WEIGHTS = re.compile(r"(?:.+-)?model-(\d{7})-(\d{7})\.safetensors", re.DOTALL)
 _MOST_DIGITS = 18
 
 
@@ -33,7 +33,7 @@ def iteration_name(number: int) -> str:
 
 def holds_weights(file: str) -> bool:
     """True if a file of an iteration is of weights, and not of the optimizer."""
-    return _WEIGHTS.fullmatch(file) is not None
+    return WEIGHTS.fullmatch(file) is not None
 
 
 def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | None:
@@ -80,7 +80,7 @@ def weight_files(iteration: Path) -> list[Path]:
             f"{iteration}: holds an adapter alone ({ADAPTER}), which MindFormers saved without its base; "
             "needed are the weights of a whole model"
         )
-    files = {int(match[1]): (name, int(match[2])) for name in names if (match := _WEIGHTS.fullmatch(name))}
+    files = {int(match[1]): (name, int(match[2])) for name in names if (match := WEIGHTS.fullmatch(name))}
     if not files:
         raise CheckpointError(f"{iteration}: no files of weights, PREFIX-model-0000000-0000001.safetensors")
     total = max(count for _, count in files.values())

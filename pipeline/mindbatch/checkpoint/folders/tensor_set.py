@@ -247,31 +247,32 @@ def _opened(path: Path) -> Source:
 
 
 def _rank_sets(folder: Path, ranks: Sequence[Path]) -> list[TensorSet]:
-    allow_open_files(len(ranks))
-    sets: list[TensorSet] = []
-    faults: list[str] = []
-    for rank in ranks:
-        with collecting(faults):
-            sets.append(_single(*checkpoint_in(rank)))
-    faults = faults or step_faults(folder, (tensors.step for tensors in sets))
-    if faults:
-        for tensors in sets:
-            tensors.close()
-    raise_if_any(faults)
-    return sets
+    def faults_of(sets: Sequence[TensorSet]) -> list[str]:
+        return step_faults(folder, (tensors.step for tensors in sets))
+
+    return _all_opened(ranks, lambda rank: _single(*checkpoint_in(rank)), faults_of)
 
 
 def shard_sets(iteration: Path) -> list[TensorSet]:
     """The tensors of each file of weights of an iteration. CheckpointError as of `weight_files`."""
     from mindbatch.checkpoint.folders.iteration_files import weight_files
 
-    files = weight_files(iteration)
-    allow_open_files(len(files))
+    return _all_opened(weight_files(iteration), lambda path: _single(path, None))
+
+
+def _all_opened(
+    paths: Sequence[Path],
+    opened: Callable[[Path], TensorSet],
+    faults_of: Callable[[Sequence[TensorSet]], list[str]] = lambda _: [],
+) -> list[TensorSet]:
+    """Opens every one, or none: raises the faults of each, or where no one has any, those of all together."""
+    allow_open_files(len(paths))
     sets: list[TensorSet] = []
     faults: list[str] = []
-    for path in files:
+    for path in paths:
         with collecting(faults):
-            sets.append(_single(path, None))
+            sets.append(opened(path))
+    faults = faults or faults_of(sets)
     if faults:
         for tensors in sets:
             tensors.close()

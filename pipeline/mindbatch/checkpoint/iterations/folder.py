@@ -17,7 +17,7 @@ from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, r
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
-from mindbatch.checkpoint.placement.regions import Placement, Region
+from mindbatch.checkpoint.placement.regions import Placement, slices_of
 from mindbatch.io.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE
 
@@ -124,10 +124,6 @@ class IterationFolder(ModelFolder):
             if key not in read:
                 values = read_floats(self._files[location.rank].file(location.name), location.name)
                 read[key] = values.reshape(self._views[key])
-            part = read[key][_slices(location.segment.local)]
-            out[_slices(location.segment.whole)] = part.T if location.segment.transposed else part
+            part = read[key][slices_of(location.segment.local)]
+            out[slices_of(location.segment.whole)] = part.T if location.segment.transposed else part
         return out
-
-
-def _slices(region: Region) -> tuple[slice, ...]:
-    return tuple(slice(start, stop) for start, stop in region)

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.folders.iteration_files import COMMON, METADATA, TRACKER, iteration_name
+from mindbatch.checkpoint.folders.iteration_files import COMMON, METADATA, iteration_name
 from mindbatch.checkpoint.iterations.metadata import MINDSPORE_DTYPES
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Shape, is_inside
 from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import ITERATION_TRACKER
 
 _NUMBER = 0
 """Of the iteration: nothing was trained."""
@@ -41,7 +42,7 @@ def descriptions(
         CheckpointError: lists tensors whose shards are no equal parts of one dimension.
     """
     home = iteration_name(_NUMBER)
-    others = {TRACKER: str(_NUMBER).encode(), f"{home}/{COMMON}": _json(_COMMON)}
+    others = {ITERATION_TRACKER: str(_NUMBER).encode(), f"{home}/{COMMON}": _json(_COMMON)}
     if len(files.ranks) == 1:
         return others  # MindFormers writes no metadata.json either, and takes all files as they are
     described: dict[str, Any] = {}

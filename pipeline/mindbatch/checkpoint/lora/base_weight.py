@@ -14,7 +14,14 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widene
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import DTYPES, StoredFile
 from mindbatch.checkpoint.placement.rank_files import RankFiles
-from mindbatch.checkpoint.placement.regions import Region, Shape, intersection, oriented, region_shape
+from mindbatch.checkpoint.placement.regions import (
+    Region,
+    Shape,
+    intersection,
+    oriented,
+    region_shape,
+    slices_of,
+)
 from mindbatch.io.errors import CheckpointError
 
 
@@ -53,15 +60,11 @@ def read_array(array: StoredArray, files: OpenFiles) -> FloatArray:
     """
     if len(array.shards) == 1:  # it is whole: nothing is copied
         [shard] = array.shards
-        return _stored(shard, files[shard.path])[_index(shard.source)]
+        return _stored(shard, files[shard.path])[slices_of(shard.source)]
     values = np.empty(array.shape, np.float32)
     for shard in array.shards:
-        values[_index(shard.target)] = _stored(shard, files[shard.path])[_index(shard.source)]
+        values[slices_of(shard.target)] = _stored(shard, files[shard.path])[slices_of(shard.source)]
     return values
-
-
-def _index(region: Region) -> tuple[slice, ...]:
-    return tuple(slice(*bounds) for bounds in region)
 
 
 def _stored(shard: ArrayShard, file: StoredFile) -> FloatArray:

@@ -15,7 +15,7 @@ from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.base_weight import BaseWeight, StoredArray, read_array
 from mindbatch.checkpoint.lora.modules import TILE, LowRank, product, row_factors, tiles
-from mindbatch.checkpoint.placement.regions import Region, oriented
+from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
 from mindbatch.io.errors import CheckpointError
 
 
@@ -126,7 +126,7 @@ class Merger:
 
     def _replace(self, edit: Replacement, low: int, high: int, rows: FloatArray) -> None:
         """The rows low..high of the stored tensor become those of the saved array."""
-        whole = self._array(edit.array)[tuple(slice(*bounds) for bounds in edit.part)]
+        whole = self._array(edit.array)[slices_of(edit.part)]
         top = edit.place[0][0]
         part = (whole.T if edit.transposed else whole)[low - top : high - top]
         if len(edit.place) == 1:

@@ -29,6 +29,11 @@ def volume(region: Region) -> int:
     return math.prod(stop - start for start, stop in region)
 
 
+def slices_of(region: Region) -> tuple[slice, ...]:
+    """The region as an index of an array."""
+    return tuple(slice(start, stop) for start, stop in region)
+
+
 def intersection(one: Region, other: Region) -> Region | None:
     """Intersects two regions; None if they share no element."""
     common = tuple(
