@@ -17,7 +17,7 @@ from mindbatch import LLM, DecodingParams
 from mindbatch.tasks.reshard import task
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
 
-CASES = ("qwen3_moe", "mixtral", "qwen2_moe_mixed", "glm4_moe")
+CASES = ("qwen3_moe", "mixtral", "qwen2_moe_mixed", "glm4_moe", "ernie4_5_moe", "minimax_m2")
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+)\.weight")
 _OF_MIXTRAL = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
@@ -32,7 +32,8 @@ def fused(tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             which = _OF_MIXTRAL.get(match[3], match[3])
             experts.setdefault(place, {}).setdefault(which, {})[int(match[2])] = tensor
         else:
-            made[name.replace("block_sparse_moe", "mlp")] = tensor
+            name = name.replace("block_sparse_moe", "mlp").replace(".moe_statics.", ".gate.moe_statics.")
+            made[name] = tensor
     for place, by_kind in experts.items():
         gate, up, down = (
             np.stack([by_kind[which][number] for number in range(len(by_kind[which]))])
