@@ -1,8 +1,7 @@
-"""Storage of the paged key/value cache, and the copying of blocks that forks need."""
+"""Storage of the paged key/value cache and of recurrent states, and the copies that forks need."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,7 +9,10 @@ import numpy as np
 
 from mindbatch.kernels.arrays import Array, KernelParameter, aligned_zeros
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ConvolutionShape, DeltaShape
+
+LayerCache = AttentionShape | Sequence[ConvolutionShape | DeltaShape]
+"""What a layer has a cache for: the keys and values of its heads, or states."""
 
 
 class BlockCopier(Protocol):
@@ -18,41 +20,6 @@ class BlockCopier(Protocol):
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks by (source, target), see `PagedCache.copy_blocks`."""
-
-
-class PagedCache:
-    """One key and one value tensor per layer, cut in blocks; the last block takes what padding writes."""
-
-    def __init__(
-        self,
-        geometry: CacheGeometry,
-        keys: Sequence[KernelParameter],
-        values: Sequence[KernelParameter],
-        itemsize: int,
-        copier: BlockCopier,
-    ) -> None:
-        """keys, values: by layer, their first dimension the blocks. itemsize: bytes of an element."""
-        self.geometry = geometry
-        self.keys, self.values = list(keys), list(values)
-        self._itemsize = itemsize
-        self._copier = copier
-
-    @property
-    def layers(self) -> list[tuple[KernelParameter, KernelParameter]]:
-        """The key and value tensors of each layer."""
-        return list(zip(self.keys, self.values, strict=True))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all blocks, the padding block included."""
-        return sum(math.prod(array.shape) for array in self.keys + self.values) * self._itemsize
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies each (source, destination) block in every layer, in the order of the pairs.
-
-        A block may be a source and after that a destination, never the other way round.
-        """
-        self._copier.copy(pairs)
 
 
 class ArrayCopies:
@@ -67,17 +34,65 @@ class ArrayCopies:
             array[table[:, 1]] = array[table[:, 0]]
 
 
-def allocate(shapes: Sequence[AttentionShape], geometry: CacheGeometry, kernels: Kernels) -> PagedCache:
-    """A cache of zeros, held as the kernels need it. shapes: by layer."""
-    arrays = [
-        [aligned_zeros(size, kernels.cache_dtype) for size in kernels.cache_shapes(shape, geometry)]
-        for shape in shapes
-    ]
-    keys = [kernels.as_parameter(f"cache.{layer}.keys", pair[0]) for layer, pair in enumerate(arrays)]
-    values = [kernels.as_parameter(f"cache.{layer}.values", pair[1]) for layer, pair in enumerate(arrays)]
-    copier: BlockCopier = ArrayCopies([array for pair in arrays for array in pair])
+class PagedCache:
+    """One key and one value tensor per layer, cut in blocks; the last block takes what padding writes.
+
+    A recurrent layer has tensors of states instead, float32 [num_states, ...].
+
+    layers: the tensors of each layer. nbytes: of all of them, the padding block included.
+    """
+
+    def __init__(
+        self,
+        geometry: CacheGeometry,
+        layers: Sequence[tuple[KernelParameter, ...]],
+        nbytes: int,
+        copier: BlockCopier,
+        states: Sequence[Array] = (),
+    ) -> None:
+        """copier: of blocks. states: the tensors of recurrent layers."""
+        self.geometry, self.layers, self.nbytes = geometry, list(layers), nbytes
+        self._copier = copier
+        self._state_copies = ArrayCopies(states)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies each (source, destination) block in every layer, in the order of the pairs.
+
+        A block may be a source and after that a destination, never the other way round.
+        """
+        self._copier.copy(pairs)
+
+    def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies each (source, destination) slot in every recurrent layer, as `copy_blocks` does blocks."""
+        self._state_copies.copy(pairs)
+
+
+def allocate(caches: Sequence[LayerCache], geometry: CacheGeometry, kernels: Kernels) -> PagedCache:
+    """A cache of zeros, held as the kernels need it. caches: by layer."""
+    blocks, states = list[Array](), list[Array]()
+    parameters, layers = list[KernelParameter](), list[tuple[KernelParameter, ...]]()
+    for layer, cache in enumerate(caches):
+        if isinstance(cache, AttentionShape):
+            pair = [
+                aligned_zeros(size, kernels.cache_dtype) for size in kernels.cache_shapes(cache, geometry)
+            ]
+            names = ("keys", "values")
+            layers.append(
+                tuple(
+                    kernels.as_parameter(f"cache.{layer}.{name}", array)
+                    for name, array in zip(names, pair, strict=True)
+                )
+            )
+            blocks += pair
+            parameters += layers[-1]
+        else:
+            sizes = ((geometry.num_states, *shape.state) for shape in cache)
+            layers.append(tuple(aligned_zeros(size, np.dtype(np.float32)) for size in sizes))
+            states += layers[-1]
+    copier: BlockCopier = ArrayCopies(blocks)
     if kernels.device_target != "CPU":  # where graphs do not compute in NumPy's memory
         from mindbatch.cache.block_copies import BlockCopies, CopyBlocks
 
-        copier = BlockCopies(CopyBlocks(keys + values), padding=geometry.num_blocks)
-    return PagedCache(geometry, keys, values, kernels.cache_dtype.itemsize, copier)
+        copier = BlockCopies(CopyBlocks(parameters), padding=geometry.num_blocks)
+    nbytes = sum(array.nbytes for array in (*blocks, *states))
+    return PagedCache(geometry, layers, nbytes, copier, states)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.block_manager import BlockManager
-from mindbatch.engine.prefix_cache import PrefixCache
+from mindbatch.engine.prefix_cache import Prefix, PrefixCache
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step, TokenBudget
@@ -19,10 +19,10 @@ LOOK_AHEAD = 256
 
 
 class Admitted(NamedTuple):
-    """A request that may begin. prefixes: blocks of each sequence that the cache has. room: tokens for it."""
+    """A request that may begin. prefixes: what the cache has of each sequence. room: tokens for it."""
 
     group: SequenceGroup
-    prefixes: list[list[int]]
+    prefixes: list[Prefix]
     room: int
 
 
@@ -34,9 +34,16 @@ class Admission:
     """
 
     def __init__(
-        self, settings: EngineSettings, blocks: BlockManager, prefixes: PrefixCache, slots: AdapterSlots
+        self,
+        settings: EngineSettings,
+        blocks: BlockManager,
+        states: BlockManager,
+        prefixes: PrefixCache,
+        slots: AdapterSlots,
     ) -> None:
-        self._settings, self._blocks, self._prefixes, self._slots = settings, blocks, prefixes, slots
+        """`states`: slots of recurrent states."""
+        self._settings, self._blocks, self._states = settings, blocks, states
+        self._prefixes, self._slots = prefixes, slots
 
     def next(
         self, waiting: Iterable[SequenceGroup], step: Step, budget: TokenBudget, num_sequences: int
@@ -50,6 +57,8 @@ class Admission:
         room = budget.left_for_prompts
         if group.sequences[0].num_unsplittable_prefill_tokens > room:
             return None
+        if self._settings.is_recurrent and self._states.num_free < len(group.sequences):
+            return None
         prefixes = self._prefixes.find(group)
         if self._blocks_to_catch_up(group, prefixes) > self._blocks.num_free:
             return None
@@ -59,7 +68,7 @@ class Admission:
                 return None
         # What this step computes can be shared from the next one on. Nobody waits longer than that: a
         # prompt that goes on in the next step has taken all that was left of this one.
-        if self._prefixes.is_coming(group, prefixes, step.filled):
+        if self._prefixes.is_coming(group, prefixes, step):
             return None
         return Admitted(group, prefixes, room)
 
@@ -74,21 +83,22 @@ class Admission:
         due = (group for group in waiting if group.adapter_name == overdue)
         return next((group for group in due if self._slots.offers(overdue)), None)
 
-    def _is_found(self, group: SequenceGroup, prefixes: list[list[int]]) -> bool:
+    def _is_found(self, group: SequenceGroup, prefixes: list[Prefix]) -> bool:
         """True where these blocks hold all of a request that has to be there before its next tokens."""
         size = self._settings.block_size
         pairs = zip(group.sequences, prefixes, strict=True)
-        return all(len(sequence) - 1 == len(prefix) * size for sequence, prefix in pairs)
+        return all(len(sequence) - 1 == len(prefix.blocks) * size for sequence, prefix in pairs)
 
-    def _blocks_to_catch_up(self, group: SequenceGroup, prefixes: list[list[int]]) -> int:
+    def _blocks_to_catch_up(self, group: SequenceGroup, prefixes: list[Prefix]) -> int:
         """Free blocks until the group's next tokens are chosen, so that it is not admitted to be pre-empted.
 
         Those of its prefixes that nobody holds are among them.
         """
-        revived = {block for prefix in prefixes for block in prefix if self._blocks.holders(block) == 0}
+        found = [prefix.blocks for prefix in prefixes]
+        revived = {block for blocks in found for block in blocks if self._blocks.holders(block) == 0}
         return len(revived) + self._blocks.blocks_needed(
-            (prefix, len(prefix) * self._settings.block_size, len(sequence) + sequence.num_draft_tokens)
-            for sequence, prefix in zip(group.sequences, prefixes, strict=True)
+            (blocks, len(blocks) * self._settings.block_size, len(sequence) + sequence.num_draft_tokens)
+            for sequence, blocks in zip(group.sequences, found, strict=True)
         )
 
     def refuse_impossible(self, group: SequenceGroup) -> None:
@@ -101,6 +111,11 @@ class Admission:
                 f"{settings.block_size} tokens and the cache holds {settings.num_blocks}; raise "
                 "runtime.cache_memory or ask for fewer tokens or samples"
             )
+        if settings.is_recurrent and sequences > settings.num_states:
+            raise CacheBudgetError(
+                f"{group.request.key}: {sequences} sequences that go on together have a state each and the "
+                f"cache holds {settings.num_states}; raise runtime.cache_memory or ask for fewer samples"
+            )
         together = group.sequences[0].num_bidirectional_tokens
         if together > settings.max_batched_tokens:
             what = "input" if group.sequences[0].num_encoder_tokens else "prompt"
@@ -109,7 +124,8 @@ class Admission:
                 f"computed in one step, of at most runtime.max_batched_tokens={settings.max_batched_tokens}; "
                 f"set runtime.max_batched_tokens={together} or more, or shorten the {what}"
             )
-        at_once = sequences * (1 + group.request.params.num_draft_tokens)
+        drafts = group.request.params.num_draft_tokens
+        at_once = sequences * (1 + (2 * drafts if settings.is_recurrent else drafts))  # with those replayed
         if at_once > settings.max_batched_tokens:
             raise CacheBudgetError(
                 f"{group.request.key}: {sequences} sequences that go on together have {at_once} tokens in a "

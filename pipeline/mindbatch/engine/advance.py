@@ -170,7 +170,10 @@ def _extend(sequence: Sequence, branch: Branch, group: SequenceGroup, scheduler:
     sequence.num_drafted_tokens += len(draft)
     sequence.num_accepted_tokens += _common(added, draft)
     # Keys and values of accepted tokens are there; the last token's are computed in the next step.
-    sequence.num_computed_tokens += len(added) - 1
+    if scheduler.settings.is_recurrent:
+        sequence.num_replayed_tokens = len(added) - 1
+    else:
+        sequence.num_computed_tokens += len(added) - 1
     if not scheduler.settings.use_past:
         sequence.num_computed_tokens = 0
     return text

@@ -226,8 +226,8 @@ class Assistant:
     def _share_prefix(self, draft: DraftSequence, step: Step) -> bool:
         """Begins a new draft sequence with cached blocks; False if this step computes more of them."""
         [prefix] = self._prefixes.find(draft.group)
-        if self._prefixes.is_coming(draft.group, [prefix], step.filled):
+        if self._prefixes.is_coming(draft.group, [prefix], step):
             return False
-        draft.sequence.block_table = self.blocks.share(prefix)
-        draft.sequence.num_computed_tokens = len(prefix) * self._settings.block_size
+        draft.sequence.block_table = self.blocks.share(prefix.blocks)
+        draft.sequence.num_computed_tokens = len(prefix.blocks) * self._settings.block_size
         return True

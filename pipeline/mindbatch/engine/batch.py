@@ -26,7 +26,7 @@ class StepInputs:
 
     graph: the kind of step, as in `StepShape`.
     arrays: what the graph takes.
-    copies: (source, destination) of the cache blocks that are copied before.
+    copies, state_copies: (source, destination) of the cache blocks, and slots of states, copied before.
     num_tokens: without padding.
     with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
     adapter_loads: slots, and the names of the adapters that are loaded into them before.
@@ -42,6 +42,7 @@ class StepInputs:
     adapters: IntArray | None = None
     adapter_loads: tuple[tuple[int, str], ...] = ()
     wanted: IntArray | None = None
+    state_copies: tuple[tuple[int, int], ...] = ()
 
 
 class StepValues(NamedTuple):
@@ -110,13 +111,15 @@ def flatten(
     with_adapters: bool = False,
     with_encoder: bool = False,
     num_positions: int = 1,
+    first_state: int | None = None,
 ) -> Batch:
     """Lays a step out as arrays of so many tokens and block tables of so many sequences, padding included.
 
     sizes: tokens and sequences. table_width: columns of the block tables.
     first_block: of the cache, where the step's blocks are counted from.
     with_adapters: the model has a slot for the adapter of each token. with_encoder: it has an encoder.
-    num_positions: of each token.
+    num_positions: of each token. first_state: where the step's slots of states are counted from; None of a
+        model without recurrent layers.
     """
     size, sequences = sizes
     scheduled = step.scheduled
@@ -130,13 +133,15 @@ def flatten(
     blocks, offsets = np.divmod(places, block_size)
     slots = block_tables[rows, blocks] * block_size + offsets
     positions, lengths = (places, places + 1) if num_positions == 1 else _within_contexts(scheduled)
-    adapters = encoded = None
+    adapters = encoded = states = None
     if with_adapters:
         adapters = _integers(map(repeat, (tokens.adapter for tokens in scheduled), map(len, spans)))
     if with_encoder:
         encoded = _integers(
             map(repeat, (tokens.sequence.num_encoder_tokens for tokens in scheduled), map(len, spans))
         )
+    if first_state is not None:
+        states = _integers(_state_slots(tokens, first_state) for tokens in scheduled)
     return Batch(
         _padded(ids, size),
         _padded(positions, size),
@@ -146,7 +151,15 @@ def flatten(
         _padded(lengths, size),
         None if adapters is None else _padded(adapters, size),
         None if encoded is None else _padded(encoded, size),
+        None if states is None else _padded(states, size, -1),
     )
+
+
+def _state_slots(tokens: ScheduledTokens, first_state: int) -> Iterable[int]:
+    """The slot of each token; -1 of drafted ones, which may be refused."""
+    settled = min(tokens.stop, len(tokens.sequence)) - tokens.start
+    slot = first_state + tokens.sequence.state_table[0]
+    return chain(repeat(slot, settled), repeat(-1, tokens.stop - tokens.start - settled))
 
 
 def _integers(parts: Iterable[Iterable[int]]) -> IntArray:

@@ -75,6 +75,10 @@ class BlockManager:
             self._forget(block)
             self._digests[block] = digest
 
+    def is_registered(self, block: int) -> bool:
+        """True of a block that can be found."""
+        return self._digests[block] is not None
+
     def find(self, digests: Iterable[bytes]) -> list[int]:
         """The registered blocks of the first digests, up to the first that is unknown."""
         blocks = []

@@ -87,6 +87,8 @@ class ModelRunner:
         first_block: of the cache, where the step's blocks are counted from.
         """
         width = self._table_width(step)
+        settings = self._settings
+        first_state = first_block // settings.num_blocks * settings.num_states
         spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
         shape = self._network.shape_of(spans, width * self._settings.block_size)
         batch = flatten(
@@ -98,10 +100,14 @@ class ModelRunner:
             with_adapters=self.is_adapted,
             with_encoder=self._settings.decoder_start_id is not None,
             num_positions=1 if self._settings.two_positions is None else 2,
+            first_state=first_state if settings.is_recurrent else None,
         )
         arrays = tuple(self._model.kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
         copies = tuple((first_block + source, first_block + target) for source, target in step.copies)
+        state_copies = tuple(
+            (first_state + source, first_state + target) for source, target in step.state_copies
+        )
         return StepInputs(
             shape.graph,
             arrays,
@@ -111,6 +117,7 @@ class ModelRunner:
             batch.adapters,
             tuple(step.adapter_loads),
             None if with_logits else wanted_tokens(step),
+            state_copies,
         )
 
     def compute(self, inputs: StepInputs) -> StepValues:
@@ -129,6 +136,7 @@ class ModelRunner:
             assert self._model.adapters is not None
             self._model.adapters.load(slot, name)
         self.cache.copy_blocks(inputs.copies)
+        self.cache.copy_states(inputs.state_copies)
         return self._network.run(inputs)
 
     def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits:

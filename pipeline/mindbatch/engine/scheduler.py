@@ -8,9 +8,10 @@ from collections.abc import Iterable, Set
 from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.admission import Admission
 from mindbatch.engine.block_manager import BlockManager
-from mindbatch.engine.prefix_cache import PrefixCache
+from mindbatch.engine.prefix_cache import Prefix, PrefixCache
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.engine.state_slots import StateSlots
 from mindbatch.engine.step import ScheduledTokens, Step, TokenBudget, next_tokens
 
 
@@ -32,8 +33,9 @@ class Scheduler:
         self.settings = settings
         self.adapters = adapters or AdapterSlots(0)
         self.blocks = BlockManager(settings.num_blocks, settings.block_size)
-        self.prefixes = PrefixCache(self.blocks, settings)
-        self.admission = Admission(settings, self.blocks, self.prefixes, self.adapters)
+        self.states = StateSlots(settings.num_states)
+        self.prefixes = PrefixCache(self.blocks, settings, self.states if settings.is_recurrent else None)
+        self.admission = Admission(settings, self.blocks, self.states, self.prefixes, self.adapters)
         self.waiting: deque[SequenceGroup] = deque()
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
@@ -89,8 +91,11 @@ class Scheduler:
         for tokens in step.scheduled:
             # What was drafted is computed, but counts only once it has been accepted.
             tokens.sequence.num_computed_tokens = min(tokens.stop, len(tokens.sequence))
+            tokens.sequence.num_replayed_tokens = 0
         for digest, block in step.filled.items():
             self.blocks.register(block, digest)
+        for digest, slot in step.states.items():
+            self.states.register(slot, digest)
 
     def invalidate_adapter_slots(self, step: Step) -> None:
         """The step failed: the adapters that it was to load may not be in their slots."""
@@ -102,6 +107,7 @@ class Scheduler:
         child = parent.fork()
         if self.settings.use_past:
             child.block_table = self.blocks.share(parent.block_table)
+            child.state_table = self.states.share(parent.state_table)
             child.num_computed_tokens = parent.num_computed_tokens
         return child
 
@@ -109,6 +115,7 @@ class Scheduler:
         """Frees the blocks of sequences that have ended or were dropped."""
         for sequence in sequences:
             self.blocks.free(sequence.block_table)
+            self.states.free(sequence.state_table)
 
     def forget_finished(self) -> list[SequenceGroup]:
         """Takes finished requests out of the running ones and returns them; those that failed may still have
@@ -168,11 +175,13 @@ class Scheduler:
         self.release(group.sequences)
         self.adapters.release(group.adapter_name)
 
-    def _begin(self, group: SequenceGroup, prefixes: list[list[int]]) -> None:
+    def _begin(self, group: SequenceGroup, prefixes: list[Prefix]) -> None:
         """Makes a request a running one; its sequences share the blocks of their prefixes."""
         for sequence, prefix in zip(group.sequences, prefixes, strict=True):
-            sequence.block_table = self.blocks.share(prefix)
-            sequence.num_computed_tokens = len(prefix) * self.settings.block_size
+            sequence.block_table = self.blocks.share(prefix.blocks)
+            sequence.state_table = self.states.share(prefix.states)
+            sequence.num_computed_tokens = len(prefix.blocks) * self.settings.block_size
+            sequence.num_known_tokens = prefix.num_known_tokens if self.settings.is_recurrent else 0
         if group.num_cached_tokens is None:
             group.num_cached_tokens = group.sequences[0].num_computed_tokens
             self.num_prompt_tokens += len(group.request.prompt_token_ids)
@@ -185,11 +194,21 @@ class Scheduler:
             step.copies += self.blocks.prepare_write(sequence.block_table, start, stop)
             settled = min(stop, len(sequence))  # what is drafted may yet be refused
             step.filled.update(self.prefixes.filled(tokens.group, sequence, start, settled))
+            if self.settings.is_recurrent:
+                step.state_copies += self.states.prepare_write(sequence.state_table, start, stop)
+                # While a prompt is computed: what follows it is likelier to be its own than another's.
+                digest = self.prefixes.state_behind(tokens.group, sequence, stop)
+                if digest is not None and not tokens.num_logits:
+                    step.states[digest] = sequence.state_table[0]
             step.num_tokens += stop - start
             step.scheduled.append(tokens)
 
     def _fits(self, wanted: list[ScheduledTokens]) -> bool:
-        """True if there are blocks for what is to be written."""
+        """True if there are blocks, and slots for states, for what is to be written."""
+        if self.settings.is_recurrent and self.states.num_free < self.states.blocks_needed(
+            (tokens.sequence.state_table, tokens.start, tokens.stop) for tokens in wanted
+        ):
+            return False
         size, most = self.settings.block_size, 0
         for tokens in wanted:  # they are in so many blocks at most: mostly no more has to be known
             most += (tokens.stop - tokens.start) // size + 2
@@ -205,7 +224,7 @@ class Scheduler:
     def _preempt(self, group: SequenceGroup) -> None:
         self._stop(group)
         for sequence in group.sequences:
-            sequence.num_computed_tokens = 0
+            sequence.num_computed_tokens = sequence.num_replayed_tokens = 0
         self.running.remove(group)
         # In front of those that wait, whom it came before; the latest is pre-empted first, so order stays.
         self.waiting.appendleft(group)

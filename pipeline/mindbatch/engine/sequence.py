@@ -57,8 +57,13 @@ class Sequence:
     """One prompt with one continuation and the cache blocks that hold it.
 
     text: None where there is no tokenizer, and in searches that need no text to see where a row ends.
-    block_table: cache blocks in order of position.
-    num_computed_tokens: leading tokens whose keys and values are in the cache; drafted ones do not count.
+    block_table: cache blocks in order of position. state_table: the slot of its recurrent state, if any.
+    num_computed_tokens: leading tokens whose keys and values are in the cache, and which the recurrent state
+        is of; drafted ones do not count.
+    num_replayed_tokens: accepted ones behind these, which the state is not of: they go with the last token
+        once more.
+    num_known_tokens: leading tokens that others began with, too: a step of the prompt ends with them, so that
+        the state behind them can be found.
     block_digests: names of leading full blocks, as far as the prefix cache has asked for them.
     num_drafted_tokens, num_accepted_tokens: of all drafts that were verified.
     context: of the prompt, where the model's tokens have two positions.
@@ -68,6 +73,9 @@ class Sequence:
     text: SequenceText | None
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    state_table: list[int] = field(default_factory=list)
+    num_replayed_tokens: int = 0
+    num_known_tokens: int = 0
     block_digests: list[bytes] = field(default_factory=list)
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -237,9 +245,9 @@ class SequenceGroup:
 
     @property
     def is_decoding(self) -> bool:
-        """True if every sequence has just its last token, and a draft, to compute."""
+        """True if every sequence has just its last tokens, and a draft, to compute."""
         for sequence in self.sequences:  # noqa: SIM110 - asked of every request in every step; all() takes twice as long
-            if sequence.num_earlier_tokens != 0:
+            if sequence.num_earlier_tokens != sequence.num_replayed_tokens:
                 return False
         return True
 

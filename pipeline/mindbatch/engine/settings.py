@@ -23,6 +23,7 @@ class EngineSettings:
     decoder_start_id: of a model whose prompts are its encoder's input, which is never taken in chunks: the
         token that every output begins with. None of others.
     two_positions: of a model whose prompts have a context, which is never taken in chunks. None of others.
+    num_states: slots for states of sequences; 0 of a model without recurrent layers.
     prefix_caching: compute a beginning that requests share once; has no effect without use_past.
     """
 
@@ -37,6 +38,12 @@ class EngineSettings:
     max_prompt_tokens: int | None = None
     decoder_start_id: int | None = None
     two_positions: BlockPositions2D | None = None
+    num_states: int = 0
+
+    @property
+    def is_recurrent(self) -> bool:
+        """True of a model that keeps a state of each sequence."""
+        return self.num_states > 0
 
     @property
     def blocks_per_sequence(self) -> int:
@@ -46,6 +53,25 @@ class EngineSettings:
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
         return -(-tokens // self.block_size)
+
+
+def affordable_states(cache_bytes: int, state_bytes: int, wanted: int, engines: int = 1) -> int:
+    """Slots for states of sequences that each of the engines which share a budget gets, of half of it at most.
+
+    state_bytes: of a sequence; 0 of a model without recurrent layers, which has no slots.
+
+    Raises:
+        ConfigError: the budget holds no state of each engine beside keys and values.
+    """
+    if not state_bytes:
+        return 0
+    states = min(wanted, cache_bytes // 2 // state_bytes // engines)
+    if states < 1:
+        raise ConfigError(
+            f"runtime.cache_memory={cache_bytes} bytes: too small; the state of a sequence takes "
+            f"{state_bytes} bytes, and half of the cache is for states; the least is {2 * engines * state_bytes}"
+        )
+    return states
 
 
 def affordable_blocks(cache_bytes: int, bytes_per_token: int, block_size: int, engines: int = 1) -> int:

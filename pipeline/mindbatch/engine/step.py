@@ -34,6 +34,7 @@ class Step:
 
     adapter_loads: slots, and the names of the adapters to load into them before it runs.
     filled: the blocks that are full after the step, by the digest of what they then hold.
+    state_copies, states: as copies and filled, of slots of recurrent states.
     """
 
     scheduled: list[ScheduledTokens] = field(default_factory=list)
@@ -41,6 +42,8 @@ class Step:
     adapter_loads: list[tuple[int, str]] = field(default_factory=list)
     filled: dict[bytes, int] = field(default_factory=dict)
     num_tokens: int = 0
+    state_copies: list[tuple[int, int]] = field(default_factory=list)
+    states: dict[bytes, int] = field(default_factory=dict)
 
 
 class TokenBudget:
@@ -78,8 +81,10 @@ def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
     sequences = group.sequences
     is_alone = len(sequences) == 1
     together = is_alone or group.is_decoding
-    if not is_alone and together and sum(1 + sequence.num_draft_tokens for sequence in sequences) > budget:
-        return []  # one alone is left out below
+    if not is_alone and together:
+        least = sum(sequence.num_replayed_tokens + 1 + sequence.num_draft_tokens for sequence in sequences)
+        if least > budget:
+            return []  # one alone is left out below
     wanted = []
     for sequence in sequences:
         earlier = sequence.num_earlier_tokens
@@ -88,9 +93,11 @@ def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
         if earlier + last > budget:
             last = 0
         count = min(earlier, budget) + last
+        start = sequence.num_computed_tokens
+        if start < sequence.num_known_tokens < start + count:
+            count, last = sequence.num_known_tokens - start, 0
         if count == 0 or count < sequence.num_unsplittable_prefill_tokens:
             continue
         budget -= count
-        start = sequence.num_computed_tokens
         wanted.append(ScheduledTokens(group, sequence, start, start + count, last, group.adapter_slot))
     return wanted

@@ -11,10 +11,16 @@ import numpy.typing as npt
 from mindbatch.kernels.adapters import AdaptedShape
 from mindbatch.kernels.meetings import ProcessGroups
 from mindbatch.kernels.recording import RecordedCall, Recording
-from mindbatch.kernels.shapes import AttentionShape, ExpertsShape, HeadProductsShape
+from mindbatch.kernels.shapes import (
+    AttentionShape,
+    ConvolutionShape,
+    DeltaShape,
+    ExpertsShape,
+    HeadProductsShape,
+)
 from mindbatch.parallel.topology import TensorSlice
 
-ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3, "quick_gelu": 4}
+ACTIVATIONS = {"gelu_tanh": 0, "gelu": 1, "silu": 2, "relu": 3, "quick_gelu": 4, "sigmoid": 5, "identity": 6}
 _NO_VECTOR = np.zeros(1, np.float32)
 """Placeholder that functions take for a vector that a model does not have."""
 
@@ -163,6 +169,16 @@ class NativeFunctions:
 
     def write_cache(self, shape: AttentionShape) -> NativeFunction:
         return _with_integers(f"mb_write_cache{self._cache}", shape.heads, shape.head_dim)
+
+    def causal_convolution(self, shape: ConvolutionShape) -> NativeFunction:
+        return _with_integers("mb_causal_convolution", shape.is_activated)
+
+    def gated_delta(self, shape: DeltaShape) -> NativeFunction:
+        sizes = (shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim)
+        return _with_integers("mb_gated_delta", *sizes)
+
+    def gated(self, kind: str, width: int, first: int, epsilon: float) -> NativeFunction:
+        return _with_integers("mb_gated", ACTIVATIONS[kind], first, float_bits(epsilon))
 
     def all_reduce(self, shard: TensorSlice) -> NativeFunction:
         return _with_integers("mb_all_reduce", self._meetings.of_slices(shard))

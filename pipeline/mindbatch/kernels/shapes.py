@@ -64,11 +64,51 @@ class HeadProductsShape:
 
 
 @dataclass(frozen=True)
+class ConvolutionShape:
+    """The channels of a causal convolution that one rank computes, each with weights of its own.
+
+    kernel: inputs that an output is made of. is_activated: it is the SiLU of that.
+    """
+
+    channels: int
+    kernel: int
+    is_activated: bool = False
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """Shape of what is kept of a sequence: its latest inputs, which later outputs are made of."""
+        return self.kernel - 1, self.channels
+
+
+STATE_PANEL = 16
+"""Columns of a head's matrix that lie together, kStatePanel in csrc/variant_table.h."""
+
+
+@dataclass(frozen=True)
+class DeltaShape:
+    """The heads of a gated delta rule that one rank computes; neighbouring value heads share a key head."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """Shape of what is kept of a sequence: of each value head [key_dim, value_dim], in panels."""
+        return self.value_heads, -(-self.value_dim // STATE_PANEL) * self.key_dim, STATE_PANEL
+
+
+@dataclass(frozen=True)
 class CacheGeometry:
-    """Size of the paged cache. One block more than num_blocks is allocated: padding is written there."""
+    """Size of the paged cache. One block more than num_blocks is allocated: padding is written there.
+
+    num_states: slots for the states of sequences, in models with recurrent layers.
+    """
 
     num_blocks: int
     block_size: int
+    num_states: int = 0
 
 
 @dataclass(frozen=True)

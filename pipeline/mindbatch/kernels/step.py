@@ -28,6 +28,8 @@ class Batch(NamedTuple):
     adapters: [T], the slot of the token's adapter, 0 for the base and for padding; None without adapters.
     encoder_lengths: [T], tokens of the encoder's input with which the token's sequence begins; None of
         models without an encoder.
+    states: [T], the slot of the state of the token's sequence; -1 for drafted tokens, after which it is not
+        kept, and for padding. None of models without recurrent layers.
     """
 
     ids: IntArray
@@ -38,6 +40,7 @@ class Batch(NamedTuple):
     lengths: IntArray
     adapters: IntArray | None = None
     encoder_lengths: IntArray | None = None
+    states: IntArray | None = None
 
 
 class StepShape(NamedTuple):

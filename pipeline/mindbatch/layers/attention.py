@@ -11,7 +11,7 @@ import numpy as np
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.operations.attention import attention, distance_attention
 from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums
-from mindbatch.kernels.shapes import AttentionShape
+from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
 from mindbatch.layers.linear import reduced
 from mindbatch.layers.rank import Module, Rank, Tokens
@@ -34,6 +34,15 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
         alibi=arch.alibi.of_heads(first, last) if arch.alibi else None,
         has_sinks=arch.has_sinks,
     )
+
+
+def layer_shapes(
+    arch: Architecture, layer: int, shard: TensorSlice
+) -> AttentionShape | tuple[ConvolutionShape | DeltaShape, ...]:
+    """What this rank keeps a cache for in a layer: its heads, or what keeps states in a recurrent one."""
+    if arch.recurrence is not None and layer in arch.recurrence.layers:
+        return arch.recurrence.shapes(shard)
+    return attention_shape(arch, layer, shard)
 
 
 class OfLayer(Module):

@@ -71,17 +71,17 @@ class Weights:
 class Rank:
     """One rank of a model in memory.
 
-    caches: keys and values of each of the stage's layers.
+    caches: of each of the stage's layers its keys and values, or the states of a recurrent one.
     """
 
     weights: Weights
     kernels: Kernels
-    caches: Sequence[tuple[Any, Any]]
+    caches: Sequence[tuple[Any, ...]]
     stage: Stage
     shard: TensorSlice = WHOLE
 
-    def cache_of(self, layer: int) -> tuple[Any, Any]:
-        """Keys and values of a layer."""
+    def cache_of(self, layer: int) -> tuple[Any, ...]:
+        """Keys and values of a layer, or its states."""
         return self.caches[layer - self.stage.layers.start]
 
     def add_offset(self, name: str, offset: float) -> Any:
@@ -106,6 +106,7 @@ class Tokens:
     lengths: Any = None
     adapters: Any = None
     firsts: Any = None
+    states: Any = None
     _angles: dict[Rotary, Any] = field(default_factory=dict)
 
     @property
@@ -113,6 +114,11 @@ class Tokens:
         """Cache slots of the tokens and what they see, as attention takes it."""
         seen = (self.slots, self.rows, self.block_tables, self.lengths)
         return seen if self.firsts is None else (*seen, self.firsts, self.positions)
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        """The sequences that tokens are of, and slots of their states, as recurrent layers take them."""
+        return self.rows, self.positions, self.states
 
     def enter(self, layer: str) -> None:
         """Says, where it is recorded, in which layer is computed from here on."""

@@ -12,11 +12,12 @@ from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.recording import ROWS, Recording
 from mindbatch.layers.decoder import Decoder, EncoderDecoder
 from mindbatch.layers.rank import Tokens
+from mindbatch.models.architecture import Architecture
 
 
 def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
     """Records what a model, or a pipeline stage of it, computes. adapted: its tokens may have adapters."""
-    tokens = _part if isinstance(model, EncoderDecoder) else _batch(model.arch.num_positions)
+    tokens = _part if isinstance(model, EncoderDecoder) else _batch(model.arch)
 
     def of_step(compute: Callable[[Tokens], Any]) -> Recording:
         recording = Recording()
@@ -39,16 +40,17 @@ def recordings_of(model: Decoder, *, adapted: bool) -> StepRecordings:
     return StepRecordings(step, head, of_step(whole))
 
 
-def _batch(num_positions: int) -> Callable[[Recording, bool], Tokens]:
+def _batch(arch: Architecture) -> Callable[[Recording, bool], Tokens]:
     """Symbols for the fields of a `Batch`, in their order."""
 
     def tokens(recording: Recording, adapted: bool) -> Tokens:
         ids = recording.input((), np.int32)
-        positions = recording.input(() if num_positions == 1 else (num_positions,), np.int32)
+        positions = recording.input(() if arch.num_positions == 1 else (arch.num_positions,), np.int32)
         slots, rows = (recording.input((), np.int32) for _ in range(2))
         tables, lengths = recording.input((ROWS,), np.int32), recording.input((), np.int32)
         adapters = recording.input((), np.int32) if adapted else None
-        return Tokens(ids, positions, slots, rows, tables, lengths, adapters)
+        states = recording.input((), np.int32) if arch.recurrence is not None else None
+        return Tokens(ids, positions, slots, rows, tables, lengths, adapters, states=states)
 
     return tokens
 

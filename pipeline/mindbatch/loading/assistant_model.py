@@ -18,7 +18,7 @@ Vocabulary = Mapping[str, int]
 
 def assistant_settings(assistant: OpenedFolder, target: EngineSettings) -> EngineSettings:
     """The limits of the assistant's own runner, given those of the model."""
-    return replace(target, seq_length=min(target.seq_length, assistant.spec.max_positions))
+    return replace(target, seq_length=min(target.seq_length, assistant.spec.max_positions), num_states=0)
 
 
 def find_assistant(
@@ -43,6 +43,12 @@ def find_assistant(
                 "a model whose prompts are not causal neither has an assistant nor is one; remove it, or use "
                 "decoding.prompt_lookup_num_tokens"
             )
+    if own.spec.state_bytes:
+        raise ConfigError(
+            f"model.assistant={model.assistant}: {own.folder.path} is a {own.spec.model_type}, whose "
+            "recurrent layers cannot go back to where a draft was refused; name a model without any, or use "
+            "decoding.prompt_lookup_num_tokens"
+        )
     theirs = None if tokenizer is None else Tokenizer.load(own.folder.path)
     vocabularies = [None if loaded is None else loaded.vocabulary() for loaded in (tokenizer, theirs)]
     refuse_unfit(

@@ -128,7 +128,8 @@ def load_runners(
     def run(
         opened: OpenedFolder, settings: EngineSettings, adapters: PreparedAdapters = NO_ADAPTERS
     ) -> ModelRunner:
-        geometry = CacheGeometry(setup.num_blocks, settings.block_size)
+        states = settings.num_states * setup.num_engines
+        geometry = CacheGeometry(setup.num_blocks, settings.block_size, states)
         with guard("loading"), _weights_of(opened.folder, adapters) as weights:
             loaded_model = setup.provider.load(opened.spec, weights, kernels, geometry, loaded, adapters.live)
         return ModelRunner(loaded_model, settings, compiling, guard)

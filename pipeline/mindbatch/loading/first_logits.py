@@ -61,8 +61,9 @@ def logits_of_rank(arch: Architecture, weights: StoredWeights) -> FloatArray:
         block_size=BLOCK_SIZE,
         num_blocks=len(prompts),
         max_batched_tokens=NUM_PROMPTS * TOKENS,
+        num_states=0 if arch.recurrence is None else len(prompts),
     )
-    geometry = CacheGeometry(settings.num_blocks, settings.block_size)
+    geometry = CacheGeometry(settings.num_blocks, settings.block_size, settings.num_states)
     spec = ModelSpec.of(arch, RankPart(weights.shard))
     runner = ModelRunner(native.load(spec, weights, kernels, geometry), settings)
     step = _step(prompts)
@@ -70,11 +71,11 @@ def logits_of_rank(arch: Architecture, weights: StoredWeights) -> FloatArray:
 
 
 def _step(prompts: list[list[int]]) -> Step:
-    """Schedules all prompts at once, each in a block of its own."""
+    """Schedules all prompts at once, each in a block, and with a slot, of its own."""
     scheduled = []
     for block, ids in enumerate(prompts):
         row = Row(_PARAMS, tuple(ids), [], (), block)
-        sequence = Sequence(row, None, block_table=[block])
+        sequence = Sequence(row, None, block_table=[block], state_table=[block])
         request = Request(str(block), tuple(ids), _PARAMS)
         group = SequenceGroup(request, strategy_for(_PARAMS), [sequence], len(ids) + 1)
         scheduled.append(ScheduledTokens(group, sequence, 0, len(ids), len(ids)))

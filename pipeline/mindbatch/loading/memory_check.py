@@ -35,7 +35,8 @@ _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
 class MemoryDemand:
     """Bytes that the processes of one machine hold of a model.
 
-    cache_tokens: of each process. stages: the pipeline stage of each process. replicas: how many these are.
+    cache_tokens, state_bytes: of each process, in its cache. stages: the pipeline stage of each process.
+    replicas: how many these are.
     """
 
     model: ModelConfig
@@ -46,6 +47,7 @@ class MemoryDemand:
     stages: Sequence[int] = (0,)
     replicas: int = 1
     adapters: FittedAdapters | None = None
+    state_bytes: int = 0
 
     @classmethod
     def of(cls, setup: EngineSetup, places: Sequence[RankPlace]) -> MemoryDemand:
@@ -53,7 +55,8 @@ class MemoryDemand:
         stages, replicas = [place.stage for place in places], len({place.replica for place in places})
         assistant = None if setup.assistant is None else setup.assistant.spec
         tokens, live = setup.cache_tokens, setup.adapters.live
-        return cls(setup.model, setup.runtime, tokens, setup.spec, assistant, stages, replicas, live)
+        states = setup.num_states * setup.spec.state_bytes
+        return cls(setup.model, setup.runtime, tokens, setup.spec, assistant, stages, replicas, live, states)
 
     @property
     def processes(self) -> int:
@@ -108,7 +111,7 @@ class MemoryDemand:
 
     @property
     def caches(self) -> int:
-        return self.processes * self.cache_tokens * self.token_bytes
+        return self.processes * (self.cache_tokens * self.token_bytes + self.state_bytes)
 
     @property
     def total(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DEFAULT_BATCH_SIZE, ModelConfig, RuntimeConfig
-from mindbatch.engine.settings import EngineSettings, affordable_blocks
+from mindbatch.engine.settings import EngineSettings, affordable_blocks, affordable_states
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.fault_lines import shown
 from mindbatch.kernels.memory import NumberType, cache_type, kernel_dtype, weight_type
@@ -104,6 +104,11 @@ class EngineSetup:
         return self.settings.num_blocks * self.num_engines
 
     @property
+    def num_states(self) -> int:
+        """Number of slots for recurrent states, which all engines share."""
+        return self.settings.num_states * self.num_engines
+
+    @property
     def cache_tokens(self) -> int:
         """Number of tokens that the cache has blocks for."""
         return self.num_blocks * self.settings.block_size
@@ -116,7 +121,8 @@ class EngineSetup:
     @property
     def cache_bytes(self) -> int:
         """Bytes of the whole cache; a block more than it holds is for padding."""
-        return (self.cache_tokens + self.settings.block_size) * self.cache_bytes_per_token
+        blocks = (self.cache_tokens + self.settings.block_size) * self.cache_bytes_per_token
+        return blocks + self.num_states * self.spec.state_bytes
 
 
 def prepare(
@@ -174,9 +180,13 @@ def engine_settings(
     token_bytes = token_bytes_of(model, runtime, spec, assistant)
     budget = parse_bytes(runtime.cache_memory)
     in_chunks = model.use_past and spec.two_positions is None
+    batch_size = min(model.batch_size, most)
+    keeps_states = runtime.prefix_caching and model.use_past
+    states = affordable_states(budget, spec.state_bytes, batch_size * (2 if keeps_states else 1), engines)
+    budget -= states * engines * spec.state_bytes
     blocks = affordable_blocks(budget, token_bytes, runtime.block_size, engines)
     return EngineSettings(
-        batch_size=min(model.batch_size, most),
+        batch_size=batch_size,
         seq_length=seq_length,
         block_size=runtime.block_size,
         num_blocks=blocks,
@@ -186,6 +196,7 @@ def engine_settings(
         max_positions=spec.max_positions,
         decoder_start_id=spec.decoder_start_id,
         two_positions=spec.two_positions,
+        num_states=states,
         max_prompt_tokens=_most_prompt_tokens(model, runtime, engines) if in_chunks else None,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mindbatch.kernels.shapes import Alibi, Routing
+from mindbatch.kernels.shapes import Alibi, ConvolutionShape, DeltaShape, Routing
+from mindbatch.parallel.topology import TensorSlice
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,34 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Recurrence:
+    """The layers that keep a state of each sequence in place of keys and values.
+
+    channels, kernel: of their convolutions. delta: of the gated delta rules behind these; None: of none.
+    """
+
+    layers: tuple[int, ...]
+    channels: int
+    kernel: int
+    delta: DeltaShape | None = None
+
+    def convolution_of(self, shard: TensorSlice) -> ConvolutionShape:
+        """A rank's channels."""
+        return ConvolutionShape(self.channels // shard.size, self.kernel, self.delta is not None)
+
+    def delta_of(self, shard: TensorSlice) -> DeltaShape:
+        """A rank's heads, in a model that has any."""
+        assert self.delta is not None, "a type of gated delta rules describes them"
+        heads = self.delta.key_heads // shard.size, self.delta.value_heads // shard.size
+        return replace(self.delta, key_heads=heads[0], value_heads=heads[1])
+
+    def shapes(self, shard: TensorSlice) -> tuple[ConvolutionShape | DeltaShape, ...]:
+        """What a rank computes in a layer, and so what it keeps of each sequence."""
+        convolution = self.convolution_of(shard)
+        return (convolution,) if self.delta is None else (convolution, self.delta_of(shard))
+
+
+@dataclass(frozen=True)
 class Encoder:
     """Encoder of an encoder-decoder, whose heads and widths are the decoder's.
 
@@ -116,6 +145,7 @@ class Architecture:
         hidden size; 0 where it is that.
     norms_all_heads: query and key are normed over all their heads together.
     norm_offset: is added to the weights of RMS norms.
+    mixer_bias: of the matrices and convolutions of recurrent layers.
     next_token_layers: behind the last one, which predict further tokens; they are not run.
     embedding_factor, residual_factor, logits_factor: on embeddings, on what a layer adds, on logits.
     """
@@ -155,9 +185,11 @@ class Architecture:
     encoder: Encoder | None = None
     two_positions: BlockPositions2D | None = None
     latent: Latent | None = None
+    recurrence: Recurrence | None = None
     norms_all_heads: bool = False
     norm_offset: float = 0.0
     embedding_size: int = 0
+    mixer_bias: bool = False
     next_token_layers: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -174,6 +206,10 @@ class Architecture:
     def num_positions(self) -> int:
         """Number of positions of each token."""
         return 1 if self.two_positions is None else 2
+
+    def is_recurrent(self, layer: int) -> bool:
+        """True of a layer without attention, see `Recurrence`."""
+        return self.recurrence is not None and layer in self.recurrence.layers
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

@@ -107,16 +107,25 @@ def _release(version: Any) -> tuple[int, ...]:
 
 
 TEXT_CONFIG = "text_config"
-TEXT_TYPES = {"gemma3": "gemma3_text"}
+TEXT_TYPES = {
+    "gemma3": "gemma3_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 """By multimodal type, the type of its text part."""
 # Of images alone, beside what the text part says itself.
 _OF_IMAGES = frozenset(
-    ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index")
+    (
+        *("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
+        *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+    )
 )
 _WHERE = ("language_model.model.", "model.language_model.")
 """In front of the names of the text part: as published and saved, and as transformers' class has them."""
 UNUSED = tuple(
-    f"{where}{part}.*" for part in ("vision_tower", "multi_modal_projector") for where in ("", "model.")
+    f"{where}{part}.*"
+    for part in ("vision_tower", "multi_modal_projector", "visual")
+    for where in ("", "model.")
 )
 """Patterns of the tensors of images."""
 

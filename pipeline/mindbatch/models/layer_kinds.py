@@ -17,15 +17,28 @@ def asked_window(reader: ConfigReader) -> int:
 
 def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]) -> tuple[int, ...]:
     """Window of each layer, 0 for none: by layer_types, or where that is absent or null by default."""
+    kinds = kinds_of_layers(reader, (FULL, SLIDING), by_default)
+    if not window and SLIDING in kinds and kinds is not by_default:
+        reader.fault("layer_types", "names layers with a sliding window, and there is none")
+    return tuple(window if kind == SLIDING else 0 for kind in kinds)
+
+
+def kinds_of_layers(reader: ConfigReader, known: Sequence[str], by_default: Sequence[str]) -> Sequence[str]:
+    """Kind of each layer: as layer_types says, or by default."""
     layers, kinds = len(by_default), reader.value("layer_types")
-    known = {FULL: 0, SLIDING: window}
     kinds = by_default if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
         reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
-        return (0,) * layers
-    if not window and SLIDING in kinds and kinds is not by_default:
-        reader.fault("layer_types", "names layers with a sliding window, and there is none")
-    return tuple(known[kind] for kind in kinds)
+        return [known[0]] * layers
+    return kinds
+
+
+def read_kernel(reader: ConfigReader, key: str) -> int:
+    """Inputs of each output of a convolution; one alone would be none."""
+    kernel = reader.positive(key)
+    if kernel < 2:
+        reader.fault(key, "must be at least 2")
+    return max(kernel, 2)
 
 
 def windows_by_pattern(reader: ConfigReader, every: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -102,7 +103,21 @@ class ModelSpec:
     @property
     def cached_numbers(self) -> int:
         """Numbers of one token's keys and values on the rank with the most layers, padding included."""
-        return max(len(stage.layers) for stage in self.stages) * self._layer_cache
+        return max(map(self._num_attending, self.stages)) * self._layer_cache
+
+    def _num_attending(self, stage: Stage) -> int:
+        """Layers of a stage that have keys and values."""
+        return sum(not self.architecture.is_recurrent(layer) for layer in stage.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a sequence's state on the rank with the most recurrent layers; 0 where there are none."""
+        recurrence = self.architecture.recurrence
+        if recurrence is None:
+            return 0
+        layer = sum(math.prod(shape.state) for shape in recurrence.shapes(self.shard))
+        most = max(len(stage.layers) - self._num_attending(stage) for stage in self.stages)
+        return most * layer * FLOAT32.itemsize
 
     @property
     def _kv_heads(self) -> int:
@@ -117,7 +132,7 @@ class ModelSpec:
 
     def cache_bytes_per_token(self, itemsize: int, device: str = "CPU", stage: Stage | None = None) -> int:
         """Bytes of one token's keys and values. stage: None is the one with the most layers."""
-        numbers = self.cached_numbers if stage is None else len(stage.layers) * self._layer_cache
+        numbers = self.cached_numbers if stage is None else self._num_attending(stage) * self._layer_cache
         if device != "Ascend" or not self._has_alibi_numbers:
             return numbers * itemsize
         return -(-numbers * self._ascend_head // self.head_dim) * itemsize
@@ -160,7 +175,12 @@ class ModelSpec:
         """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
         from mindbatch.kernels.ascend.limits import limit_faults
 
-        return limit_faults(self._ascend_head, block_size, is_gathered=self.is_gathered)
+        if self.architecture.recurrence is not None:
+            yield (
+                f"runtime.device_target=Ascend: {self.model_type} has layers with a state of each sequence, "
+                "which Ascend's operators do not compute; allowed: CPU"
+            )
+        yield from limit_faults(self._ascend_head, block_size, is_gathered=self.is_gathered)
 
     def most_tokens_of_step(self, device: str, seq_length: int) -> int | None:
         """Most tokens of a step, where attention's memory bounds them."""

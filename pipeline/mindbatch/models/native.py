@@ -163,7 +163,7 @@ def load(
 ) -> Model:
     from mindbatch.cache.paged import allocate
     from mindbatch.kernels.interface import ProgramKernels
-    from mindbatch.layers.attention import attention_shape
+    from mindbatch.layers.attention import attention_shape, layer_shapes
     from mindbatch.layers.rank import Rank
     from mindbatch.layers.recordings import recordings_of
     from mindbatch.models.loader import load_weights
@@ -185,10 +185,11 @@ def load(
         places = rank_places(spec.parameters, adapters, shard, stage)
         bank = AdapterBank(adapters, places, (weights, checkpoint_names(arch, weights.names)), kernels)
         parameters = replace(parameters, adapted=bank.parameters)
-    shapes = [attention_shape(arch, layer, shard) for layer in stage.layers]
+    shapes = [layer_shapes(arch, layer, shard) for layer in stage.layers]
     cache = allocate(shapes, geometry, kernels)
     tree = declaration(arch.model_type).tree(arch)
     tree.bind("", Rank(parameters, kernels, cache.layers, stage, shard))
     recordings = recordings_of(tree, adapted=bank is not None)
-    narrowest = min(shapes, key=lambda shape: shape.window or math.inf)
+    heads = (attention_shape(arch, layer, shard) for layer in stage.layers)
+    narrowest = min(heads, key=lambda shape: shape.window or math.inf)
     return Model(arch.vocab_size, recordings, cache, kernels, narrowest, adapters=bank)

@@ -24,6 +24,10 @@ RotaryReader = Callable[[ConfigReader, int, int], Rotary]
 """From a configuration, the size of a head, and the positions that the model has."""
 
 
+_OF_IMAGES = ("mrope_interleaved", "mrope_section")
+"""How images' three positions share the frequencies; a text's are one position."""
+
+
 def read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
     """The rotary embedding of a configuration, of its rope_theta and rope_scaling.
 
@@ -46,7 +50,7 @@ def read_rotary_of(reader: ConfigReader, width: int, max_positions: int) -> Rota
     if not isinstance(settings, Mapping):
         reader.fault(key, "must be null or an object with a rope_type")
         settings = {}
-    scaling = dict(settings)
+    scaling = {name: settings[name] for name in settings if name not in _OF_IMAGES}
     old_kind = scaling.pop("type", None)
     kind = scaling.pop("rope_type", None) or old_kind or "default"
     if "factor" in scaling and not {"rope_type", "type"} & settings.keys():

@@ -37,6 +37,7 @@ class Part:
     run, spacing: where several parts take turns in the source, so many outputs lie together, and the next
         ones begin so much behind them; 0 where all lie together.
     matrix: the source is a stack of matrices [n, ...], of which it is in this one.
+    is_depthwise: the source is a convolution's of single channels, [outputs, 1, inputs].
     """
 
     source: str
@@ -49,6 +50,7 @@ class Part:
     run: int = 0
     spacing: int = 0
     matrix: int | None = None
+    is_depthwise: bool = False
 
     def source_ranges(self, low: int, high: int) -> list[Range]:
         """Ranges of the part's outputs low .. high - 1 along the outputs of the source, in their order."""
@@ -67,6 +69,8 @@ class Part:
         """Shape that the checkpoint's tensor must have."""
         if self.inputs is None:
             return (total_outputs,)
+        if self.is_depthwise:
+            return (total_outputs, 1, self.inputs)
         return (self.inputs, total_outputs) if self.transposed else (total_outputs, self.inputs)
 
     def units(self, sharding: Sharding) -> int | None:
@@ -86,6 +90,8 @@ class Part:
         """The two ranges in the order of the checkpoint's dimensions, behind that of the matrix."""
         if self.inputs is None:
             return (outputs,)
+        if self.is_depthwise:
+            return (outputs, (0, 1), inputs)
         both = (inputs, outputs) if self.transposed else (outputs, inputs)
         return both if self.matrix is None else ((self.matrix, self.matrix + 1), *both)
 

@@ -20,6 +20,8 @@ def step_parts(inputs: StepInputs) -> tuple[dict[str, Any], list[Array]]:
     fields = {"graph": inputs.graph, "tokens": inputs.num_tokens, "with_logits": inputs.with_logits}
     if inputs.adapter_loads:
         fields["adapter_loads"] = inputs.adapter_loads
+    if inputs.state_copies:
+        fields["state_copies"] = inputs.state_copies
     copies = np.asarray(inputs.copies, np.int32).reshape(-1, 2)
     if inputs.wanted is None:
         return fields, [copies, *inputs.arrays]
@@ -39,6 +41,7 @@ def step_of(fields: Mapping[str, Any], arrays: list[Array]) -> StepInputs:
         with_logits=fields["with_logits"],
         adapter_loads=tuple((slot, name) for slot, name in fields.get("adapter_loads", ())),
         wanted=wanted,
+        state_copies=tuple((source, target) for source, target in fields.get("state_copies", ())),
     )
 
 

@@ -139,12 +139,6 @@ bool is_possible(const Routing& its) {
   return its.group_best >= 1 && its.group_best <= its.experts / its.groups;
 }
 
-float as_float(int32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind, bool has_biases) {
   const int last = has_biases ? 8 : 5;
   const auto bias = [&](int index) { return has_biases ? optional(params, shapes, ndims, index) : nullptr; };

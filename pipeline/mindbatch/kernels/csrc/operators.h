@@ -21,6 +21,13 @@ extern const KernelTable* table;
 inline const float* floats(void* p) { return static_cast<const float*>(p); }
 inline const int32_t* ints(void* p) { return static_cast<const int32_t*>(p); }
 
+// A float that travels among integers by its bits.
+inline float as_float(int32_t bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+
 // A tensor of one element stands for an absent optional input.
 const float* optional(void** params, int64_t** shapes, int* ndims, int index);
 

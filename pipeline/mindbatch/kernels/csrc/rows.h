@@ -62,6 +62,14 @@ inline void sigmoid_gate(Vec* x, float factor) {
   for_each<N>([&](int n) { x[n] = x[n] * reciprocal(1.0f + power[n]); });
 }
 
+// 1 / (1 + exp(-x))
+template <int N>
+inline void sigmoid(Vec* x) {
+  for_each<N>([&](int n) { x[n] = -x[n]; });
+  vexp<N>(x, x);
+  for_each<N>([&](int n) { x[n] = reciprocal(1.0f + x[n]); });
+}
+
 // Hendrycks and Gimpel, 2016: the tanh form that GPT-2 uses; tanh(z) as of `vtanh`.
 template <int N>
 inline void tanh_gelu(Vec* x) {
@@ -80,6 +88,8 @@ inline void activate(Vec* x, Activation kind) {
     case kSilu: return sigmoid_gate<N>(x, 1.0f);
     case kRelu: return for_each<N>([&](int n) { x[n] = vmax(x[n], Vec{}); });
     case kQuickGelu: return sigmoid_gate<N>(x, 1.702f);
+    case kSigmoid: return sigmoid<N>(x);
+    case kIdentity: return;
   }
 }
 

@@ -33,6 +33,7 @@ namespace {
 #include "nucleus.h"
 #include "draws.h"
 #include "packing.h"
+#include "recurrent.h"
 
 }  // namespace
 
@@ -52,7 +53,10 @@ const KernelTable table = {MB_VARIANT_NAME,
                            router,
                            weighted_sum,
                            adapter_shrink,
-                           adapter_expand};
+                           adapter_expand,
+                           convolution,
+                           delta,
+                           gated};
 
 }  // namespace MB_VARIANT
 }  // namespace mindbatch

@@ -33,7 +33,7 @@ struct NormArgs {
   float epsilon;
 };
 
-enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3, kQuickGelu = 4 };
+enum Activation : int32_t { kGeluTanh = 0, kGelu = 1, kSilu = 2, kRelu = 3, kQuickGelu = 4, kSigmoid = 5, kIdentity = 6 };
 
 struct ActivationArgs {
   const float* x;  // [rows, width], or [rows, 2 * width] (gate, then up) when gated
@@ -191,6 +191,40 @@ struct WeightedSumArgs {
   int64_t rows, chosen, width;
 };
 
+// Tokens first .. stop - 1 of a step, which are of one sequence, and the slot of its state; only the first `kept` of them
+// change it. Fresh: the state is zeros before.
+struct StateSpan {
+  int64_t first, stop, kept, slot;
+  bool is_fresh;
+};
+
+struct ConvolutionArgs {
+  const float *x, *weights, *bias;  // [tokens, width], [kernel, channels], [channels] or null
+  float *state, *y;                 // [slots, kernel - 1, channels], [tokens, channels]
+  const StateSpan* spans;
+  int64_t num_spans, width, channels, kernel;
+  bool is_activated;
+};
+
+// Columns of a head's matrix that lie together, whatever the widest vectors are.
+constexpr int kStatePanel = 16;
+
+struct DeltaArgs {
+  const float *qkv, *shrink, *beta;  // the last two [tokens, value_heads]
+  float *state, *y;                  // [slots, value_heads, panels, key_dim, kStatePanel], [tokens, value_heads * value_dim]
+  const StateSpan* spans;
+  int64_t num_spans, tokens, key_heads, value_heads, key_dim, value_dim;
+};
+
+// y = norm(x) * act(gate)
+struct GatedArgs {
+  const float *x, *gate, *weight;  // [rows, x_stride], [rows, gate_stride], [norm_width] or null: no norm
+  float* y;                        // [rows, width]
+  int64_t rows, width, x_stride, gate_stride, norm_width;
+  float epsilon;
+  Activation kind;
+};
+
 struct KernelTable {
   const char* name;
   void (*linear[kWeightKinds])(const LinearArgs&);
@@ -208,6 +242,9 @@ struct KernelTable {
   void (*weighted_sum)(const WeightedSumArgs&);
   void (*adapter_shrink)(const AdapterArgs&);
   void (*adapter_expand)(const AdapterArgs&);
+  void (*convolution)(const ConvolutionArgs&);
+  void (*delta)(const DeltaArgs&);
+  void (*gated)(const GatedArgs&);
 };
 
 }  // namespace mindbatch

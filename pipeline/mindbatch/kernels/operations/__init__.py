@@ -7,7 +7,8 @@ from mindbatch.kernels.operations import (
     dense,
     experts,
     latent,
+    recurrent,
     rotation,
 )
 
-__all__ = ["adapters", "attention", "collectives", "dense", "experts", "latent", "rotation"]
+__all__ = ["adapters", "attention", "collectives", "dense", "experts", "latent", "recurrent", "rotation"]

@@ -94,12 +94,17 @@ def add_norm(
 def activation(x: FloatArray, *, kind: str, gated: bool) -> FloatArray:
     """act(x), or act(gate) * up for x [T, 2 * width] with the gate first."""
     if not gated:
-        return _activated(x, kind)
+        return activated(x, kind)
     gate, up = np.split(x, 2, -1)
-    return _activated(gate, kind) * up
+    return activated(gate, kind) * up
 
 
-def _activated(x: FloatArray, kind: str) -> FloatArray:
+def activated(x: FloatArray, kind: str) -> FloatArray:
+    """act(x), by the name of the function."""
+    if kind == "identity":
+        return x
+    if kind == "sigmoid":
+        return _sigmoid(x)
     if kind == "gelu_tanh":
         return x * _sigmoid(1.5957691216 * (x + 0.044715 * x * x * x))  # 0.5 (1 + tanh(y)) is sigmoid(2 y)
     if kind == "gelu":

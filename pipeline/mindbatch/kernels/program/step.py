@@ -16,14 +16,15 @@ from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
 from mindbatch.kernels.step import Batch, IntArray, Logits, PartArrays, encoder_and_decoder
 
 ATTENTION = ("attention", "mb_attention")
+RECURRENT = ("causal_convolution", "gated_delta", "mb_causal_convolution", "mb_gated_delta")
 
 
 @dataclass(frozen=True)
 class CutRecording:
     """A step in two parts.
 
-    before: up to the last attention, which takes `lengths` of its own as one more input: a token that sees
-        nothing is not attended for, though its keys and values are written.
+    before: up to the last layer over sequences. If that is attention, it takes `lengths` of its own as one
+        more input: a token that sees nothing is not attended for, though its keys and values are written.
     after: the rest, which computes row by row from what `before` gives, and from those of the step's inputs
         whose places are `inputs`.
     """
@@ -35,12 +36,13 @@ class CutRecording:
 
 def cut_recording(step: Recording, lengths: Symbol) -> CutRecording:
     """Cuts a step's lowered recording. lengths: the input of how many positions each token sees."""
-    last = max(place for place, call in enumerate(step.calls) if call.operation.startswith(ATTENTION))
+    over_sequences = (*ATTENTION, *RECURRENT)
+    last = max(place for place, call in enumerate(step.calls) if call.operation.startswith(over_sequences))
     before = Recording([*step.inputs], step.calls[:last])
     seen = before.input((), lengths.dtype)
-    attention = step.calls[last]
-    others = tuple(seen if argument is lengths else argument for argument in attention.inputs)
-    before.calls.append(replace(attention, inputs=others))
+    sequence_call = step.calls[last]
+    others = tuple(seen if argument is lengths else argument for argument in sequence_call.inputs)
+    before.calls.append(replace(sequence_call, inputs=others))
     calls = step.calls[last + 1 :]
     written = {symbol for call in calls for symbol in call.outputs}
     read = dict.fromkeys(symbol for call in calls for symbol in _symbols(call) if symbol not in written)

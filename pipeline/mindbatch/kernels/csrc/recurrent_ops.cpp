@@ -1,0 +1,100 @@
+// The entry points of layers that keep a state of each sequence (kernels/operations/recurrent.py), and of gates.
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "operators.h"
+#include "thread_pool.h"
+
+namespace mindbatch {
+namespace {
+
+// Operands of a step, from `first` on: state, rows, positions, states.
+struct StepStates {
+  float* state;
+  const int32_t *rows, *positions, *slots;
+  int64_t tokens, num_slots;
+
+  StepStates(void** params, int64_t** shapes, int first)
+      : state(static_cast<float*>(params[first])), rows(ints(params[first + 1])), positions(ints(params[first + 2])),
+        slots(ints(params[first + 3])), tokens(shapes[first + 1][0]), num_slots(shapes[first][0]) {}
+
+  // The sequences; none where one has no slot of the state's.
+  const std::vector<StateSpan>& spans() const {
+    static auto& spans = *new std::vector<StateSpan>;  // needs a PoolLock
+    spans.clear();
+    for (int64_t t = 0; t < tokens; t++) {
+      if (t == 0 || rows[t] != rows[t - 1]) {
+        if (slots[t] < 0 || slots[t] >= num_slots) {
+          spans.clear();
+          break;
+        }
+        spans.push_back({t, t, 0, slots[t], positions[t] == 0});
+      }
+      spans.back().stop = t + 1;
+      if (slots[t] >= 0) spans.back().kept++;
+    }
+    return spans;
+  }
+};
+
+}  // namespace
+}  // namespace mindbatch
+
+using namespace mindbatch;
+
+// x [tokens, at least channels], weights [kernel, channels], bias [channels] or [1], state [slots, kernel - 1, channels],
+// rows, positions, states, settings int32 [activated] -> y [tokens, channels]
+// Fails, with nothing written, when a slot is outside.
+MB_OP(mb_causal_convolution) {
+  PoolLock lock;
+  const StepStates step(params, shapes, 3);
+  const auto& spans = step.spans();
+  const int64_t width = shapes[0][1], kernel = shapes[1][0], channels = shapes[1][1];
+  if (spans.empty() || channels > width || shapes[3][1] != kernel - 1 || shapes[3][2] != channels) return kOutside;
+  table->convolution({floats(params[0]), floats(params[1]), optional(params, shapes, ndims, 2), step.state,
+                      static_cast<float*>(params[8]), spans.data(), static_cast<int64_t>(spans.size()), width, channels,
+                      kernel, *ints(params[7]) != 0});
+  return 0;
+}
+
+// qkv [tokens, 2 * key_heads * key_dim + value_heads * value_dim], gates [tokens, 2 * value_heads], decay [value_heads], bias
+// [value_heads], state [slots, value_heads, panels * key_dim, kStatePanel], rows, positions, states, settings int32
+// [key_heads, value_heads, key_dim, value_dim] -> y [tokens, value_heads * value_dim]
+// Fails, with nothing written, when a slot is outside.
+MB_OP(mb_gated_delta) {
+  PoolLock lock;
+  const StepStates step(params, shapes, 4);
+  const auto& spans = step.spans();
+  const int32_t* sizes = ints(params[8]);
+  const int64_t heads = sizes[1], rows = (sizes[3] + kStatePanel - 1) / kStatePanel * int64_t{sizes[2]};
+  if (spans.empty() || shapes[4][1] != heads || shapes[4][2] != rows || shapes[1][1] != 2 * heads) return kOutside;
+  if (shapes[0][1] != 2 * int64_t{sizes[0]} * sizes[2] + heads * sizes[3]) return kOutside;
+  const float *gates = floats(params[1]), *decay = floats(params[2]), *bias = floats(params[3]);
+  static auto& factors = *new std::vector<float>;  // what a state shrinks by of each token and head, then beta
+  factors.resize(static_cast<size_t>(2 * step.tokens * heads));
+  float *shrink = factors.data(), *beta = shrink + step.tokens * heads;
+  for (int64_t t = 0; t < step.tokens; t++)
+    for (int64_t h = 0; h < heads; h++) {
+      const double change = gates[t * 2 * heads + h], x = double{gates[t * 2 * heads + heads + h]} + double{bias[h]};
+      const double softplus = x > 30 ? x : std::log1p(std::exp(x));
+      shrink[t * heads + h] = static_cast<float>(std::exp(decay[h] * softplus));
+      beta[t * heads + h] = static_cast<float>(1 / (1 + std::exp(-change)));
+    }
+  table->delta({floats(params[0]), shrink, beta, step.state, static_cast<float*>(params[9]), spans.data(),
+                static_cast<int64_t>(spans.size()), step.tokens, sizes[0], heads, sizes[2], sizes[3]});
+  return 0;
+}
+
+// x [rows, at least width], gate [rows, at least first + width], norm's weight [a part of width] or [1], settings int32
+// [Activation, first, bits of the float epsilon] -> y [rows, width]
+MB_OP(mb_gated) {
+  PoolLock lock;
+  const int32_t* settings = ints(params[3]);
+  const int64_t width = shapes[4][1], first = settings[1];
+  if (width > shapes[0][1] || first < 0 || first + width > shapes[1][1] || width % shapes[2][0]) return kOutside;
+  table->gated({floats(params[0]), floats(params[1]) + first, optional(params, shapes, ndims, 2),
+                static_cast<float*>(params[4]), shapes[0][0], width, shapes[0][1], shapes[1][1], shapes[2][0],
+                as_float(settings[2]), static_cast<Activation>(settings[0])});
+  return 0;
+}

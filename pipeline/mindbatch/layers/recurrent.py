@@ -1,0 +1,82 @@
+"""Layers that keep a state of each sequence in place of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindbatch.kernels.operations.recurrent import causal_convolution, gated_delta
+from mindbatch.layers.linear import bias_of
+from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
+
+
+class CausalConvolution(Module):
+    """x [T, >= channels] -> [T, channels]: each channel's latest inputs times weights of its own.
+
+    parts: of the channels, in the order in which x has them; each rank has some of every part.
+    """
+
+    def __init__(self, a: Architecture, layer: int, *parts: Part, bias: bool = False) -> None:
+        self.arch, self.layer, self.parts, self.has_bias = a, layer, parts, bias
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """Declares the weights, and the biases where there are any."""
+        yield TensorSpec(f"{name}.weight", self.parts, Sharding.OUTPUTS, Layout.FLOAT32)
+        if self.has_bias:
+            yield TensorSpec(
+                f"{name}.bias", tuple(map(bias_of, self.parts)), Sharding.OUTPUTS, Layout.FLOAT32
+            )
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Takes the weights, an input's of all channels side by side, and the layer's states."""
+        assert self.arch.recurrence is not None
+        weight = rank.kernels.floats(rank.weights.get(f"{name}.weight"))
+        self.weight = rank.kernels.fixed(np.ascontiguousarray(weight.T))
+        self.bias = rank.weights.get(f"{name}.bias") if self.has_bias else None
+        self.shape = self.arch.recurrence.convolution_of(rank.shard)
+        self.state = rank.cache_of(self.layer)[0]
+
+    def forward(self, x: Any, tokens: Tokens) -> Any:
+        return causal_convolution(x, self.weight, self.bias, self.state, *tokens.sequences, shape=self.shape)
+
+
+class GatedDelta(Module):
+    """qkv and gates -> [T, value heads * value_dim] by the gated delta rule.
+
+    decay, bias: of each value head, see `operations.recurrent.gated_delta`; of the first the checkpoint has
+    the logarithm of its negative.
+    """
+
+    def __init__(self, a: Architecture, layer: int, decay: Part, bias: Part) -> None:
+        self.arch, self.layer = a, layer
+        self.vectors = {"decay": decay, "bias": bias}
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """Declares both vectors."""
+        for key, part in self.vectors.items():
+            yield TensorSpec(f"{name}.{key}", (part,), Sharding.OUTPUTS, Layout.FLOAT32)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Takes what the rank's heads have, and the layer's states."""
+        assert self.arch.recurrence is not None
+        logarithm = rank.kernels.floats(rank.weights.get(f"{name}.decay"))
+        self.decay = rank.kernels.fixed(-np.exp(logarithm))
+        self.bias = rank.weights.get(f"{name}.bias")
+        self.shape = self.arch.recurrence.delta_of(rank.shard)
+        self.state = rank.cache_of(self.layer)[1]
+
+    def forward(self, qkv: Any, gates: Any, tokens: Tokens) -> Any:
+        inputs = (qkv, gates, self.decay, self.bias, self.state)
+        return gated_delta(*inputs, *tokens.sequences, shape=self.shape)
+
+
+def channels(source: str, widths: Sequence[int], kernel: int, units: Sequence[int]) -> tuple[Part, ...]:
+    """Parts of a convolution's channels, which follow one another. units: channels that stay together."""
+    return tuple(
+        Part(source, width, kernel, sum(widths[:index]), unit=unit, is_depthwise=True)
+        for index, (width, unit) in enumerate(zip(widths, units, strict=True))
+    )

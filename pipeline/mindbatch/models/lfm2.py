@@ -1,0 +1,149 @@
+"""lfm2: gated short convolutions, and attention with norms of heads in some of the layers.
+
+Of arrays: see `models.llama`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from mindbatch.kernels.operations.recurrent import gated
+from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.recurrent import CausalConvolution, channels
+from mindbatch.models import llama
+from mindbatch.models.architecture import Architecture, Recurrence
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel
+from mindbatch.models.tensor_spec import Part, fused
+
+# Of transformers' Lfm2Config.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 65536,
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 128000,
+    "norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": True,
+    "conv_L_cache": 3,
+    "block_multiple_of": 256,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_auto_adjust_ff_dim": True,
+}
+CONVOLUTION = "conv"
+# Of the release; its class in transformers reads none of them.
+_WITHOUT_EFFECT = (
+    "block_dim",
+    "block_mlp_init_scale",
+    "block_norm_eps",
+    "block_out_init_scale",
+    "block_use_swiglu",
+    "block_use_xavier_init",
+    "conv_dim",
+    "conv_dim_out",
+    "conv_use_xavier_init",
+    "num_heads",
+    "rms_norm_eps",
+    "use_pos_enc",
+)
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of an `lfm2` configuration."""
+    reader.ignore(_WITHOUT_EFFECT)
+    reader.needs("hidden_act", ["silu", "swish"])
+    arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps")
+    tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
+    kinds = kinds_of_layers(reader, (FULL, CONVOLUTION), read_default_kinds(reader, arch.num_layers))
+    layers = tuple(layer for layer, kind in enumerate(kinds) if kind == CONVOLUTION)
+    recurrence = Recurrence(layers, arch.hidden_size, read_kernel(reader, "conv_L_cache"))
+    return replace(
+        arch,
+        tied=tied,
+        intermediate_size=read_intermediate_size(reader, arch.intermediate_size),
+        mixer_bias=reader.flag("conv_bias"),
+        recurrence=recurrence if layers else None,
+    )
+
+
+def read_default_kinds(reader: ConfigReader, layers: int) -> list[str]:
+    """Kind of each layer where layer_types does not say it: attention in full_attn_idxs, or in all."""
+    places = reader.raw("full_attn_idxs")
+    if places is None:
+        return [FULL] * layers
+    if not isinstance(places, list) or any(type(place) is not int for place in places):
+        reader.fault("full_attn_idxs", "must be a list of layers, counted from 0")
+        return [FULL] * layers
+    return [FULL if layer in places else CONVOLUTION for layer in range(layers)]
+
+
+def read_intermediate_size(reader: ConfigReader, size: int) -> int:
+    """The MLP's inner size: two thirds of what the configuration says, rounded up, unless that is it."""
+    size = reader.positive("block_ff_dim") if reader.has("block_ff_dim") else size
+    multiple = reader.positive("block_multiple_of")
+    is_given = reader.raw("block_ffn_dim_multiplier") is not None
+    factor = reader.number("block_ffn_dim_multiplier") if is_given else None
+    if not reader.flag("block_auto_adjust_ff_dim"):
+        return size
+    size = int(2 * size / 3)
+    return size if factor is None else -(-int(factor * size) // multiple) * multiple
+
+
+class Attention(llama.Attention):
+    """Llama's with norms of heads under other names."""
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        super().__init__(a, source, layer, output="out_proj")
+        self.q_norm, self.k_norm = (
+            llama.norm(a, f"{source}.{which}_layernorm", a.head_dim) for which in "qk"
+        )
+
+
+class ShortConvolution(Module):
+    """c * convolution(b * x), of x, b and c that one matrix makes."""
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        assert a.recurrence is not None
+        hidden, kernel, bias = a.hidden_size, a.recurrence.kernel, a.mixer_bias
+        b, c, x = fused(f"{source}.in_proj.weight", (hidden,) * 3, hidden)
+        self.mix = ColumnLinear(x, b, c, bias=bias)
+        parts = channels(f"{source}.conv.weight", (hidden,), kernel, (1,))
+        self.convolve = CausalConvolution(a, layer, *parts, bias=bias)
+        self.output = RowLinear(Part(f"{source}.out_proj.weight", hidden, hidden), bias=bias)
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's channels."""
+        super().bind(name, rank)
+        self.gate = partial(gated, kind="identity", width=self.convolve.shape.channels, epsilon=0.0)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        mixed, width = self.mix(x_TH, tokens), self.convolve.shape.channels  # [T, 3 * channels]
+        y = self.convolve(self.gate(mixed, mixed, None, first=width), tokens)
+        return self.output(self.gate(y, mixed, None, first=2 * width), tokens)
+
+
+class Block(llama.Block):
+    """Llama's block of these."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        source = f"model.layers.{layer}"
+        self.attention_norm = llama.norm(a, f"{source}.operator_norm")
+        if a.is_recurrent(layer):
+            self.attention = ShortConvolution(a, f"{source}.conv", layer)
+        else:
+            self.attention = Attention(a, f"{source}.self_attn", layer)
+        self.mlp_norm = llama.norm(a, f"{source}.ffn_norm")
+        self.mlp = llama.Mlp(a, f"{source}.feed_forward", ("w1", "w3"), "w2")
+
+
+def last_norm(source: str, width: int, epsilon: float) -> RmsNorm:
+    """The last norm, under the name that it has here."""
+    return RmsNorm(source.replace("norm", "embedding_norm"), width, epsilon)
+
+
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, last_norm), defaults=DEFAULTS)

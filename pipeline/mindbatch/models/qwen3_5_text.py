@@ -1,0 +1,86 @@
+"""qwen3_5_text: Qwen3-Next's mixers with matrices of their own for query and z, and an MLP in every layer.
+
+Also the text part of qwen3_5, whose images are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mindbatch.models import llama, qwen3_next
+from mindbatch.models.architecture import Architecture
+from mindbatch.models.config_forms import UNUSED
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.tensor_spec import Part
+
+# Of transformers' Qwen3_5TextConfig.
+DEFAULTS = (
+    llama.DEFAULTS
+    | {
+        "vocab_size": 248320,
+        "intermediate_size": 12288,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32768,
+    }
+    | {
+        key: qwen3_next.DEFAULTS[key]
+        for key in (
+            "head_dim",
+            "partial_rotary_factor",
+            "full_attention_interval",
+            "linear_conv_kernel_dim",
+            "linear_key_head_dim",
+            "linear_value_head_dim",
+            "linear_num_key_heads",
+            "linear_num_value_heads",
+        )
+    }
+)
+# Of layers that predict further tokens, which are not run, and of how states are kept: in float32, as here.
+_WITHOUT_EFFECT = ("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `qwen3_5_text` configuration."""
+    reader.ignore(_WITHOUT_EFFECT)
+    reader.needs("attn_output_gate", [True])
+    return qwen3_next.describe_family(reader)
+
+
+class DeltaNet(qwen3_next.DeltaNet):
+    """Qwen3-Next's, of tensors whose heads do not take turns."""
+
+    def projections(
+        self, a: Architecture, source: str, units: Sequence[int], together: int
+    ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+        """As `qwen3_next.DeltaNet.projections`."""
+        heads, hidden = qwen3_next.heads_of(a), a.hidden_size
+        qkv, first = list[Part](), 0
+        for unit in units:
+            width = heads.key_heads * unit
+            qkv.append(Part(f"{source}.in_proj_qkv.weight", width, hidden, first, unit=unit))
+            first += width
+        z = Part(f"{source}.in_proj_z.weight", heads.key_heads * units[2], hidden, unit=units[2])
+        beta, decay = (
+            Part(f"{source}.in_proj_{which}.weight", heads.value_heads, hidden, unit=together)
+            for which in "ba"
+        )
+        return (*qkv, z), (beta, decay)
+
+
+class Block(qwen3_next.Block):
+    """Qwen3-Next's with these."""
+
+    delta_net = DeltaNet
+
+
+MODEL = replace(
+    qwen3_next.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block),
+    defaults=DEFAULTS,
+    unused_tensors=(*qwen3_next.MODEL.unused_tensors, *UNUSED),
+    newer_names={},
+)

@@ -1,0 +1,181 @@
+"""qwen3_next: gated delta rules, gated attention in some of the layers, and experts.
+
+Of arrays: see `models.llama`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mindbatch.kernels.operations.dense import columns
+from mindbatch.kernels.operations.recurrent import gated
+from mindbatch.kernels.shapes import DeltaShape
+from mindbatch.layers.linear import ColumnLinear, RowLinear
+from mindbatch.layers.norm import RmsNorm
+from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.recurrent import CausalConvolution, GatedDelta, channels
+from mindbatch.models import experts, llama, qwen2_moe, qwen3_moe
+from mindbatch.models.architecture import Architecture, Recurrence
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel
+from mindbatch.models.rope import read_partial_rotary
+from mindbatch.models.tensor_spec import Part, interleaved
+from mindbatch.parallel.topology import WHOLE
+
+# Of transformers' Qwen3NextConfig.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "max_position_embeddings": 32768,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "decoder_sparse_step": 1,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 10,
+    "num_experts": 512,
+    "norm_topk_prob": True,
+}
+LINEAR = "linear_attention"
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `qwen3_next` configuration."""
+    arch = describe_family(reader)
+    shared = reader.positive("shared_expert_intermediate_size")
+    experts = qwen3_moe.read_experts(reader, arch.num_layers)
+    return replace(arch, experts=replace(experts, shared=(shared,), shared_is_gated=True))
+
+
+def describe_family(reader: ConfigReader) -> Architecture:
+    """Reads what qwen3_next and its successors have in common."""
+    reader.needs("hidden_act", ["silu", "swish"])  # the convolution's, too
+    bias = reader.flag("attention_bias")
+    arch = llama.describe_family(
+        reader, qkv_bias=bias, output_bias=bias, qk_norm=True, rotary=read_partial_rotary
+    )
+    every = reader.positive("full_attention_interval")
+    usual = [LINEAR if (layer + 1) % every else FULL for layer in range(arch.num_layers)]
+    kinds = kinds_of_layers(reader, (FULL, LINEAR), usual)
+    layers = tuple(layer for layer, kind in enumerate(kinds) if kind == LINEAR)
+    recurrence = read_recurrence(reader, layers)
+    return replace(arch, norm_offset=1.0, recurrence=recurrence if layers else None)
+
+
+def read_recurrence(reader: ConfigReader, layers: tuple[int, ...]) -> Recurrence:
+    """The gated delta rules of these layers."""
+    keys, values = reader.positive("linear_num_key_heads"), reader.positive("linear_num_value_heads")
+    sizes = reader.positive("linear_key_head_dim"), reader.positive("linear_value_head_dim")
+    if values % keys:
+        reader.fault("linear_num_value_heads", f"must be a multiple of linear_num_key_heads={keys}")
+        values = keys
+    count = 2 * keys * sizes[0] + values * sizes[1]
+    kernel = read_kernel(reader, "linear_conv_kernel_dim")
+    return Recurrence(layers, count, kernel, DeltaShape(keys, values, *sizes))
+
+
+class Attention(llama.Attention):
+    """Llama's, and each head's output times the sigmoid of a gate, which is beside its query."""
+
+    def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
+        """Query, key, value and gate."""
+        size = a.head_dim
+        _, key, value = super().projections(a, source)
+        query, gate = interleaved(f"{source}.q_proj.weight", (size, size), a.heads, a.hidden_size, size)
+        return query, key, value, gate
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        shape = self.attend.shape
+        qkvg = self.qkv(x_TH, tokens)
+        qkv = columns(qkvg, first=0, count=shape.qkv_width)
+        y = self.attend(self.rotate(qkv, tokens, self.q_norm, self.k_norm), tokens)
+        width, first = shape.heads * shape.head_dim, shape.qkv_width
+        y = gated(y, qkvg, None, kind="sigmoid", width=width, first=first, epsilon=0.0)
+        return self.output(y, tokens)
+
+
+class DeltaNet(Module):
+    """norm(delta(convolution(q, k, v))) * silu(z), of heads, and a matrix of all."""
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        assert a.recurrence is not None
+        heads, kernel = heads_of(a), a.recurrence.kernel
+        together = heads.value_heads // heads.key_heads  # value heads of a key head, which stay on one rank
+        units = (heads.key_dim, heads.key_dim, together * heads.value_dim)
+        qkvz, gates = self.projections(a, source, units, together)
+        self.qkvz, self.gates = ColumnLinear(*qkvz), ColumnLinear(*gates)
+        widths = [heads.key_heads * unit for unit in units]
+        parts = channels(f"{source}.conv1d.weight", widths, kernel, units)
+        self.convolve = CausalConvolution(a, layer, *parts)
+        decay, bias = (
+            Part(f"{source}.{name}", heads.value_heads, unit=together) for name in ("A_log", "dt_bias")
+        )
+        self.delta = GatedDelta(a, layer, decay, bias)
+        self.norm = RmsNorm(f"{source}.norm", heads.value_dim, a.norm_epsilon)
+        self.output = RowLinear(Part(f"{source}.out_proj.weight", a.hidden_size, widths[2]))
+
+    def projections(
+        self, a: Architecture, source: str, units: Sequence[int], together: int
+    ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+        """Query, key, value and z, which take turns, and what beta and decay are made of.
+
+        units: of query, key and value, the numbers of a key head. together: value heads of one.
+        """
+        turns = heads_of(a).key_heads
+        qkvz = interleaved(f"{source}.in_proj_qkvz.weight", (*units, units[2]), turns, a.hidden_size, 1)
+        gates = interleaved(f"{source}.in_proj_ba.weight", (together,) * 2, turns, a.hidden_size, 1)
+        return tuple(map(_by_run, qkvz)), tuple(map(_by_run, gates))
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        qkvz, shape = self.qkvz(x_TH, tokens), self.delta.shape
+        y = self.delta(self.convolve(qkvz, tokens), self.gates(x_TH, tokens), tokens)
+        width, first = shape.value_heads * shape.value_dim, self.convolve.shape.channels
+        y = gated(y, qkvz, self.norm.weight, kind="silu", width=width, first=first, epsilon=self.norm.epsilon)
+        return self.output(y, tokens)
+
+
+def heads_of(a: Architecture) -> DeltaShape:
+    """The heads of a model's delta rules."""
+    assert a.recurrence is not None
+    return a.recurrence.delta_of(WHOLE)
+
+
+def _by_run(part: Part) -> Part:
+    return replace(part, unit=part.run)
+
+
+class Block(experts.Block):
+    """x + mixer(norm(x)), then x + experts(norm(x)); the mixer is a delta net or gated attention."""
+
+    names = qwen2_moe.NAMES
+    delta_net = DeltaNet
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        source = f"model.layers.{layer}"
+        if a.is_recurrent(layer):
+            self.attention = self.delta_net(a, f"{source}.linear_attn", layer)
+        else:
+            self.attention = Attention(a, f"{source}.self_attn", layer)
+
+
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block),
+    defaults=DEFAULTS,
+    unused_tensors=(*llama.MODEL.unused_tensors, "mtp.*"),
+    newer_names=qwen3_moe.MODEL.newer_names,
+)
