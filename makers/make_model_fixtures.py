@@ -113,8 +113,10 @@ def spread(family: str, name: str, shape: list[int], tied: bool) -> float:
     """Half the width of the uniform distribution: logits of size 1 to 10, and layers that matter."""
     if len(shape) == 1:
         return 0.3
-    if family.startswith("gemma"):  # whose norms are around 2, 1 + weight
-        return 0.25
+    if len(shape) == 3 and shape[1] == 1:  # a convolution of a few numbers
+        return 1.0
+    if family.startswith(("gemma", "qwen3_5", "qwen3_next")):  # whose norms are around 2, 1 + weight
+        return 0.2
     if tied and ("embed" in name or "wte" in name):
         return 0.8
     return 1.0 if "embed" in name or "wte" in name else 0.5

@@ -20,6 +20,7 @@ EXPERTS = FIXTURE.with_name("experts.npz")
 MINIMIND = FIXTURE.with_name("minimind.npz")
 ENCODERS = FIXTURE.with_name("encoders.npz")
 LATENT = FIXTURE.with_name("latent.npz")
+RECURRENT = FIXTURE.with_name("recurrent.npz")
 PANGU = FIXTURE.with_name("pangu.npz")
 CONTEXTS = FIXTURE.with_name("contexts.npz")
 STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -43,7 +44,7 @@ def dense_cases() -> dict[str, Path]:
     """By case of the dense types that came later, the fixture that has it."""
     return {
         case: path
-        for path in (DENSE, GLM, GPT, NORMED, EXPERTS, MINIMIND, LATENT, PANGU)
+        for path in (DENSE, GLM, GPT, NORMED, EXPERTS, MINIMIND, LATENT, PANGU, RECURRENT)
         for case in descriptions(path)
     }
 

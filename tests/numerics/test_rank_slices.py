@@ -49,6 +49,7 @@ UNDIVIDED = (
     "opt_unbiased",
     "opt_untied",
     "phi3_partial",
+    "qwen3_5_text_kinds",
     "seed_oss_biased",
     "starcoder2_unbiased",
 )

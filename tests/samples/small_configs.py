@@ -65,18 +65,31 @@ _LATENT: dict[str, Any] = {
     "n_group": 1,
     "topk_group": 1,
 }
+_DELTA: dict[str, Any] = {
+    "full_attention_interval": 2,
+    "head_dim": 8,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 4,
+}
+_SHARED: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "shared_expert_intermediate_size": 24,
+}
 EXPERTS: dict[str, dict[str, Any]] = {
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 20},
     "glm4_moe_lite": _LATENT,
     "glm4_moe": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
-    "qwen2_moe": {
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 20,
-        "shared_expert_intermediate_size": 24,
-    },
+    "lfm2": {"full_attn_idxs": [1], "num_key_value_heads": 4, "block_multiple_of": 16},
+    "qwen2_moe": _SHARED,
+    "qwen3_5_moe_text": _DELTA | _SHARED,
+    "qwen3_5_text": _DELTA,
+    "qwen3_next": _DELTA | _SHARED,
     "gpt_oss": {
         "num_key_value_heads": 4,
         "num_local_experts": 4,
@@ -87,4 +100,4 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
 }
-"""What the types of mixtures of experts say besides LLAMA."""
+"""What the types of mixtures of experts, and those with recurrent layers, say besides LLAMA."""

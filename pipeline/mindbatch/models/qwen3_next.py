@@ -90,19 +90,19 @@ class Attention(llama.Attention):
     """Llama's, and each head's output times the sigmoid of a gate, which is beside its query."""
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key, value and gate."""
+        """Gate, query, key and value: what is of one tensor lies together, for its adapters."""
         size = a.head_dim
         _, key, value = super().projections(a, source)
         query, gate = interleaved(f"{source}.q_proj.weight", (size, size), a.heads, a.hidden_size, size)
-        return query, key, value, gate
+        return gate, query, key, value
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         shape = self.attend.shape
-        qkvg = self.qkv(x_TH, tokens)
-        qkv = columns(qkvg, first=0, count=shape.qkv_width)
+        width = shape.heads * shape.head_dim
+        gates_qkv = self.qkv(x_TH, tokens)
+        qkv = columns(gates_qkv, first=width, count=shape.qkv_width)
         y = self.attend(self.rotate(qkv, tokens, self.q_norm, self.k_norm), tokens)
-        width, first = shape.heads * shape.head_dim, shape.qkv_width
-        y = gated(y, qkvg, None, kind="sigmoid", width=width, first=first, epsilon=0.0)
+        y = gated(y, gates_qkv, None, kind="sigmoid", width=width, first=0, epsilon=0.0)
         return self.output(y, tokens)
 
 

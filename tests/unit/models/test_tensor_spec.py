@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,15 @@ def test_local_sizes_are_what_is_held(model_type: str) -> None:
             held = len(holdings(spec, piece))
             size = spec.local_outputs(piece) * (spec.local_inputs(piece) or 1)
             assert held == size or (spec.sharding is Sharding.VOCABULARY and held < size), spec.name
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_parts_of_one_tensor_lie_together(model_type: str) -> None:
+    """So adapters, which have a pair of matrices for each tensor, add to neighbouring outputs."""
+    for spec in tensor_specs(architecture(model_type)):
+        if spec.is_linear:
+            runs = [source for source, _ in groupby(part.source for part in spec.parts)]
+            assert len(runs) == len(set(runs)), spec.name
 
 
 def test_grouped_heads_are_shared_when_ranks_outnumber_them() -> None:
