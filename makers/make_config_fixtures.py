@@ -35,6 +35,7 @@ from transformers import (
     GptOssConfig,
     GraniteConfig,
     HunYuanDenseV1Config,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -47,6 +48,7 @@ from transformers import (
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     SeedOssConfig,
     SmolLM3Config,
     Starcoder2Config,
@@ -75,6 +77,7 @@ CLASSES = (
     GptOssConfig,
     GraniteConfig,
     HunYuanDenseV1Config,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     Olmo2Config,
@@ -86,6 +89,7 @@ CLASSES = (
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     SeedOssConfig,
     SmolLM3Config,
     Starcoder2Config,
@@ -213,10 +217,45 @@ NEWER: dict[str, dict[str, Any]] = {
     },
 }
 
+_DELTA: dict[str, Any] = {
+    "hidden_act": "silu",
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "vocab_size": 248320,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 4,
+    "rope_theta": 10000.0,
+    "num_attention_heads": 16,
+}
+NEWER["qwen3_5_text"] = _DELTA | {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 4,
+}
+NEWER["qwen3_5_moe_text"] = _DELTA | {
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 8,
+    "num_experts": 256,
+}
+
 LATER: dict[str, dict[str, Any]] = {
     "gpt_oss": {"attention_bias": True, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    "qwen3_next": {"full_attention_interval": 4},
 }
-"""Keys that classes of 5.24 have and those of 4.57 have not, with their defaults."""
+"""Keys that classes of 5.24 have and those of 4.57 have not, or do not name, with their defaults."""
 
 
 def defaults_of(config_class: type[transformers.PretrainedConfig]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ SHARED_CLASSES = {
     "Attention": "a model file's; the same role in each",
     "Block": "a model file's; the same role in each",
     "Mlp": "a model file's; the same role in each",
+    "DeltaNet": "a model file's; the same role in each",
     "SparseMlp": "a model file's; the same role in each",
 }
 

@@ -94,11 +94,11 @@ class Admission:
 
         Those of its prefixes that nobody holds are among them.
         """
-        found = [prefix.blocks for prefix in prefixes]
-        revived = {block for blocks in found for block in blocks if self._blocks.holders(block) == 0}
+        tables = [prefix.blocks for prefix in prefixes]
+        revived = {block for blocks in tables for block in blocks if self._blocks.holders(block) == 0}
         return len(revived) + self._blocks.blocks_needed(
             (blocks, len(blocks) * self._settings.block_size, len(sequence) + sequence.num_draft_tokens)
-            for sequence, blocks in zip(group.sequences, found, strict=True)
+            for sequence, blocks in zip(group.sequences, tables, strict=True)
         )
 
     def refuse_impossible(self, group: SequenceGroup) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Set
 
 from mindbatch.engine.adapter_slots import AdapterSlots
 from mindbatch.engine.admission import Admission
-from mindbatch.engine.block_manager import BlockManager
+from mindbatch.engine.block_manager import BlockManager, StateSlots
 from mindbatch.engine.prefix_cache import Prefix, PrefixCache
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.state_slots import StateSlots
 from mindbatch.engine.step import ScheduledTokens, Step, TokenBudget, next_tokens
 
 

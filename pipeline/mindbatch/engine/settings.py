@@ -56,7 +56,7 @@ class EngineSettings:
 
 
 def affordable_states(cache_bytes: int, state_bytes: int, wanted: int, engines: int = 1) -> int:
-    """Slots for states of sequences that each of the engines which share a budget gets, of half of it at most.
+    """Slots for states of sequences that each of the engines which share a budget gets: half of it at most.
 
     state_bytes: of a sequence; 0 of a model without recurrent layers, which has no slots.
 
@@ -68,8 +68,8 @@ def affordable_states(cache_bytes: int, state_bytes: int, wanted: int, engines: 
     states = min(wanted, cache_bytes // 2 // state_bytes // engines)
     if states < 1:
         raise ConfigError(
-            f"runtime.cache_memory={cache_bytes} bytes: too small; the state of a sequence takes "
-            f"{state_bytes} bytes, and half of the cache is for states; the least is {2 * engines * state_bytes}"
+            f"runtime.cache_memory={cache_bytes} bytes: too small; a sequence's state takes {state_bytes} "
+            f"bytes, and half of the cache is for states; the least is {2 * engines * state_bytes}"
         )
     return states
 

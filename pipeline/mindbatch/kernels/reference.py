@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels import operations  # noqa: F401 - declares them
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import ProgramKernels

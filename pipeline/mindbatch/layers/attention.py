@@ -39,9 +39,9 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
 def layer_shapes(
     arch: Architecture, layer: int, shard: TensorSlice
 ) -> AttentionShape | tuple[ConvolutionShape | DeltaShape, ...]:
-    """What this rank keeps a cache for in a layer: its heads, or what keeps states in a recurrent one."""
+    """The heads that this rank has a cache for in a layer, or what has states in a recurrent one."""
     if arch.recurrence is not None and layer in arch.recurrence.layers:
-        return arch.recurrence.shapes(shard)
+        return arch.recurrence.shapes(shard.size)
     return attention_shape(arch, layer, shard)
 
 

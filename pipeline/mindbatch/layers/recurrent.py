@@ -37,7 +37,7 @@ class CausalConvolution(Module):
         weight = rank.kernels.floats(rank.weights.get(f"{name}.weight"))
         self.weight = rank.kernels.fixed(np.ascontiguousarray(weight.T))
         self.bias = rank.weights.get(f"{name}.bias") if self.has_bias else None
-        self.shape = self.arch.recurrence.convolution_of(rank.shard)
+        self.shape = self.arch.recurrence.convolution_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[0]
 
     def forward(self, x: Any, tokens: Tokens) -> Any:
@@ -66,7 +66,7 @@ class GatedDelta(Module):
         logarithm = rank.kernels.floats(rank.weights.get(f"{name}.decay"))
         self.decay = rank.kernels.fixed(-np.exp(logarithm))
         self.bias = rank.weights.get(f"{name}.bias")
-        self.shape = self.arch.recurrence.delta_of(rank.shard)
+        self.shape = self.arch.recurrence.delta_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[1]
 
     def forward(self, qkv: Any, gates: Any, tokens: Tokens) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mindbatch.kernels.shapes import Alibi, ConvolutionShape, DeltaShape, Routing
-from mindbatch.parallel.topology import TensorSlice
 
 
 @dataclass(frozen=True)
@@ -93,20 +92,20 @@ class Recurrence:
     kernel: int
     delta: DeltaShape | None = None
 
-    def convolution_of(self, shard: TensorSlice) -> ConvolutionShape:
-        """A rank's channels."""
-        return ConvolutionShape(self.channels // shard.size, self.kernel, self.delta is not None)
+    def convolution_of(self, ranks: int) -> ConvolutionShape:
+        """The channels of each of so many ranks."""
+        return ConvolutionShape(self.channels // ranks, self.kernel, self.delta is not None)
 
-    def delta_of(self, shard: TensorSlice) -> DeltaShape:
-        """A rank's heads, in a model that has any."""
+    def delta_of(self, ranks: int) -> DeltaShape:
+        """The heads of each of so many ranks, in a model that has any."""
         assert self.delta is not None, "a type of gated delta rules describes them"
-        heads = self.delta.key_heads // shard.size, self.delta.value_heads // shard.size
+        heads = self.delta.key_heads // ranks, self.delta.value_heads // ranks
         return replace(self.delta, key_heads=heads[0], value_heads=heads[1])
 
-    def shapes(self, shard: TensorSlice) -> tuple[ConvolutionShape | DeltaShape, ...]:
-        """What a rank computes in a layer, and so what it keeps of each sequence."""
-        convolution = self.convolution_of(shard)
-        return (convolution,) if self.delta is None else (convolution, self.delta_of(shard))
+    def shapes(self, ranks: int) -> tuple[ConvolutionShape | DeltaShape, ...]:
+        """Operations of a layer that keep something of each sequence, of each of so many ranks."""
+        convolution = self.convolution_of(ranks)
+        return (convolution,) if self.delta is None else (convolution, self.delta_of(ranks))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel
 from mindbatch.models.tensor_spec import Part, fused
 
 # Of transformers' Lfm2Config.
-DEFAULTS = llama.DEFAULTS | {
+_OTHERS = {key: llama.DEFAULTS[key] for key in llama.DEFAULTS.keys() - {"hidden_act", "rms_norm_eps"}}
+DEFAULTS = _OTHERS | {
     "vocab_size": 65536,
     "hidden_size": 2560,
     "intermediate_size": 12288,
@@ -38,6 +39,7 @@ DEFAULTS = llama.DEFAULTS | {
 CONVOLUTION = "conv"
 # Of the release; its class in transformers reads none of them.
 _WITHOUT_EFFECT = (
+    "hidden_act",
     "block_dim",
     "block_mlp_init_scale",
     "block_norm_eps",
@@ -56,8 +58,7 @@ _WITHOUT_EFFECT = (
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of an `lfm2` configuration."""
     reader.ignore(_WITHOUT_EFFECT)
-    reader.needs("hidden_act", ["silu", "swish"])
-    arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps")
+    arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key=None)
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
     kinds = kinds_of_layers(reader, (FULL, CONVOLUTION), read_default_kinds(reader, arch.num_layers))
     layers = tuple(layer for layer, kind in enumerate(kinds) if kind == CONVOLUTION)

@@ -63,12 +63,13 @@ def describe_family(
     mlp_bias: bool = False,
     qk_norm: bool = False,
     epsilon_key: str = "rms_norm_eps",
-    activation_key: str = "hidden_act",
+    activation_key: str | None = "hidden_act",
     rotary: RotaryReader = read_rotary,
 ) -> Architecture:
     """Reads what all relatives of Llama have in common in config.json.
 
     default_intermediate: the intermediate_size where that is null; None: it must not be.
+    activation_key: None of a type whose MLPs have SiLU.
     """
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
@@ -89,7 +90,7 @@ def describe_family(
         intermediate_size=reader.positive("intermediate_size", default_intermediate),
         max_positions=max_positions,
         norm_epsilon=reader.number(epsilon_key),
-        activation=reader.choice(activation_key, ACTIVATIONS),
+        activation=reader.choice(activation_key, ACTIVATIONS) if activation_key else "silu",
         tied=reader.flag("tie_word_embeddings"),
         rotary=rotary(reader, head_dim, max_positions),
         windows=windows,

@@ -115,7 +115,7 @@ class ModelSpec:
         recurrence = self.architecture.recurrence
         if recurrence is None:
             return 0
-        layer = sum(math.prod(shape.state) for shape in recurrence.shapes(self.shard))
+        layer = sum(math.prod(shape.state) for shape in recurrence.shapes(self.shard.size))
         most = max(len(stage.layers) - self._num_attending(stage) for stage in self.stages)
         return most * layer * FLOAT32.itemsize
 

@@ -12,7 +12,7 @@ from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
 
 # Of transformers' Qwen3_5MoeTextConfig.
-DEFAULTS = qwen3_5_text.DEFAULTS | {
+DEFAULTS = {key: value for key, value in qwen3_5_text.DEFAULTS.items() if key != "intermediate_size"} | {
     "hidden_size": 2048,
     "num_hidden_layers": 40,
     "num_key_value_heads": 2,
@@ -25,12 +25,14 @@ DEFAULTS = qwen3_5_text.DEFAULTS | {
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen3_5_moe_text` configuration."""
-    arch = qwen3_5_text.describe(reader)
+    inner = reader.positive("moe_intermediate_size")
+    arch = qwen3_5_text.describe(reader, default_intermediate=inner)
+    reader.needs("norm_topk_prob", [True])
     layers = tuple(range(arch.num_layers))
     routing = experts.read_routing(reader, "num_experts", is_normalised=True, layers=layers)
     shared = reader.positive("shared_expert_intermediate_size")
-    mixtures = Experts(routing, reader.positive("moe_intermediate_size"), layers)
-    return replace(arch, experts=replace(mixtures, shared=(shared,), shared_is_gated=True))
+    mixtures = Experts(routing, inner, layers, shared=(shared,), shared_is_gated=True)
+    return replace(arch, experts=mixtures)
 
 
 MODEL = replace(

@@ -42,11 +42,11 @@ DEFAULTS = (
 _WITHOUT_EFFECT = ("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
 
 
-def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3_5_text` configuration."""
+def describe(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
+    """The architecture of a `qwen3_5_text` configuration; see `llama.describe_family`."""
     reader.ignore(_WITHOUT_EFFECT)
     reader.needs("attn_output_gate", [True])
-    return qwen3_next.describe_family(reader)
+    return qwen3_next.describe_family(reader, default_intermediate)
 
 
 class DeltaNet(qwen3_next.DeltaNet):

@@ -22,7 +22,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel
 from mindbatch.models.rope import read_partial_rotary
 from mindbatch.models.tensor_spec import Part, interleaved
-from mindbatch.parallel.topology import WHOLE
 
 # Of transformers' Qwen3NextConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -59,12 +58,17 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, experts=replace(experts, shared=(shared,), shared_is_gated=True))
 
 
-def describe_family(reader: ConfigReader) -> Architecture:
-    """Reads what qwen3_next and its successors have in common."""
+def describe_family(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
+    """Reads what qwen3_next and its successors have in common; see `llama.describe_family`."""
     reader.needs("hidden_act", ["silu", "swish"])  # the convolution's, too
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(
-        reader, qkv_bias=bias, output_bias=bias, qk_norm=True, rotary=read_partial_rotary
+        reader,
+        default_intermediate=default_intermediate,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+        rotary=read_partial_rotary,
     )
     every = reader.positive("full_attention_interval")
     usual = [LINEAR if (layer + 1) % every else FULL for layer in range(arch.num_layers)]
@@ -149,7 +153,7 @@ class DeltaNet(Module):
 def heads_of(a: Architecture) -> DeltaShape:
     """The heads of a model's delta rules."""
     assert a.recurrence is not None
-    return a.recurrence.delta_of(WHOLE)
+    return a.recurrence.delta_of(ranks=1)
 
 
 def _by_run(part: Part) -> Part:

@@ -81,7 +81,8 @@ class ShadowOutput(StepOutput):
 class ShadowRunner:
     """Computes each token's state from the state that the cache holds for its predecessor.
 
-    On every step it checks that each token finds its own prefix, whole, through its block table.
+    On every step it checks that each token finds its own prefix, whole, through its block table; and where
+    there are slots of states, that each sequence's holds what all tokens before the step made of it.
     """
 
     vocab_size = VOCABULARY
@@ -90,6 +91,7 @@ class ShadowRunner:
         self.limits = limits
         self.cache = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
         self.steps: list[list[tuple[str, int, int, bool]]] = []
+        self.states = np.full(limits.num_states, -1, np.int64)
         self.adapters: dict[int, str] = {}
         self.num_adapter_loads = 0
 
@@ -105,15 +107,36 @@ class ShadowRunner:
             some = step.copies[first : first + COPIES_AT_ONCE]
             sources, targets = (np.asarray(blocks) + first_block for blocks in zip(*some, strict=True))
             self.cache[targets] = self.cache[sources]
-        width = self.limits.blocks_per_sequence
-        batch = flatten(
-            step, (step.num_tokens, len(step.scheduled)), self.limits.block_size, width, first_block
-        )
+        for source, target in step.state_copies:
+            self.states[target] = self.states[source]
+        width, sizes = self.limits.blocks_per_sequence, (step.num_tokens, len(step.scheduled))
+        first_state = 0 if self.limits.is_recurrent else None
+        batch = flatten(step, sizes, self.limits.block_size, width, first_block, first_state=first_state)
+        if batch.states is not None:
+            self._advance_states(step, batch.states.tolist())
         assert len(set(batch.slots.tolist())) == step.num_tokens, "two tokens of a step share a slot"
         states = self._write(batch, [start_of(self._adapter(tokens)) for tokens in step.scheduled])
         for row, tokens in enumerate(step.scheduled):
             self._check_prefix(batch.block_tables[row], tokens)
         return ShadowOutput(states)
+
+    def _advance_states(self, step: Step, slots: list[int]) -> None:
+        """Every sequence's state is that of the tokens before; behind the step, that of those that count."""
+        end, changed = 0, set[int]()
+        for tokens in step.scheduled:
+            own = slots[end : end + tokens.stop - tokens.start]
+            end += len(own)
+            settled = [slot for slot in own if slot >= 0]
+            assert settled == own[: len(settled)], "drafted tokens come last"
+            assert len({*settled}) == 1
+            assert not changed & {*settled}, "two sequences of a step share a state"
+            changed.add(slot := settled[0])
+            states = fingerprints(
+                tokens.sequence.tokens(0, tokens.start + len(settled)), self._adapter(tokens)
+            )
+            if tokens.start:
+                assert self.states[slot] == states[tokens.start - 1], "a state is not its sequence's"
+            self.states[slot] = states[-1]
 
     def _adapter(self, tokens: ScheduledTokens) -> str | None:
         return self.adapters[tokens.adapter] if tokens.adapter else None
@@ -170,7 +193,7 @@ def request(key: str, prompt: Iterable[int], **params: object) -> Request:
 
 
 def drain(engine: Engine) -> tuple[dict[str, RequestOutput], list[StreamEvent]]:
-    """Steps until nothing is left; results by key and all events in order. Every block must be free then."""
+    """Steps until nothing is left; results by key, events in order. All blocks and slots are free then."""
     results: dict[str, RequestOutput] = {}
     events: list[StreamEvent] = []
     while engine.has_work:
@@ -179,6 +202,7 @@ def drain(engine: Engine) -> tuple[dict[str, RequestOutput], list[StreamEvent]]:
         results |= {output.key: output for output in step.finished}
         assert engine.scheduler.num_preemptions < 10_000, "pre-emption does not end"
     assert engine.scheduler.blocks.num_free == engine.settings.num_blocks
+    assert engine.scheduler.states.num_free == engine.settings.num_states
     return results, events
 
 

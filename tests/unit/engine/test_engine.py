@@ -324,6 +324,7 @@ SIZES = st.fixed_dictionaries(
         "block_size": st.integers(1, 6),
         "num_blocks": st.integers(12, 70),
         "max_batched_tokens": st.integers(3, 30),
+        "num_states": st.integers(0, 6),
         "use_past": st.booleans(),
     }
 )

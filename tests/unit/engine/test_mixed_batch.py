@@ -80,6 +80,11 @@ def blocks_needed(rows: Sequence[Request], block_size: int) -> int:
     )
 
 
+def widest(rows: Sequence[Request]) -> int:
+    """Sequences of the request with the most: with fewer states it is refused."""
+    return max(strategy_for(row.params).width(row.params) for row in rows)
+
+
 def drafts(rows: Sequence[Request]) -> bool:
     """Whether a row decodes speculatively, for which keys and values must be kept."""
     return any(row.params.num_draft_tokens for row in rows)
@@ -87,13 +92,14 @@ def drafts(rows: Sequence[Request]) -> bool:
 
 @st.composite
 def limits(draw: st.DrawFn, rows: Sequence[Request]) -> EngineSettings:
-    """A cache that holds the largest request and little more, and steps of few tokens."""
+    """A cache that holds the largest request and little more, with states or without; steps of few tokens."""
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8]))
     return settings(
         batch_size=draw(st.sampled_from([1, 4, 9, 30])),
         block_size=block_size,
         num_blocks=blocks_needed(rows, block_size) + draw(st.integers(0, 12)),
-        max_batched_tokens=draw(st.integers(6, 40)),
+        num_states=draw(st.sampled_from([0, widest(rows) + draw(st.integers(0, 6))])),
+        max_batched_tokens=draw(st.integers(12, 40)),
         use_past=drafts(rows) or draw(st.booleans()),
         prefix_caching=draw(st.booleans()),
     )
@@ -146,8 +152,9 @@ def test_each_row_gets_what_it_gets_alone(data: st.DataObject, rows: list[Reques
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("use_past", [True, False])
+@pytest.mark.parametrize("is_recurrent", [False, True])
 @pytest.mark.parametrize("block_size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 4))])
-def test_every_strategy_survives_pre_emption(block_size: int, use_past: bool) -> None:
+def test_every_strategy_survives_pre_emption(block_size: int, is_recurrent: bool, use_past: bool) -> None:
     """Deterministic companion of the property above: here pre-emption is certain."""
     rows = [
         request(f"{name}.{turn}", [turn, 1, 2, 1], max_new_tokens=10, **params)
@@ -159,6 +166,7 @@ def test_every_strategy_survives_pre_emption(block_size: int, use_past: bool) ->
         batch_size=30,
         block_size=block_size,
         num_blocks=blocks_needed(rows, block_size) + 4,
+        num_states=is_recurrent * (widest(rows) + 1),
         use_past=use_past,
     )
     engine = make_engine(tight)

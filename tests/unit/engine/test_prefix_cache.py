@@ -307,6 +307,7 @@ SIZES = st.fixed_dictionaries(
         "block_size": st.integers(1, 5),
         "num_blocks": st.integers(10, 60),
         "max_batched_tokens": st.integers(3, 30),
+        "num_states": st.integers(0, 8),
     }
 )
 

@@ -1,4 +1,4 @@
-"""Layers that keep a state of each sequence, short convolutions and the gated delta rule; products with gates.
+"""Layers that keep states of sequences: short convolutions and the gated delta rule; products with gates.
 
 A sequence's tokens of a step follow one another. Its state is in the slot that `states` has for its first
 token, and is zeros where that has position 0. Behind the tokens that are kept come drafted ones, of slot -1,
