@@ -25,12 +25,13 @@ from mindbatch.kernels.memory import BFLOAT16, FLOAT32
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.models.registry import MODEL_TYPES
 from mindbatch.parallel.context import initialise
+from small_configs import RECURRENT
 
 SCRIPT = Path(__file__).parents[2] / "scripts/ascend_check.sh"
 
 
 def test_every_model_type_is_checked() -> None:
-    assert set(CONFIGS) == set(MODEL_TYPES)
+    assert set(CONFIGS) == set(MODEL_TYPES) - RECURRENT
     assert set(MINDFORMERS_CONFIGS) == set(FAMILIES)
     assert set(NAMES) == set(recorded())
     covered = [

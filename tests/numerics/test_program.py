@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from kernel_runs import recording_of
 from model_folders import GPT, descriptions
 
 from ascend_check.models import architecture, weights_of
-from mindbatch.ascend_simulation.compilation import sample_steps
+from mindbatch.ascend_simulation.compilation import SampleStep, sample_steps
 from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import ConfigError
@@ -30,8 +31,10 @@ from mindbatch.kernels.recording import FLOAT, RecordedCall, Recording, Symbol
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models import native
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import MODEL_TYPES, describe
+from small_configs import EXPERTS, LLAMA, RECURRENT
 
 LIBRARY = find_library()
 SETTINGS = EngineSettings(batch_size=3, seq_length=24, block_size=8, num_blocks=9, max_batched_tokens=16)
@@ -45,12 +48,34 @@ def library() -> NativeLibrary:
     return LIBRARY
 
 
+def described(model_type: str, layer_types: list[str] | None = None) -> Architecture:
+    if model_type not in RECURRENT:
+        return architecture(model_type)
+    own = {"model_type": model_type, "layer_types": layer_types}
+    return describe(LLAMA | EXPERTS[model_type] | own)
+
+
+def sizes_for(arch: Architecture) -> tuple[EngineSettings, CacheGeometry]:
+    """With a slot for the state of each sequence, where the model has any."""
+    states = 0 if arch.recurrence is None else SETTINGS.max_batched_tokens
+    settings = replace(SETTINGS, num_states=states)
+    return settings, CacheGeometry(settings.num_blocks, settings.block_size, states)
+
+
+def samples(settings: EngineSettings) -> Iterator[SampleStep]:
+    """Steps of every kind, in which each sequence has a slot of its own."""
+    for sample in sample_steps(settings):
+        for slot, tokens in enumerate(sample.step.scheduled):
+            tokens.sequence.state_table = [slot]
+        yield sample
+
+
 def outputs(model_type: str, kernels: Kernels) -> Iterator[FloatArray]:
     """Logits and hidden states of steps of every kind, one after the other on the same cache."""
-    arch = architecture(model_type)
-    geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
-    runner = ModelRunner(native.load(ModelSpec.of(arch), weights_of(arch), kernels, geometry), SETTINGS)
-    for sample in sample_steps(SETTINGS):
+    arch = described(model_type)
+    settings, geometry = sizes_for(arch)
+    runner = ModelRunner(native.load(ModelSpec.of(arch), weights_of(arch), kernels, geometry), settings)
+    for sample in samples(settings):
         for each in sample.step.scheduled:
             each.num_logits = each.stop - each.start
         found, tokens = runner.run(sample.step), range(sample.tokens)
@@ -69,16 +94,23 @@ def test_programs_compute_what_numpy_does(model_type: str, library: NativeLibrar
         np.testing.assert_allclose(ours, theirs, atol=3e-6 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "qwen3"])
+@pytest.mark.parametrize(
+    "model_type", ["gpt2", "qwen3", "lfm2", "lfm2_last", "qwen3_next", "qwen3_next_last"]
+)
 def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library: NativeLibrary) -> None:
-    arch = architecture(model_type)
-    geometry = CacheGeometry(SETTINGS.num_blocks, SETTINGS.block_size)
+    """The last one is attention, or recurrent."""
+    kinds = {
+        "lfm2_last": ["full_attention", "conv"],
+        "qwen3_next_last": ["full_attention", "linear_attention"],
+    }
+    arch = described(model_type.removesuffix("_last"), kinds.get(model_type))
+    settings, geometry = sizes_for(arch)
     model = native.load(ModelSpec.of(arch), weights_of(arch), NativeKernels(library), geometry)
     assert isinstance(model.steps, StepRecordings)
     programs = programs_of(model.steps, NativeKernels(library))
-    cache = [np.asarray(array) for array in (*model.cache.keys, *model.cache.values)]
-    for step in {sample.kind: sample.step for sample in sample_steps(SETTINGS)}.values():
-        arrays = ModelRunner(model, SETTINGS).prepare(step).arrays
+    cache = [np.asarray(array) for layer in model.cache.layers for array in layer]
+    for step in {sample.kind: sample.step for sample in samples(settings)}.values():
+        arrays = ModelRunner(model, settings).prepare(step).arrays
         before = [array.copy() for array in cache]
         everything = programs.hidden(arrays)
         hidden, logits = programs.hidden_and_logits(arrays)

@@ -101,3 +101,5 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
 }
 """What the types of mixtures of experts, and those with recurrent layers, say besides LLAMA."""
+RECURRENT = frozenset(("lfm2", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"))
+"""Types with layers that keep a state of each sequence, which a CPU alone computes."""

@@ -54,6 +54,11 @@ class EngineSettings:
         """Blocks that hold so many tokens."""
         return -(-tokens // self.block_size)
 
+    def fitting_sequences(self, tokens: int) -> int:
+        """Sequences of so many tokens that the cache holds at once."""
+        fitting = self.num_blocks // max(1, self.blocks_for(tokens))
+        return min(fitting, self.num_states) if self.is_recurrent else fitting
+
 
 def affordable_states(cache_bytes: int, state_bytes: int, wanted: int, engines: int = 1) -> int:
     """Slots for states of sequences that each of the engines which share a budget gets: half of it at most.

@@ -201,8 +201,7 @@ class Plan:
 
     def fit(self, tokens: int) -> Fit:
         """Counts the sequences of that many tokens that the cache of one batch holds at once."""
-        settings = self.setup.settings
-        return Fit(tokens, settings.num_blocks // max(1, settings.blocks_for(tokens)))
+        return Fit(tokens, self.setup.settings.fitting_sequences(tokens))
 
     @property
     def typical(self) -> Fit:
@@ -217,7 +216,7 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """The plan as values of JSON; bytes, tokens and seconds."""
         rows, setup, time = self.rows, self.setup, self.time
-        is_divided = self.ranks.topology.world_size > 1
+        is_divided, state_bytes = self.ranks.topology.world_size > 1, setup.spec.state_bytes
         return {
             "rows": {
                 "total": rows.total,
@@ -237,6 +236,7 @@ class Plan:
                 "cache_bytes_per_token": setup.cache_bytes_per_token,
                 **({"expert_bytes": setup.expert_bytes} if setup.expert_bytes else {}),
                 "cache_tokens": setup.cache_tokens,
+                **({"states": setup.num_states, "state_bytes": state_bytes} if state_bytes else {}),
                 **({"ranks": self.ranks.as_json()} if is_divided else {}),
             },
             "sequences_that_fit": {
@@ -274,7 +274,7 @@ def time_after(
     lengths = calibration.sequence_lengths(rows.outputs.count, rows.outputs.longest)
     generated = sum(lengths)
     width = calibration.computed_per_generated
-    fitting = settings.num_blocks // max(1, settings.blocks_for(rows.sequences.quantile(0.5)))
+    fitting = settings.fitting_sequences(rows.sequences.quantile(0.5))
     at_once = max(1, round(min(settings.batch_size, fitting) / width))
     computed = round(rows.prompts.total * (1 - calibration.cached / max(1, calibration.prompt_tokens)))
     steps = max(steps_for(lengths, at_once), computed / settings.max_batched_tokens)

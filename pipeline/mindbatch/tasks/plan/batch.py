@@ -118,8 +118,11 @@ def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
         yield from _machine_notes(plan.ranks.demand(range(num_ranks)), machine)
     batch_size, fit = setup.settings.batch_size, plan.typical
     if plan.rows.usable and fit.sequences < batch_size:
-        blocks = batch_size * setup.settings.blocks_for(fit.tokens) * setup.num_engines + 1
+        together = batch_size * setup.num_engines
+        blocks = together * setup.settings.blocks_for(fit.tokens) + 1
+        states = together * setup.spec.state_bytes
         needed = blocks * setup.settings.block_size * setup.cache_bytes_per_token
+        needed = max(needed + states, 2 * states)
         yield (
             f"model.batch_size={batch_size} cannot be reached: the cache holds {fit.sequences} typical "
             f"sequences{plan.of_each_batch}; runtime.cache_memory={-(-needed // MIB)}MiB holds as many"
@@ -188,6 +191,12 @@ def _bars(lengths: Lengths) -> Iterator[str]:
         yield f"  {span:>15}  {part.rows:>9,}  {'#' * -(-part.rows * BAR // most)}"
 
 
+def _states(setup: EngineSetup) -> str:
+    """States of sequences in the cache, in words; empty for a model without recurrent layers."""
+    count = setup.num_states
+    return f", and {count:,} states of {size(setup.spec.state_bytes)}" if count else ""
+
+
 def _memory(plan: Plan) -> list[str]:
     setup, topology = plan.setup, plan.ranks.topology
     is_one = topology.world_size == 1
@@ -198,7 +207,7 @@ def _memory(plan: Plan) -> list[str]:
         f"weights    {size(setup.weight_bytes)}: {setup.num_parameters:,} parameters in "
         f"{setup.weight_type.name}{stored}",
         f"cache      {size(setup.cache_bytes)}{on_each}: {setup.cache_tokens:,} tokens of "
-        f"{size(setup.cache_bytes_per_token)}",
+        f"{size(setup.cache_bytes_per_token)}{_states(setup)}",
     ]
     if setup.expert_bytes:
         tokens = f"{setup.settings.max_batched_tokens:,} tokens"
