@@ -18,7 +18,7 @@ from mindbatch.engine.model_runner import ModelRunner
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels import native_library
-from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.native import NativeKernels
@@ -87,11 +87,18 @@ def outputs(model_type: str, kernels: Kernels) -> Iterator[FloatArray]:
     "model_type", [each for each in MODEL_TYPES if each not in ("mt5", "t5", "chatglm_6b")]
 )
 def test_programs_compute_what_numpy_does(model_type: str, library: NativeLibrary) -> None:
+    # What a delta rule gives may be a small sum, and is normed then.
+    tolerance = 1e-5 if model_type in RECURRENT else 3e-6
     pairs = zip(
         outputs(model_type, NativeKernels(library)), outputs(model_type, ReferenceKernels()), strict=True
     )
     for ours, theirs in pairs:
-        np.testing.assert_allclose(ours, theirs, atol=3e-6 * np.abs(theirs).max())
+        np.testing.assert_allclose(ours, theirs, atol=tolerance * np.abs(theirs).max())
+
+
+def restore(cache: list[Array], earlier: list[Array]) -> None:
+    for array, content in zip(cache, earlier, strict=True):
+        array[:] = content
 
 
 @pytest.mark.parametrize(
@@ -113,13 +120,13 @@ def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library
         arrays = ModelRunner(model, settings).prepare(step).arrays
         before = [array.copy() for array in cache]
         everything = programs.hidden(arrays)
+        restore(cache, before)  # a state that a step has changed is another
         hidden, logits = programs.hidden_and_logits(arrays)
         np.testing.assert_array_equal(hidden, everything)
         np.testing.assert_array_equal(logits.scores.copy(), programs.logits(everything, None).scores)
         after = [array.copy() for array in cache]
         for wanted in (range(0), range(step.num_tokens - 1, step.num_tokens), range(1, step.num_tokens, 2)):
-            for array, earlier in zip(cache, before, strict=True):
-                array[:] = earlier
+            restore(cache, before)
             some = programs.hidden(arrays, np.array(wanted, np.int32))
             np.testing.assert_array_equal(some, everything[wanted])
             for array, written in zip(cache, after, strict=True):
