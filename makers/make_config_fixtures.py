@@ -217,6 +217,33 @@ NEWER: dict[str, dict[str, Any]] = {
     },
 }
 
+NEWER["llama4_text"] = {
+    "vocab_size": 202048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": False,
+    "num_experts_per_tok": 1,
+    "num_local_experts": 16,
+    "moe_layers": None,
+    "interleave_moe_layer_step": 1,
+    "use_qk_norm": True,
+    "rope_theta": 500000.0,
+    "no_rope_layers": None,
+    "no_rope_layer_interval": 4,
+    "attention_chunk_size": 8192,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+    "attention_bias": False,
+}
 _DELTA: dict[str, Any] = {
     "hidden_act": "silu",
     "max_position_embeddings": 32768,

@@ -1,6 +1,6 @@
 """Writes tests/numerics/fixtures/experts.npz: tiny mixtures of experts. See make_model_fixtures.py.
 
-minimax_m2 is recorded with transformers 5.24, and so was qwen2_moe_window.
+minimax_m2 and llama4_text are recorded with transformers 5.24, and so was qwen2_moe_window.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from model_folders import EXPERTS
 
-from make_model_fixtures import GROUPED, YARN, cases_of, write_references
+from make_model_fixtures import GROUPED, LLAMA3, YARN, cases_of, write_references
 
 QWEN3 = GROUPED | {
     "model_type": "qwen3_moe",
@@ -56,6 +56,18 @@ ERNIE = GROUPED | {
     "moe_num_shared_experts": 1,
 }
 MINIMAX = MIXTRAL | {"model_type": "minimax_m2", "head_dim": 12, "num_local_experts": 6}
+LLAMA4 = GROUPED | {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 4,
+    "head_dim": 12,
+    "intermediate_size": 20,
+    "intermediate_size_mlp": 44,
+    "num_local_experts": 6,
+    "attention_chunk_size": 8,
+    "floor_scale": 16,
+    "attn_scale": 0.5,
+    "pad_token_id": None,
+}
 CASES: dict[str, dict[str, Any]] = {
     "qwen3_moe": QWEN3 | {"norm_topk_prob": True},
     "qwen3_moe_mixed": QWEN3
@@ -94,6 +106,13 @@ CASES: dict[str, dict[str, Any]] = {
     | {"num_hidden_layers": 6, "moe_layer_interval": 2, "moe_layer_end_index": 4, "moe_num_experts": 9}
     | {"moe_k": 3, "moe_num_shared_experts": 0, "moe_intermediate_size": 18, "num_key_value_heads": 1}
     | {"tie_word_embeddings": False, "moe_layer_start_index": 0},
+    "llama4_text": LLAMA4
+    | {"rope_parameters": LLAMA3 | {"rope_theta": 1e4, "low_freq_factor": 1.0, "high_freq_factor": 1.0}},
+    "llama4_text_some": LLAMA4
+    | {"interleave_moe_layer_step": 2, "num_experts_per_tok": 3, "use_qk_norm": False, "num_local_experts": 9}
+    | {"no_rope_layers": [1, 0, 0, 1], "attn_temperature_tuning": False, "num_key_value_heads": 1}
+    | {"layer_types": ["full_attention", "chunked_attention", "full_attention", "chunked_attention"]}
+    | {"attention_bias": True, "tie_word_embeddings": True, "head_dim": 10, "attention_chunk_size": 11},
     "minimax_m2": MINIMAX | {"rope_parameters": HALF, "num_experts_per_tok": 2},
     "minimax_m2_odd": MINIMAX
     | {"rope_parameters": HALF | {"partial_rotary_factor": 0.4}, "head_dim": 10, "num_key_value_heads": 1}
@@ -112,6 +131,7 @@ DTYPES = {
     "qwen3_moe": "bfloat16",
     "mixtral_one": "float16",
     "mixtral": "bfloat16",
+    "llama4_text": "bfloat16",
 }
 SHARDS = {
     "qwen2_moe_mixed": 2,
@@ -119,6 +139,7 @@ SHARDS = {
     "qwen3_moe_mixed": 3,
     "mixtral_window": 2,
     "gpt_oss_layers": 2,
+    "llama4_text_some": 3,
 }
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def parameter(spec: TensorSpec, held: dict[str, Array]) -> Array:
         name: held[name].shape[-1 if spec.parts[0].transposed else 0]
         for name in {p.source for p in spec.parts}
     }
-    stacked = len(spec.parts) if spec.parts[0].matrix is not None else 1
+    stacked = len({part.matrix for part in spec.parts})
     assert len(found) == stacked * sum(outputs.values()), f"{spec.name}: outputs that no part takes"
     return found
 

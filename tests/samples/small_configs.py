@@ -96,6 +96,12 @@ EXPERTS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "sliding_window": 8,
     },
+    "llama4_text": {
+        "num_local_experts": 4,
+        "intermediate_size_mlp": 40,
+        "head_dim": 8,
+        "attention_chunk_size": 8,
+    },
     "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
     "mixtral": {"num_local_experts": 4},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},

@@ -92,6 +92,7 @@ class NativeFunctions:
             routing.group_best,
             float_bits(routing.scale),
             float_bits(shape.limit),
+            shape.weighs_inputs,
         ]
         name = "mb_experts_with_biases" if shape.has_biases else "mb_experts"
         return _with_integers(f"{name}{self._weights}", *settings)
@@ -142,6 +143,9 @@ class NativeFunctions:
         sizes = [shape.heads, shape.kv_heads, shape.head_dim]
         return _with_integers("mb_rotary", *sizes, float_bits(epsilon), 2 if in_halves else is_interleaved)
 
+    def tempered(self, shape: AttentionShape, floor: float, factor: float) -> NativeFunction:
+        return _with_floats("mb_tempered", shape.heads * shape.head_dim, floor, factor)
+
     def square_sums(self, shape: AttentionShape) -> NativeFunction:
         widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim)
         return _with_integers("mb_square_sums", *widths)
@@ -150,7 +154,8 @@ class NativeFunctions:
         return _with_floats("mb_norm_by_sums", epsilon, *totals)
 
     def attention(self, shape: AttentionShape) -> NativeFunction:
-        settings = [shape.heads, shape.head_dim, shape.window, *map(float_bits, (shape.scale, shape.softcap))]
+        window = -shape.window if shape.is_chunked else shape.window
+        settings = [shape.heads, shape.head_dim, window, *map(float_bits, (shape.scale, shape.softcap))]
         settings.append(int(self._is_rounded))
         if shape.alibi is not None:
             settings += [int(shape.alibi.is_rounded), float_bits(shape.alibi.factor)]

@@ -12,6 +12,7 @@ class AttentionShape:
     """The slice of attention that one rank computes.
 
     window: number of latest positions a token sees, its own included; 0 for all.
+    is_chunked: windows do not slide: they begin at its multiples, and a token sees those of its own.
     scale: the factor on query-key products.
     softcap: scores become softcap * tanh(score / softcap); with 0 they stay.
     alibi: what is added to the products then, of the heads of this rank.
@@ -26,6 +27,7 @@ class AttentionShape:
     alibi: Alibi | None = None
     softcap: float = 0.0
     has_sinks: bool = False
+    is_chunked: bool = False
 
     @property
     def qkv_width(self) -> int:
@@ -40,6 +42,7 @@ class ExpertsShape:
     has_biases: vectors are added to the router's logits and to both products.
     limit: above 0, gates are at most it and ups within it on both sides, and an up counts as 1 + up; gates
         and ups take turns in the first product then.
+    weighs_inputs: a row's weights are factors of what its experts take in, not of what they give.
     """
 
     routing: Routing
@@ -47,6 +50,7 @@ class ExpertsShape:
     activation: str
     has_biases: bool = False
     limit: float = 0.0
+    weighs_inputs: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.operations.attention import attention, distance_attention
-from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums
+from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums, tempered
 from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
 from mindbatch.layers.linear import reduced
@@ -33,6 +33,7 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
         softcap=arch.attention_cap,
         alibi=arch.alibi.of_heads(first, last) if arch.alibi else None,
         has_sinks=arch.has_sinks,
+        is_chunked=arch.windows_are_chunks,
     )
 
 
@@ -118,6 +119,18 @@ class Rotation(OfLayer):
         sums = reduced(square_sums(qkv, shape=shape), self.shard)
         settings = {"shape": shape, "epsilon": arch.norm_epsilon, "totals": totals}
         return norm_by_sums(qkv, sums, *weights, **settings)
+
+
+class TemperedRotation(Rotation):
+    """qkv rotated; in a layer without rotary positions its query tempered by them instead."""
+
+    def forward(self, qkv: Any, tokens: Tokens, *norms: Any) -> Any:
+        """norms: see `Rotation`."""
+        qkv, tempering = super().forward(qkv, tokens, *norms), self.arch.tempering
+        if self.rotary is not None or tempering is None:
+            return qkv
+        settings = {"floor": tempering.floor, "factor": tempering.factor}
+        return tempered(qkv, tokens.positions, shape=self.shape, **settings)
 
 
 class HeadNorms(Rotation):

@@ -68,16 +68,23 @@ class Mixture(Module):
     """x [T, width] -> the weighted sum of the experts that each row chooses.
 
     up: gate and up of all experts, down: their other matrices. inner: of an expert, between the two.
-    biases: of the router, of up and of down, or none. limit: see `ExpertsShape`.
+    biases: of the router, of up and of down, or none. limit, weighs_inputs: see `ExpertsShape`.
     """
 
     up: ExpertLinears
     down: ExpertLinears
 
     def __init__(
-        self, router: Router, routing: Routing, inner: int, activation: str, limit: float = 0.0
+        self,
+        router: Router,
+        routing: Routing,
+        inner: int,
+        activation: str,
+        limit: float = 0.0,
+        *,
+        weighs_inputs: bool = False,
     ) -> None:
-        self.router = router
+        self.router, self.weighs_inputs = router, weighs_inputs
         self.routing, self.inner, self.activation, self.limit = routing, inner, activation, limit
         self.biases: list[Biases] = []
 
@@ -106,7 +113,7 @@ class Mixture(Module):
         """The rank's slice of every expert."""
         super().bind(name, rank)
         first, last = rank.shard.bounds(self.inner)
-        settings = (self.activation, bool(self.biases), self.limit)
+        settings = (self.activation, bool(self.biases), self.limit, self.weighs_inputs)
         self.shape, self.shard = ExpertsShape(self.routing, last - first, *settings), rank.shard
         self.added = [linear.bias for linear in self.biases]
         if self.added and rank.shard.rank > 0:

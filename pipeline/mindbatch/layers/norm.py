@@ -32,6 +32,17 @@ class RmsNorm(Module):
         return norm(x, self.weight, self.bias, epsilon=self.epsilon, centred=self.is_centred)
 
 
+class UnitNorm(Module):
+    """x / rms(x), for those that take a norm's weight."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Makes a weight of ones."""
+        self.weight = rank.kernels.add_offset(rank.kernels.zeros(self.width), 1.0)
+
+
 class LayerNorm(RmsNorm):
     """x [T, width] -> (x - mean(x)) / std(x) * weight + bias."""
 

@@ -63,6 +63,7 @@ class Experts:
     shared_is_gated: each is weighted with the sigmoid of a product of its own with the row.
     limit: of gates and ups, see `ExpertsShape`; 0 where there is none.
     is_fused: the checkpoint has the gates and ups of all experts in one tensor, and the rest in another.
+    weighs_inputs: see `ExpertsShape`.
     """
 
     routing: Routing
@@ -73,11 +74,20 @@ class Experts:
     shared_is_gated: bool = False
     limit: float = 0.0
     is_fused: bool = False
+    weighs_inputs: bool = False
 
     def of_layers(self, layers: Sequence[int]) -> Experts:
         """Restricts the experts to a model of these layers only."""
         kept = tuple(index for index, layer in enumerate(layers) if layer in self.layers)
         return replace(self, layers=kept)
+
+
+@dataclass(frozen=True)
+class Tempering:
+    """Factors by position of queries without rotary positions, see `operations.rotation.tempered`."""
+
+    floor: float
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ class Architecture:
     layer_rotaries: of each layer, where they differ; empty where all have `rotary`.
     model_type: `registry.describe` sets it. kv_heads: as many as heads, unless given.
     windows: sliding window of each layer in tokens, 0 for full attention, as everywhere unless given.
+    windows_are_chunks: see `AttentionShape`.
     attention_scales: factor on the query-key products of each layer; 1 / sqrt(head_dim) unless given.
     attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
     has_sinks: each head has a logit of its own in the softmax, see `AttentionShape`.
@@ -185,6 +196,8 @@ class Architecture:
     two_positions: BlockPositions2D | None = None
     latent: Latent | None = None
     recurrence: Recurrence | None = None
+    tempering: Tempering | None = None
+    windows_are_chunks: bool = False
     norms_all_heads: bool = False
     norm_offset: float = 0.0
     embedding_size: int = 0

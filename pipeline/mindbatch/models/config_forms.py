@@ -109,6 +109,7 @@ def _release(version: Any) -> tuple[int, ...]:
 TEXT_CONFIG = "text_config"
 TEXT_TYPES = {
     "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
@@ -124,7 +125,7 @@ _WHERE = ("language_model.model.", "model.language_model.")
 """In front of the names of the text part: as published and saved, and as transformers' class has them."""
 UNUSED = tuple(
     f"{where}{part}.*"
-    for part in ("vision_tower", "multi_modal_projector", "visual")
+    for part in ("vision_tower", "vision_model", "multi_modal_projector", "visual")
     for where in ("", "model.")
 )
 """Patterns of the tensors of images."""

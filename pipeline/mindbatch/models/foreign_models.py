@@ -23,10 +23,9 @@ _KINDS = {
         mllama paligemma phi3_v phi4mm pixtral qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_vl qwen3_vl
         smolvlm""",
     EXPERTS: """
-        arctic dbrx deepseek_v32 dots1 grok-1 jetmoe kimi_k2 llama4
-        llama4_text minimax olmoe qwen3_next""",
+        arctic dbrx deepseek_v32 dots1 grok-1 jetmoe kimi_k2 minimax olmoe""",
     "a recurrent or state-space model": """
-        bamba falcon_h1 falcon_mamba jamba lfm2 mamba mamba2 nemotron_h plamo2 recurrent_gemma rwkv xlstm
+        bamba falcon_h1 falcon_mamba jamba mamba mamba2 nemotron_h plamo2 recurrent_gemma rwkv xlstm
         zamba zamba2""",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}

@@ -109,7 +109,10 @@ def _llama3(
     wavelengths = 2 * math.pi / frequencies
     # 0 where a wave is longer than original / low (slowed down in full), 1 where it is shorter than
     # original / high (left alone), and a straight line between.
-    kept = np.clip((original / wavelengths - low) / (high - low), 0.0, 1.0)
+    if low == high:  # without a line between, as Llama 4 has it
+        kept = (original / wavelengths >= low).astype(np.float32)
+    else:
+        kept = np.clip((original / wavelengths - low) / (high - low), 0.0, 1.0)
     return frequencies * kept + frequencies / factor * (1 - kept), 1.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
@@ -27,15 +28,15 @@ DEFAULTS = llama.DEFAULTS | {
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `smollm3` configuration."""
     reader.ignore(["max_window_layers"])  # in published files; its class has no such key
-    rotated = rotated_layers(reader)
+    rotated = rotated_layers(reader, reader.raw("no_rope_layers"))
     arch = llama.describe(reader)
     rotaries = tuple(arch.rotary if is_rotated else None for is_rotated in rotated)
     return replace(arch, windows=read_windows(reader, rotated), layer_rotaries=rotaries)
 
 
-def rotated_layers(reader: ConfigReader) -> Sequence[bool]:
-    """Lists the layers with rotary positions: the 1s of no_rope_layers, else all but every interval-th."""
-    layers, flags = reader.positive("num_hidden_layers"), reader.raw("no_rope_layers")
+def rotated_layers(reader: ConfigReader, flags: Any) -> Sequence[bool]:
+    """Lists the layers with rotary positions: the 1s of flags, else all but every interval-th."""
+    layers = reader.positive("num_hidden_layers")
     if flags is None:
         interval = reader.positive("no_rope_layer_interval")
         return [(layer + 1) % interval > 0 for layer in range(layers)]

@@ -47,9 +47,12 @@ def test_a_published_config_is_read(row: dict[str, Any]) -> None:
     assert {key: value for key, value in theirs.items() if key in config} == {
         key: config[key] for key in theirs.keys() & config
     }
-    by_layer = arch.model_type in ("cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_oss", "olmo3")
+    by_layer = arch.model_type in (
+        *("cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "olmo3"),
+    )
+    key = "attention_chunk_size" if arch.windows_are_chunks else "sliding_window"
     is_used = by_layer or arch.model_type in ("mistral", "phi3", "starcoder2")
-    window = config.get("sliding_window") if is_used else 0
+    window = config.get("text_config", config).get(key) if is_used else 0
     assert set(arch.windows) == {window or 0, *([0] if by_layer else [])}
     if row["parameters"] is not None:
         shapes = source_shapes(tensor_specs(arch)).values()

@@ -68,7 +68,7 @@ class CachedAttention(AscendAttention):
 
     def __init__(self, shape: AttentionShape, is_masked: bool) -> None:
         super().__init__(shape)
-        self.is_masked, self.window = is_masked, shape.window
+        self.is_masked, self.window, self.is_chunked = is_masked, shape.window, shape.is_chunked
         self.operator = ops.auto_generate.PagedAttention(shape.heads, shape.scale, shape.kv_heads)
 
     def attend(
@@ -86,7 +86,9 @@ class CachedAttention(AscendAttention):
             return self.operator(query, keys, values, tables, lengths, None, None, None, queries)
         if 0 < self.window < mask.shape[1]:
             columns = ops.arange(mask.shape[1]).expand_dims(0)
-            outside = columns <= positions.expand_dims(1) - self.window
+            own = positions.expand_dims(1)
+            first = own - (own % self.window if self.is_chunked else self.window - 1)
+            outside = columns < first
             mask = mask + ops.cast(outside, mask.dtype) * HIDDEN
         return self.operator(query, keys, values, tables, lengths, None, None, mask, queries)
 

@@ -24,6 +24,7 @@ class ExpertsCell(nn.Cell):
         self.experts = shape.routing.experts
         self.router = RouterCell(shape.routing)
         self.activation = activation
+        self.chosen, self.weighs_inputs = shape.routing.chosen, shape.weighs_inputs
         self.inner, self.limit = shape.inner, shape.limit
         self.sort = ops.auto_generate.MoeInitRoutingV2()
         self.product = ops.auto_generate.GroupedMatmulV4()
@@ -33,13 +34,18 @@ class ExpertsCell(nn.Cell):
         self, x: Tensor, router: Tensor, correction: Tensor, up: Tensor, down: Tensor, *biases: Tensor
     ) -> Tensor:
         weights, chosen = self.router(x, router, correction, *biases[:1])
+        if self.weighs_inputs:  # so each choice of a token is a row of its own, with one expert
+            scaled = x.expand_dims(1) * ops.cast(weights, x.dtype).expand_dims(2)
+            x, chosen = scaled.reshape(-1, x.shape[1]), chosen.reshape(-1, 1)
+            weights = ops.ones_like(weights).reshape(-1, 1)
         rows, places, counts, _ = self.sort(x, chosen, 0, 0, self.experts, 0, _COUNTS, True)
         counts = ops.cast(counts, mstype.int64)
         gate_up = self._biased(self._of_each(rows, up, counts), chosen, *biases[1:2])
         if self.limit > 0:
             gate_up = self._clamped(gate_up)
         outputs = self._biased(self._of_each(self.activation(gate_up), down, counts), chosen, *biases[2:])
-        return self.combine(outputs, places, ops.cast(weights, x.dtype), False, None)
+        y = self.combine(outputs, places, ops.cast(weights, x.dtype), False, None)
+        return y.reshape(-1, self.chosen, y.shape[1]).sum(1) if self.weighs_inputs else y
 
     def _biased(self, rows: Tensor, chosen: Tensor, *bias: Tensor) -> Tensor:
         """Rows in order of expert, each plus the vector of its expert, where there are vectors."""

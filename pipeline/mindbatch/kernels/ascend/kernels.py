@@ -52,6 +52,7 @@ from mindbatch.kernels.ascend.plain_cells import (
     SquareSums,
     Sum,
     TableRows,
+    Tempered,
 )
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
@@ -93,6 +94,7 @@ _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "square_sums": SquareSums,
     "sum": Sum,
     "table_rows": TableRows,
+    "tempered": Tempered,
     "write_cache": lambda shape: CacheWrite(AscendCacheWriter()),
 }
 """Kernels of operations that every kind of step computes in the same way."""

@@ -129,6 +129,7 @@ class GatheredAttention(nn.Cell):
         super().__init__(auto_prefix=False)
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         self.scale, self.window, self.softcap = shape.scale, shape.window, shape.softcap
+        self.is_chunked = shape.is_chunked
         self.has_alibi = shape.alibi is not None
         alibi = shape.alibi or Alibi(())
         self.slopes = constant(alibi.slopes or [0.0], np.float32)
@@ -152,7 +153,8 @@ class GatheredAttention(nn.Cell):
             scores = scores + self._biases(positions, limits)
         visible = positions < limits
         if self.window > 0:
-            visible = ops.logical_and(visible, positions >= limits - self.window)
+            first = limits - ((limits - 1) % self.window + 1 if self.is_chunked else self.window)
+            visible = ops.logical_and(visible, positions >= first)
         scores = ops.where(visible.expand_dims(1), scores, NEVER)
         if len(sinks) > 0:
             apart = ops.broadcast_to(sinks[0].reshape(1, self.heads, 1), (tokens, self.heads, 1))

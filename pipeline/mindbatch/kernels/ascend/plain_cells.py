@@ -96,6 +96,22 @@ class Joined(nn.Cell):
         return ops.cat((x, y), 1)
 
 
+class Tempered(nn.Cell):
+    """Cell of `operations.rotation.tempered`."""
+
+    def __init__(self, shape: AttentionShape, floor: float, factor: float) -> None:
+        super().__init__(auto_prefix=False)
+        query, *others = _widths(shape)
+        self.widths = (query, sum(others))
+        self.floor, self.factor = floor, factor
+
+    def construct(self, qkv: Tensor, positions: Tensor) -> Tensor:
+        query, rest = mint.split(qkv, self.widths, -1)
+        steps = ops.floor((ops.cast(positions, mstype.float32) + 1.0) / self.floor)
+        scale = (ops.log(steps + 1.0) * self.factor + 1.0).expand_dims(1)
+        return ops.cat((ops.cast(ops.cast(query, mstype.float32) * scale, qkv.dtype), rest), 1)
+
+
 class SquareSums(nn.Cell):
     """Cell of `operations.rotation.square_sums`."""
 

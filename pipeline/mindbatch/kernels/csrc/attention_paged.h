@@ -33,6 +33,7 @@ inline const Number* values_at(const AttentionArgs& a, const int32_t* table, int
 inline int64_t first_visible(const AttentionArgs& a, int64_t token) {
   if (a.firsts) return a.firsts[token];
   const int64_t length = a.lengths[token];
+  if (a.window < 0) return length > 0 ? (length - 1) / -a.window * -a.window : 0;
   return a.window > 0 && length > a.window ? length - a.window : 0;
 }
 

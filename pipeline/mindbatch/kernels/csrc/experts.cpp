@@ -37,6 +37,7 @@ struct Task {
 struct Groups {
   std::vector<int32_t> experts, places, rows;  // [rows][chosen], the same, and the row of each place
   std::vector<float> weights;                  // [rows][chosen]
+  std::vector<float> factors;                  // of what is taken in at each place; empty where there are none
   std::vector<Task> tasks;
 
   void choose(const Routing& routing, const float* correction, const float* logits, int64_t count) {
@@ -51,6 +52,15 @@ struct Groups {
     };
     parallel_for((count + kRoutedAtOnce - 1) / kRoutedAtOnce, body);
     arrange(routing, static_cast<int64_t>(all));
+  }
+
+  // Makes the weights factors of what experts take in, or not.
+  void weigh_inputs(bool does) {
+    factors.resize(does ? weights.size() : 0);
+    for (size_t i = 0; i < factors.size(); i++) {
+      factors[static_cast<size_t>(places[i])] = weights[i];
+      weights[i] = 1;
+    }
   }
 
  private:
@@ -98,13 +108,18 @@ const float* bias_of(const float* biases, int64_t expert, int64_t width) {
   return biases ? biases + expert * width : nullptr;
 }
 
+// factors: of a row at each place, or null.
 void compute(const Task& task, const ExpertWeights& weights, const Gating& gating, const float* x, const int32_t* rows,
-             const Rows& memory) {
+             const float* factors, const Rows& memory) {
   const int64_t hidden = weights.hidden, inner = weights.inner;
   float *inputs = memory.hidden + task.first * hidden, *up = memory.up + task.first * 2 * inner;
   float* active = memory.inner + task.first * inner;
-  for (int64_t i = 0; i < task.count; i++)
-    std::memcpy(inputs + i * hidden, x + rows[task.first + i] * hidden, static_cast<size_t>(hidden) * 4);
+  for (int64_t i = 0; i < task.count; i++) {
+    float* input = inputs + i * hidden;
+    std::memcpy(input, x + rows[task.first + i] * hidden, static_cast<size_t>(hidden) * 4);
+    if (factors)
+      for (int64_t k = 0; k < hidden; k++) input[k] *= factors[task.first + i];
+  }
   const auto linear = table->linear[weights.kind];
   const float* up_bias = bias_of(weights.up_bias, task.expert, 2 * inner);
   linear({inputs, weights.up_of(task.expert), up_bias, up, task.count, hidden, 2 * inner});
@@ -120,7 +135,8 @@ void compute_all(const Groups& groups, const ExpertWeights& weights, const Gatin
                  const Rows& memory) {
   const auto count = static_cast<int64_t>(groups.tasks.size());
   auto body = [&](int64_t task, int) {
-    compute(groups.tasks[static_cast<size_t>(task)], weights, gating, x, groups.rows.data(), memory);
+    const float* factors = groups.factors.empty() ? nullptr : groups.factors.data();
+    compute(groups.tasks[static_cast<size_t>(task)], weights, gating, x, groups.rows.data(), factors, memory);
   };
   if (count < 2 * num_threads()) {
     for (int64_t task = 0; task < count; task++) body(task, 0);
@@ -164,6 +180,7 @@ int experts_of_step(void** params, int64_t** shapes, int* ndims, WeightKind kind
   its.hidden = memory.data() + logits;
   its.up = its.hidden + places * static_cast<size_t>(hidden);
   its.inner = its.up + places * static_cast<size_t>(2 * inner);
+  groups.weigh_inputs(settings[10] != 0);
   compute_all(groups, weights, {static_cast<Activation>(settings[1]), as_float(settings[9])}, x, its);
   table->weighted_sum({its.hidden, groups.weights.data(), groups.places.data(), static_cast<float*>(params[last + 1]),
                        rows,
@@ -179,7 +196,7 @@ using namespace mindbatch;
 // x [rows, hidden], router [experts, hidden] float32, correction [experts] or [1], packed up and down of all experts,
 // settings -> y [rows, hidden]
 // settings: int32 [inner, activation, chosen, sigmoid, normalised, groups, chosen groups, best of a group, bits of the
-// float scale, and of the float limit]. Fails when they contradict each other.
+// float scale, and of the float limit, whether weights are factors of inputs]. Fails when they contradict each other.
 // Where there are biases, they stand before the settings: of the router [experts], of up [experts, 2 * inner] and of down
 // [experts, hidden], each or [1].
 #define MB_EXPERTS(suffix, kind)                                                                      \

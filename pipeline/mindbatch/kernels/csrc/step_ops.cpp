@@ -82,6 +82,24 @@ MB_OP(mb_joined) {
   return 0;
 }
 
+// qkv [tokens, width], positions [tokens], settings float [query width, floor, factor] -> qkv with the query times
+// 1 + factor * log(1 + floor((position + 1) / floor))
+MB_OP(mb_tempered) {
+  const int64_t width = shapes[0][1];
+  const float *qkv = floats(params[0]), *settings = floats(params[2]), step = settings[1], factor = settings[2];
+  const int64_t query = static_cast<int64_t>(settings[0]);
+  if (query < 0 || query > width) return kOutside;
+  const int32_t* positions = ints(params[1]);
+  float* y = static_cast<float*>(params[3]);
+  for_tokens(shapes[0][0], [=](int64_t t) {
+    const float steps = std::floor((static_cast<float>(positions[t]) + 1) / step);
+    const float scale = std::log1p(steps) * factor + 1;
+    for (int64_t i = t * width; i < t * width + query; i++) y[i] = qkv[i] * scale;
+    std::memcpy(y + t * width + query, qkv + t * width + query, static_cast<size_t>(width - query) * sizeof(float));
+  });
+  return 0;
+}
+
 // qkv [tokens, query width + 2 * key width], settings int32 [query width, key width] -> [tokens, 2]: of each token the sums
 // of the squares of its query and of its key
 MB_OP(mb_square_sums) {

@@ -74,7 +74,7 @@ struct AttentionArgs {
   const int32_t* lengths;       // [tokens]: number of cached positions the token sees, its own included
   float* out;                   // [tokens, heads * head_dim]
   int64_t tokens, heads, kv_heads, head_dim, padded_head_dim, block_size, blocks_per_row;
-  int64_t window;  // sliding window in tokens, 0 for none
+  int64_t window;  // sliding window in tokens, 0 for none; below 0: chunks of so many, of which a token sees its own
   float scale;
   bool rounded_cache;  // the caches hold bfloat16, not float
   float softcap;  // scores become softcap * tanh(score / softcap), with 0 they stay

@@ -56,7 +56,8 @@ def attention(
             scores = scores + _alibi(shape, positions, seen)
         visible = positions < seen
         if shape.window:
-            visible &= positions >= seen - shape.window
+            chunk = (seen - 1) // shape.window * shape.window
+            visible &= positions >= (chunk if shape.is_chunked else seen - shape.window)
         y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)), sinks)
     return y.reshape(len(qkv), -1)
 

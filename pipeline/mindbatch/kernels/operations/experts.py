@@ -39,12 +39,14 @@ def experts(
     downs = down.reshape(-1, x.shape[1], shape.inner)
     for expert in np.unique(chosen):
         rows, place = np.nonzero(chosen == expert)
-        gate_up = x[rows] @ ups[expert].T if up_bias is None else x[rows] @ ups[expert].T + up_bias[expert]
+        factors = weights[rows, place][:, None]
+        inputs = x[rows] * factors if shape.weighs_inputs else x[rows]
+        gate_up = inputs @ ups[expert].T if up_bias is None else inputs @ ups[expert].T + up_bias[expert]
         if shape.limit:
             gate_up = clamped(gate_up, shape.limit)
         outputs = activation(gate_up, kind=shape.activation, gated=True) @ downs[expert].T
         outputs = outputs if down_bias is None else outputs + down_bias[expert]
-        y[rows] += outputs * weights[rows, place][:, None]
+        y[rows] += outputs if shape.weighs_inputs else outputs * factors
     return y
 
 

@@ -85,6 +85,20 @@ def _rotated(x: FloatArray, cos: FloatArray, sin: FloatArray, *, is_interleaved:
     return turned
 
 
+@operation()
+def tempered(
+    qkv: FloatArray, positions: IntArray, *, shape: AttentionShape, floor: float, factor: float
+) -> FloatArray:
+    """qkv with the query times 1 + factor * log(1 + floor((position + 1) / floor)).
+
+    Source: Nakanishi, "Scalable-Softmax Is Superior for Attention" (2025), in steps.
+    """
+    steps = np.floor((positions.astype(np.float32) + np.float32(1)) / np.float32(floor))
+    query, rest = np.split(qkv, [shape.heads * shape.head_dim], -1)
+    scale = np.log1p(steps) * np.float32(factor) + np.float32(1)
+    return np.concatenate((query * scale[:, None], rest), -1)
+
+
 @operation(lambda qkv, shape: 2)
 def square_sums(qkv: FloatArray, *, shape: AttentionShape) -> FloatArray:
     """[T, 2]: of each token the sums of the squares of its query and its key."""

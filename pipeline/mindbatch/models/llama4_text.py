@@ -1,0 +1,166 @@
+"""llama4_text: attention within chunks, layers without positions, experts beside a shared network.
+
+Also the text part of llama4, whose images are not read. Of arrays: see `models.llama`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mindbatch.layers.attention import TemperedRotation
+from mindbatch.layers.experts import ExpertLinears, Mixture, Router
+from mindbatch.layers.norm import UnitNorm
+from mindbatch.layers.rank import Tokens
+from mindbatch.models import llama
+from mindbatch.models.architecture import Architecture, Experts, Rotary, Tempering
+from mindbatch.models.config_forms import UNUSED
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.experts import read_routing
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers
+from mindbatch.models.rope import read_rotary
+from mindbatch.models.smollm3 import rotated_layers
+from mindbatch.models.tensor_spec import Part, Sharding
+
+# Of transformers' Llama4TextConfig.
+DEFAULTS = llama.DEFAULTS | {
+    "vocab_size": 202048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "num_experts_per_tok": 1,
+    "num_local_experts": 16,
+    "interleave_moe_layer_step": 1,
+    "use_qk_norm": True,
+    "no_rope_layer_interval": 4,
+    "attention_chunk_size": 8192,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+}
+CHUNKED = "chunked_attention"
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `llama4_text` configuration."""
+    reader.ignore(["for_llm_compressor", "router_jitter_noise"])  # of training and of a quantiser
+    bias = reader.flag("attention_bias")
+    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=read_interleaved)
+    rotated = rotated_layers(reader, reader.raw("no_rope_layers") or None)  # [] in published files
+    experts = read_experts(reader, arch)
+    return replace(
+        arch,
+        intermediate_size=reader.positive("intermediate_size_mlp"),
+        qk_norm=reader.flag("use_qk_norm"),
+        layer_rotaries=tuple(arch.rotary if is_rotated else None for is_rotated in rotated),
+        windows=read_chunks(reader, rotated),
+        windows_are_chunks=True,
+        tempering=read_tempering(reader),
+        experts=experts if experts.layers else None,
+    )
+
+
+def read_interleaved(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+    """The rotary embedding of neighbouring numbers."""
+    return replace(read_rotary(reader, head_dim, max_positions), is_interleaved=True)
+
+
+def read_chunks(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ...]:
+    """Chunk of each layer, 0 for none: by layer_types, else of those with positions."""
+    is_given = reader.raw("attention_chunk_size") is not None
+    chunk = reader.positive("attention_chunk_size") if is_given else 0
+    usual = [CHUNKED if is_rotated and chunk else FULL for is_rotated in rotated]
+    kinds = kinds_of_layers(reader, (FULL, CHUNKED), usual)
+    if not chunk and CHUNKED in kinds:
+        reader.fault("layer_types", "names layers with chunks, and attention_chunk_size is null")
+    return tuple(chunk if kind == CHUNKED else 0 for kind in kinds)
+
+
+def read_tempering(reader: ConfigReader) -> Tempering | None:
+    """How queries of layers without positions grow; the release has 4 where its class has true."""
+    is_tuned = reader.value("attn_temperature_tuning")
+    if not isinstance(is_tuned, bool | int):
+        reader.fault("attn_temperature_tuning", "must be true or false")
+    tempering = Tempering(reader.number("floor_scale"), reader.number("attn_scale"))
+    return tempering if is_tuned else None
+
+
+def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:
+    """Experts in moe_layers, else in every interleave_moe_layer_step-th layer."""
+    step, layers = reader.positive("interleave_moe_layer_step"), reader.raw("moe_layers")
+    if layers is None:
+        layers = [*range(step - 1, arch.num_layers, step)]
+    if not isinstance(layers, list) or any(type(layer) is not int for layer in layers):
+        reader.fault("moe_layers", "must be a list of layers, counted from 0")
+        layers = []
+    sparse = tuple(layer for layer in range(arch.num_layers) if layer in layers)
+    routing = read_routing(reader, "num_local_experts", is_normalised=False, layers=sparse)
+    inner = arch.intermediate_size
+    routing = replace(routing, is_sigmoid=True)
+    return Experts(routing, inner, sparse, shared=(inner,), weighs_inputs=True)
+
+
+class Attention(llama.Attention):
+    """Llama's; where it has positions, query and key heads are normed, and elsewhere queries are tempered.
+
+    A norm without weights is the same before the rotation and behind it.
+    """
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        super().__init__(replace(a, qk_norm=False), source, layer)
+        self.has_norms = a.qk_norm and a.rotary_of(layer) is not None
+        self.q_norm = self.k_norm = UnitNorm(a.head_dim)
+        self.rotate = TemperedRotation(a, layer)
+
+
+class SparseMlp(Mixture):
+    """Experts in two tensors, turned round, and the network that every row has besides."""
+
+    def __init__(self, a: Architecture, source: str) -> None:
+        settings = a.experts
+        assert settings is not None
+        count, inner, hidden = settings.routing.experts, settings.intermediate_size, a.hidden_size
+        router = Router(f"{source}.router.weight", count, hidden)
+        super().__init__(router, settings.routing, inner, a.activation, weighs_inputs=True)
+        gate_up, down = f"{source}.experts.gate_up_proj", f"{source}.experts.down_proj"
+        ups = (
+            Part(gate_up, inner, hidden, first, transposed=True, matrix=expert)
+            for expert in range(count)
+            for first in (0, inner)
+        )
+        downs = (Part(down, hidden, inner, transposed=True, matrix=expert) for expert in range(count))
+        self.up = ExpertLinears(*ups, experts=count, sharding=Sharding.OUTPUTS)
+        self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
+        self.shared = llama.Mlp(a, f"{source}.shared_expert", inner=inner)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        return super().forward(x_TH, tokens) + self.shared(x_TH, tokens)
+
+
+class Block(llama.Block):
+    """Llama's block of these."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        source = f"model.layers.{layer}"
+        self.attention = Attention(a, f"{source}.self_attn", layer)
+        is_sparse = a.experts is not None and layer in a.experts.layers
+        make = SparseMlp if is_sparse else llama.Mlp
+        self.mlp = make(a, f"{source}.feed_forward")
+
+
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block),
+    defaults=DEFAULTS,
+    unused_tensors=(*llama.MODEL.unused_tensors, *UNUSED),
+)
