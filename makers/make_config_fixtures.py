@@ -217,6 +217,33 @@ NEWER: dict[str, dict[str, Any]] = {
     },
 }
 
+NEWER["gemma4_text"] = {
+    "vocab_size": 262144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "sliding_window": 512,
+    "final_logit_softcapping": None,
+    "vocab_size_per_layer_input": 262144,
+    "hidden_size_per_layer_input": 256,
+    "attention_k_eq_v": False,
+    "num_kv_shared_layers": 0,
+    "enable_moe_block": False,
+    "use_double_wide_mlp": False,
+    "global_head_dim": 512,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+    "partial_rotary_factor": 0.25,
+    "rope_scaling": {"rope_type": "proportional"},
+}
 NEWER["llama4_text"] = {
     "vocab_size": 202048,
     "hidden_size": 5120,

@@ -1,6 +1,7 @@
 """Writes tests/numerics/fixtures/normed.npz: tiny models of types that have norms or positions of their own.
 
-Run with a Python that has torch and transformers 4.57; the tests need neither. See make_model_fixtures.py.
+Run with a Python that has torch and transformers 4.57, or 5.24 for gemma4_text; the tests need neither. See
+make_model_fixtures.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,16 @@ from make_model_fixtures import GROUPED, LLAMA3, YARN, cases_of, write_reference
 GEMMA = GROUPED | {"head_dim": 16, "num_hidden_layers": 3}
 GEMMA2 = GEMMA | {"model_type": "gemma2", "sliding_window": 7, "query_pre_attn_scalar": 24}
 GEMMA3 = GEMMA | {"model_type": "gemma3_text", "sliding_window": 7, "query_pre_attn_scalar": 12}
+GEMMA4 = GEMMA | {
+    "model_type": "gemma4_text",
+    "num_hidden_layers": 4,
+    "head_dim": 8,
+    "sliding_window": 7,
+    "global_head_dim": 12,
+    "hidden_size_per_layer_input": 10,
+    "vocab_size_per_layer_input": 101,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 OLMO2 = GROUPED | {"model_type": "olmo2", "pad_token_id": None}
 OLMO3 = OLMO2 | {"model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 7}
 COHERE = {key: value for key, value in GROUPED.items() if key != "rms_norm_eps"} | {
@@ -46,6 +57,14 @@ CASES: dict[str, dict[str, Any]] = {
     "gemma3_local": GEMMA3
     | {"layer_types": ["sliding_attention"] * 3, "head_dim": 10, "attention_bias": True}
     | {"tie_word_embeddings": False, "sliding_window": 5},
+    "gemma4_text": GEMMA4 | {"num_kv_shared_layers": 2, "final_logit_softcapping": 4.0},
+    "gemma4_text_wide": GEMMA4
+    | {"num_kv_shared_layers": 1, "use_double_wide_mlp": True, "attention_bias": True, "head_dim": 10}
+    | {"num_key_value_heads": 1, "intermediate_size": 38, "tie_word_embeddings": False},
+    "gemma4_text_values": GEMMA4
+    | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
+    | {"num_key_value_heads": 4, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+    | {"num_hidden_layers": 3},
     "olmo2": OLMO2,
     "olmo2_biased": OLMO2
     | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "rope_theta": 5e5}
@@ -106,6 +125,7 @@ DTYPES = {
     "gemma2": "bfloat16",
     "gemma3": "bfloat16",
     "olmo2": "float16",
+    "gemma4_text": "bfloat16",
     "cohere": "bfloat16",
     "cohere2": "float16",
     "smollm3": "bfloat16",
@@ -118,6 +138,7 @@ DTYPES = {
 SHARDS = {
     "gemma2_biased": 2,
     "gemma3_yarn": 3,
+    "gemma4_text_wide": 2,
     "olmo2_biased": 2,
     "cohere_untied": 2,
     "cohere2_local": 3,

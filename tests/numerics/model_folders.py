@@ -58,14 +58,14 @@ def ragged(case: str, path: Path = FIXTURE) -> list[list[int]]:
 
 
 def random_tensor(name: str, shape: list[int], spread: float) -> NDArray[np.float32]:
-    """Uniform numbers from the name alone; norm weights lie around 1, all else around 0.
+    """Uniform numbers from the name alone; norm weights and factors lie around 1, all else around 0.
 
     Raw generator bits are used: NumPy promises that they stay the same, its distributions it does not.
     """
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     bits = np.random.PCG64(seed).random_raw(int(np.prod(shape))) >> np.uint64(40)
     uniform = bits.astype(np.float32) / np.float32(1 << 23) - np.float32(1)
-    centre = 1 if name.endswith("weight") and len(shape) == 1 else 0
+    centre = 1 if name.endswith(("weight", "layer_scalar")) and len(shape) == 1 else 0
     return (uniform * np.float32(spread) + np.float32(centre)).reshape(shape).astype(np.float32)
 
 

@@ -23,15 +23,14 @@ from mindbatch.kernels.ascend.kernels import AscendKernels
 from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32
 from mindbatch.kernels.reference import ReferenceKernels
-from mindbatch.models.registry import MODEL_TYPES
+from mindbatch.models.registry import MODEL_TYPES, declaration
 from mindbatch.parallel.context import initialise
-from small_configs import RECURRENT
 
 SCRIPT = Path(__file__).parents[2] / "scripts/ascend_check.sh"
 
 
 def test_every_model_type_is_checked() -> None:
-    assert set(CONFIGS) == set(MODEL_TYPES) - RECURRENT
+    assert set(CONFIGS) == {name for name in MODEL_TYPES if not declaration(name).beyond_ascend}
     assert set(MINDFORMERS_CONFIGS) == set(FAMILIES)
     assert set(NAMES) == set(recorded())
     covered = [
@@ -55,7 +54,7 @@ def test_the_recorded_logits_are_those_of_a_cpu(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["chatglm_6b", "gpt_oss", "mt5", "t5"])
+@pytest.mark.parametrize("name", ["chatglm_6b", "gpt_oss", "llama4_text", "mt5", "t5"])
 def test_the_recorded_logits_are_those_of_stand_ins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And of the reference kernels."""
     initialise("CPU")

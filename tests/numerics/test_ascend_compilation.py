@@ -89,6 +89,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt_neox": PLAIN | {"intermediate_size": 96},
     "gptj": GPT2 | {"rotary_dim": 8},
     "gpt_oss": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "llama4_text": LLAMA | {"num_local_experts": 4, "intermediate_size_mlp": 96, "no_rope_layers": [0]},
     "minimax_m2": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 8},
     "mixtral": LLAMA | {"num_local_experts": 4},
     "mt5": T5,

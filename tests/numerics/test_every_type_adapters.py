@@ -130,7 +130,8 @@ def test_what_cannot_act_beside_the_model_is_refused_by_name(case: str, home: Pa
     if stacked:
         added, adapters = write_adapter(tmp_path / "adapter", case, stacked), {"tuned": tmp_path / "adapter"}
         with pytest.raises(
-            CheckpointError, match=r"(experts\.\d+|router).*not supported beside the model; merge it"
+            CheckpointError,
+            match=r"(experts\.\d+|router|per_layer).*not supported beside the model; merge it",
         ):
             run(home / "base", case, lora_adapters=adapters, lora_mode="live")
         merged = run(home / "base", case, lora_adapters=adapters, lora_mode="merge")

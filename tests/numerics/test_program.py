@@ -33,7 +33,7 @@ from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.models import native
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import MODEL_TYPES, describe
+from mindbatch.models.registry import MODEL_TYPES, declaration, describe
 from small_configs import EXPERTS, LLAMA, RECURRENT
 
 LIBRARY = find_library()
@@ -49,10 +49,10 @@ def library() -> NativeLibrary:
 
 
 def described(model_type: str, layer_types: list[str] | None = None) -> Architecture:
-    if model_type not in RECURRENT:
+    if not declaration(model_type).beyond_ascend:
         return architecture(model_type)
-    own = {"model_type": model_type, "layer_types": layer_types}
-    return describe(LLAMA | EXPERTS[model_type] | own)
+    own = {} if layer_types is None else {"layer_types": layer_types}
+    return describe(LLAMA | EXPERTS[model_type] | {"model_type": model_type} | own)
 
 
 def sizes_for(arch: Architecture) -> tuple[EngineSettings, CacheGeometry]:
@@ -102,10 +102,10 @@ def restore(cache: list[Array], earlier: list[Array]) -> None:
 
 
 @pytest.mark.parametrize(
-    "model_type", ["gpt2", "qwen3", "lfm2", "lfm2_last", "qwen3_next", "qwen3_next_last"]
+    "model_type", ["gpt2", "qwen3", "lfm2", "lfm2_last", "qwen3_next", "qwen3_next_last", "gemma4_text"]
 )
 def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library: NativeLibrary) -> None:
-    """The last one is attention, or recurrent."""
+    """The last one is attention, or recurrent, or sees the keys and values of another."""
     kinds = {
         "lfm2_last": ["full_attention", "conv"],
         "qwen3_next_last": ["full_attention", "linear_attention"],

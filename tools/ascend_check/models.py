@@ -130,6 +130,9 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "hunyuan_v1_dense": _GROUPED | {"rope_scaling": {"type": "dynamic", "alpha": 100.0}},
     "llama": _GROUPED,
+    "llama4_text": _GROUPED
+    | {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size_mlp": 96, "floor_scale": 4}
+    | {"attention_chunk_size": 12, "no_rope_layer_interval": 2, "interleave_moe_layer_step": 2},
     "minimax_m2": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 8},
     "minimind": _GROUPED,
     "mistral": _GROUPED | {"sliding_window": None},

@@ -170,10 +170,14 @@ class NativeFunctions:
         return self._of_heads("mb_cross_attention", shape)
 
     def _of_heads(self, name: str, shape: AttentionShape) -> NativeFunction:
-        return _with_integers(f"{name}{self._cache}", shape.heads, shape.head_dim, float_bits(shape.scale))
+        settings = (shape.heads, shape.head_dim, float_bits(shape.scale), shape.window)
+        return _with_integers(f"{name}{self._cache}", *settings)
 
     def write_cache(self, shape: AttentionShape) -> NativeFunction:
         return _with_integers(f"mb_write_cache{self._cache}", shape.heads, shape.head_dim)
+
+    def group_norm(self, epsilon: float) -> NativeFunction:
+        return _with_floats("mb_group_norm", epsilon)
 
     def causal_convolution(self, shape: ConvolutionShape) -> NativeFunction:
         return _with_integers("mb_causal_convolution", shape.is_activated)

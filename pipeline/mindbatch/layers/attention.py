@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.operations.attention import attention, distance_attention
+from mindbatch.kernels.operations.attention import attention, cross_attention, distance_attention
 from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_sums, tempered
 from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
@@ -22,12 +23,13 @@ from mindbatch.parallel.topology import TensorSlice
 
 def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> AttentionShape:
     """The heads of a layer that this rank computes; a key/value head may be on several ranks."""
+    sizes = arch.layer_heads[layer]
     first, last = shard.bounds(arch.heads)
-    first_kv, last_kv = shard.bounds(arch.kv_heads)
+    first_kv, last_kv = shard.bounds(sizes.kv_heads)
     return AttentionShape(
         heads=last - first,
         kv_heads=last_kv - first_kv,
-        head_dim=arch.head_dim,
+        head_dim=sizes.head_dim,
         scale=arch.attention_scales[layer],
         window=arch.windows[layer],
         softcap=arch.attention_cap,
@@ -40,9 +42,14 @@ def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> Atten
 def layer_shapes(
     arch: Architecture, layer: int, shard: TensorSlice
 ) -> AttentionShape | tuple[ConvolutionShape | DeltaShape, ...]:
-    """The heads that this rank has a cache for in a layer, or what has states in a recurrent one."""
+    """The heads that this rank has a cache for in a layer, or what has states in a recurrent one.
+
+    Empty of a layer that sees another's keys and values.
+    """
     if arch.recurrence is not None and layer in arch.recurrence.layers:
         return arch.recurrence.shapes(shard.size)
+    if not arch.has_cache(layer):
+        return ()
     return attention_shape(arch, layer, shard)
 
 
@@ -55,7 +62,7 @@ class OfLayer(Module):
     def bind(self, name: str, rank: Rank) -> None:
         """The rank's heads and the layer's cache."""
         self.shape, self.shard = attention_shape(self.arch, self.layer, rank.shard), rank.shard
-        self.cache = rank.cache_of(self.layer)
+        self.cache = rank.cache_of(self.arch.cache_layers[self.layer])
 
 
 class PagedAttention(OfLayer):
@@ -83,8 +90,25 @@ class PagedAttention(OfLayer):
         return attention(qkv, *self.cache, *tokens.places, *self.sinks, shape=self.shape)
 
 
+class SharedAttention(OfLayer):
+    """queries [T, heads * head_dim] -> the same, over keys and values of an earlier layer."""
+
+    def forward(self, queries: Any, tokens: Tokens) -> Any:
+        sequences = (tokens.rows, tokens.block_tables, tokens.lengths)
+        return cross_attention(queries, *self.cache, *sequences, shape=self.shape)
+
+
 UNTURNED = Rotary((0.0,))
 """Leaves each number as it is: one pair of a head by an angle of 0."""
+
+
+class NoNorm(Module):
+    """In place of a norm that there is not."""
+
+    weight = None
+
+
+NO_NORM = NoNorm()
 
 
 class Rotation(OfLayer):
@@ -131,6 +155,19 @@ class TemperedRotation(Rotation):
             return qkv
         settings = {"floor": tempering.floor, "factor": tempering.factor}
         return tempered(qkv, tokens.positions, shape=self.shape, **settings)
+
+
+class QueryRotation(Rotation):
+    """Queries alone, normed and rotated."""
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """The rank's query heads."""
+        super().bind(name, rank)
+        self.shape = replace(self.shape, kv_heads=0)
+
+    def forward(self, queries: Any, tokens: Tokens, *norms: Any) -> Any:
+        """norms: that of queries."""
+        return super().forward(queries, tokens, *norms, NO_NORM)
 
 
 class HeadNorms(Rotation):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mindbatch.kernels.operations.dense import norm
+from mindbatch.kernels.operations.dense import group_norm, norm
 from mindbatch.layers.rank import Module, Rank
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec
 
@@ -30,6 +30,13 @@ class RmsNorm(Module):
 
     def forward(self, x: Any) -> Any:
         return norm(x, self.weight, self.bias, epsilon=self.epsilon, centred=self.is_centred)
+
+
+class GroupNorm(RmsNorm):
+    """Each `width` numbers of a row / their rms * weight."""
+
+    def forward(self, x: Any) -> Any:
+        return group_norm(x, self.weight, epsilon=self.epsilon)
 
 
 class UnitNorm(Module):

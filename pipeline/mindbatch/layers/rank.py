@@ -96,7 +96,10 @@ class Rank:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Arrays or symbols of T tokens; see `kernels.step.Batch`, and of encoder-decoders `PartArrays`."""
+    """Arrays or symbols of T tokens; see `kernels.step.Batch`, and of encoder-decoders `PartArrays`.
+
+    made: what is computed of them once for all layers: angles, and what a model's layers share by name.
+    """
 
     ids: Any = None
     positions: Any = None
@@ -107,7 +110,7 @@ class Tokens:
     adapters: Any = None
     firsts: Any = None
     states: Any = None
-    _angles: dict[Rotary, Any] = field(default_factory=dict)
+    made: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def places(self) -> tuple[Any, ...]:
@@ -127,9 +130,9 @@ class Tokens:
 
     def angles(self, rotary: Rotary) -> Any:
         """cos and sin [T, rotary_dim / 2] of their positions, computed once for all layers."""
-        if rotary not in self._angles:
+        if rotary not in self.made:
             angles = rotary_angles(
                 self.positions, inverse_frequencies=rotary.inverse_frequencies, scale=rotary.scale
             )
-            self._angles[rotary] = angles
-        return self._angles[rotary]
+            self.made[rotary] = angles
+        return self.made[rotary]

@@ -83,6 +83,22 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class HeadSizes:
+    """Of a layer: how many key/value heads it has, and the numbers of a head, of its queries too."""
+
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class PerLayerInputs:
+    """What each layer takes in besides: `size` numbers of each token, of a table with as many rows."""
+
+    size: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
 class Tempering:
     """Factors by position of queries without rotary positions, see `operations.rotation.tempered`."""
 
@@ -144,6 +160,10 @@ class Architecture:
     model_type: `registry.describe` sets it. kv_heads: as many as heads, unless given.
     windows: sliding window of each layer in tokens, 0 for full attention, as everywhere unless given.
     windows_are_chunks: see `AttentionShape`.
+    layer_heads: of each layer; those of kv_heads and head_dim unless given.
+    cache_layers: of each layer the one whose keys and values it sees; its own unless given.
+    wide_layers: the last so many, whose MLPs are twice as wide.
+    shares_values: in layers without a window values are made of what keys are made of.
     attention_scales: factor on the query-key products of each layer; 1 / sqrt(head_dim) unless given.
     attention_cap, logits_cap: scores and logits become cap * tanh(x / cap); with 0 they stay.
     has_sinks: each head has a logit of its own in the softmax, see `AttentionShape`.
@@ -198,6 +218,11 @@ class Architecture:
     recurrence: Recurrence | None = None
     tempering: Tempering | None = None
     windows_are_chunks: bool = False
+    layer_heads: tuple[HeadSizes, ...] = ()
+    cache_layers: tuple[int, ...] = ()
+    per_layer: PerLayerInputs | None = None
+    wide_layers: int = 0
+    shares_values: bool = False
     norms_all_heads: bool = False
     norm_offset: float = 0.0
     embedding_size: int = 0
@@ -209,6 +234,8 @@ class Architecture:
             "kv_heads": self.heads,
             "windows": (0,) * self.num_layers,
             "attention_scales": (self.head_dim**-0.5,) * self.num_layers,
+            "layer_heads": (HeadSizes(self.kv_heads or self.heads, self.head_dim),) * self.num_layers,
+            "cache_layers": tuple(range(self.num_layers)),
         }
         for name, value in usual.items():
             if not getattr(self, name):
@@ -222,6 +249,10 @@ class Architecture:
     def is_recurrent(self, layer: int) -> bool:
         """True of a layer without attention, see `Recurrence`."""
         return self.recurrence is not None and layer in self.recurrence.layers
+
+    def has_cache(self, layer: int) -> bool:
+        """True of a layer with keys and values of its own."""
+        return self.cache_layers[layer] == layer and not self.is_recurrent(layer)
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

@@ -109,6 +109,7 @@ def _release(version: Any) -> tuple[int, ...]:
 TEXT_CONFIG = "text_config"
 TEXT_TYPES = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
@@ -119,15 +120,17 @@ _OF_IMAGES = frozenset(
     (
         *("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"),
         *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+        *("audio_config", "audio_token_id", "boa_token_id", "boi_token_id", "eoa_token_id", "eoi_token_id"),
+        *("eoa_token_index", "vision_soft_tokens_per_image"),
     )
 )
 _WHERE = ("language_model.model.", "model.language_model.")
 """In front of the names of the text part: as published and saved, and as transformers' class has them."""
-UNUSED = tuple(
-    f"{where}{part}.*"
-    for part in ("vision_tower", "vision_model", "multi_modal_projector", "visual")
-    for where in ("", "model.")
+_PARTS = (
+    *("vision_tower", "vision_model", "visual", "audio_tower", "embed_vision", "embed_audio"),
+    "multi_modal_projector",
 )
+UNUSED = tuple(f"{where}{part}.*" for part in _PARTS for where in ("", "model."))
 """Patterns of the tensors of images."""
 
 

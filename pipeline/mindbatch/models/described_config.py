@@ -56,6 +56,12 @@ def check_division(
             f"parallel.pipeline_stage={pipeline_stage}: a {arch.model_type} has an encoder besides; "
             "allowed: 1"
         )
+    shared = {*range(arch.num_layers)} - {*arch.cache_layers}
+    if pipeline_stage > 1 and (shared or arch.per_layer is not None):
+        raise ConfigError(
+            f"parallel.pipeline_stage={pipeline_stage}: layers of this {arch.model_type} take in what others "
+            "before them have made; allowed: 1"
+        )
     check_sizes(tensor_specs(arch), model_parallel, pipeline_stage, device_map, keys="parallel.")
 
 

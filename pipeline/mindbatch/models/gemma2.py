@@ -29,7 +29,7 @@ def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gemma2` configuration."""
     reader.ignore(["sliding_window_size"])  # of early files, beside sliding_window
     arch = describe_family(reader, windows_by_pattern(reader, WINDOWS_BUT_EVERY), qk_norm=False)
-    return replace(arch, attention_cap=_cap(reader, "attn_logit_softcapping"))
+    return replace(arch, attention_cap=read_cap(reader, "attn_logit_softcapping"))
 
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: bool) -> Architecture:
@@ -48,11 +48,12 @@ def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: boo
     return replace(
         gemma.scaled(arch),
         attention_scales=(scale,) * arch.num_layers,
-        logits_cap=_cap(reader, "final_logit_softcapping"),
+        logits_cap=read_cap(reader, "final_logit_softcapping"),
     )
 
 
-def _cap(reader: ConfigReader, key: str) -> float:
+def read_cap(reader: ConfigReader, key: str) -> float:
+    """A cap of scores or logits; 0 for null, which is none."""
     return 0.0 if reader.raw(key) is None else reader.number(key)
 
 

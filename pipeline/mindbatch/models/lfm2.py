@@ -147,4 +147,10 @@ def last_norm(source: str, width: int, epsilon: float) -> RmsNorm:
     return RmsNorm(source.replace("norm", "embedding_norm"), width, epsilon)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, last_norm), defaults=DEFAULTS)
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block, last_norm),
+    defaults=DEFAULTS,
+    beyond_ascend="convolutions with a state of each sequence",
+)

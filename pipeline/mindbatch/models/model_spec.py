@@ -103,11 +103,16 @@ class ModelSpec:
     @property
     def cached_numbers(self) -> int:
         """Numbers of one token's keys and values on the rank with the most layers, padding included."""
-        return max(map(self._num_attending, self.stages)) * self._layer_cache
+        return max(map(self._cached_numbers, self.stages))
 
-    def _num_attending(self, stage: Stage) -> int:
-        """Layers of a stage that have keys and values."""
-        return sum(not self.architecture.is_recurrent(layer) for layer in stage.layers)
+    def _cached_numbers(self, stage: Stage) -> int:
+        """Numbers of one token's keys and values in the layers of a stage, padding included."""
+        arch, ranks = self.architecture, self.shard.size
+        sizes = [arch.layer_heads[layer] for layer in stage.layers if arch.has_cache(layer)]
+        return sum(
+            max(1, of_layer.kv_heads // ranks) * (of_layer.head_dim + padded_head(of_layer.head_dim))
+            for of_layer in sizes
+        )
 
     @property
     def state_bytes(self) -> int:
@@ -116,7 +121,7 @@ class ModelSpec:
         if recurrence is None:
             return 0
         layer = sum(math.prod(shape.state) for shape in recurrence.shapes(self.shard.size))
-        most = max(len(stage.layers) - self._num_attending(stage) for stage in self.stages)
+        most = max(sum(map(self.architecture.is_recurrent, stage.layers)) for stage in self.stages)
         return most * layer * FLOAT32.itemsize
 
     @property
@@ -124,15 +129,9 @@ class ModelSpec:
         """Key and value heads on a rank."""
         return max(1, self.architecture.kv_heads // self.shard.size)
 
-    @property
-    def _layer_cache(self) -> int:
-        """Numbers of one token's keys and values in a layer, padding included."""
-        size = self.architecture.head_dim
-        return self._kv_heads * (size + padded_head(size))
-
     def cache_bytes_per_token(self, itemsize: int, device: str = "CPU", stage: Stage | None = None) -> int:
         """Bytes of one token's keys and values. stage: None is the one with the most layers."""
-        numbers = self.cached_numbers if stage is None else self._num_attending(stage) * self._layer_cache
+        numbers = self.cached_numbers if stage is None else self._cached_numbers(stage)
         if device != "Ascend" or not self._has_alibi_numbers:
             return numbers * itemsize
         return -(-numbers * self._ascend_head // self.head_dim) * itemsize
@@ -175,10 +174,10 @@ class ModelSpec:
         """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
         from mindbatch.kernels.ascend.limits import limit_faults
 
-        if self.architecture.recurrence is not None:
+        if beyond := declaration(self.model_type).beyond_ascend:
             yield (
-                f"runtime.device_target=Ascend: {self.model_type} has layers with a state of each sequence, "
-                "which Ascend's operators do not compute; allowed: CPU"
+                f"runtime.device_target=Ascend: {self.model_type} has {beyond}, which is not computed there; "
+                "allowed: CPU"
             )
         yield from limit_faults(self._ascend_head, block_size, is_gathered=self.is_gathered)
 

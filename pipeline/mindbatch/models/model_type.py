@@ -25,6 +25,7 @@ class ModelType:
     copies: by the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to.
     head_as_stored: whether the head is the token embedding shows in the tensors, whatever config.json says.
     newer_names: by a key of config.json, the name that releases of transformers from 5.0 on write.
+    beyond_ascend: what the models have that only a CPU computes, in words; empty where all is.
     """
 
     describe: Callable[[ConfigReader], Architecture]
@@ -35,3 +36,4 @@ class ModelType:
     copies: Mapping[str, str] = field(default_factory=dict)
     head_as_stored: bool = False
     newer_names: Mapping[str, str] = field(default_factory=dict)
+    beyond_ascend: str = ""

@@ -182,4 +182,5 @@ MODEL = replace(
     defaults=DEFAULTS,
     unused_tensors=(*llama.MODEL.unused_tensors, "mtp.*"),
     newer_names=qwen3_moe.MODEL.newer_names,
+    beyond_ascend="the gated delta rule",
 )

@@ -13,7 +13,7 @@ AUTO = "auto"
 """The device_map that divides the bytes of the weights."""
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
-_FIRST = ("embedding.", "positions.", "encoder.")
+_FIRST = ("embedding.", "positions.", "encoder.", "per_layer.")
 _LAST = ("norm.", "head.")
 _HEAD_TIME = 0.5
 """Time of the head, as a share of that of a layer with as many numbers: prompts and new tokens about as many,

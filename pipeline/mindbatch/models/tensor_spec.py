@@ -147,6 +147,7 @@ class TensorSpec:
     """One parameter of the native model: its name, the parts it is joined from, sharding and layout.
 
     matrices: the parts make so many of one size, each packed for itself (experts); 0 for a linear layer's.
+    is_table: its rows are looked up, and adapters do not add to them.
     split: the one part has two matrices in each of its units, its first `split` outputs and the rest: two
         `stacks` in memory, the first of matrices that are transposed.
     """
@@ -157,6 +158,7 @@ class TensorSpec:
     layout: Layout = Layout.PLAIN
     matrices: int = 0
     split: int = 0
+    is_table: bool = False
 
     @property
     def stacks(self) -> tuple[str, str]:
@@ -167,7 +169,8 @@ class TensorSpec:
     @property
     def is_linear(self) -> bool:
         """True if it is the matrix of one linear layer, to which adapters can add."""
-        return self.layout is Layout.PACKED and not self.matrices and not self.split
+        is_one = not self.matrices and not self.split
+        return self.layout is Layout.PACKED and is_one and not self.is_table
 
     def local_outputs(self, shard: TensorSlice) -> int:
         """Outputs on this rank; a padded vocabulary counts its padding."""

@@ -48,7 +48,7 @@ def test_a_published_config_is_read(row: dict[str, Any]) -> None:
         key: config[key] for key in theirs.keys() & config
     }
     by_layer = arch.model_type in (
-        *("cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "olmo3"),
+        *("cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gpt_oss", "llama4_text", "olmo3"),
     )
     key = "attention_chunk_size" if arch.windows_are_chunks else "sliding_window"
     is_used = by_layer or arch.model_type in ("mistral", "phi3", "starcoder2")

@@ -87,8 +87,7 @@ class CachedAttention(AscendAttention):
         if 0 < self.window < mask.shape[1]:
             columns = ops.arange(mask.shape[1]).expand_dims(0)
             own = positions.expand_dims(1)
-            first = own - (own % self.window if self.is_chunked else self.window - 1)
-            outside = columns < first
+            outside = columns <= own - (own % self.window + 1 if self.is_chunked else self.window)
             mask = mask + ops.cast(outside, mask.dtype) * HIDDEN
         return self.operator(query, keys, values, tables, lengths, None, None, mask, queries)
 

@@ -158,7 +158,7 @@ MB_OP(mb_attention_with_sinks_bfloat16) { return attend(params, shapes, true, tr
 // The attention of encoder-decoders, where a token sees positions [first, length) with a bias by distance:
 // qkv, key cache, value cache, slots, rows, block tables, lengths, firsts, positions, bias [heads, 2 * farthest + 1],
 // settings -> out [tokens, heads * head_dim]
-// settings of all three: int32 [heads, head_dim, bits of the float scale]
+// settings: int32 [heads, head_dim, bits of the float scale, and of queries across, the window]
 static int attend_between(void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
   const int32_t* settings = ints(params[10]);
@@ -175,7 +175,7 @@ static int attend_between(void** params, int64_t** shapes, bool rounded_cache) {
 MB_OP(mb_relative_attention) { return attend_between(params, shapes, false); }
 MB_OP(mb_relative_attention_bfloat16) { return attend_between(params, shapes, true); }
 
-// Queries that see the first `lengths` cached positions, and write none:
+// Queries that see the first `lengths` cached positions, within a window, and write none:
 // queries, key cache, value cache, rows, block tables, lengths, settings -> out [tokens, heads * head_dim]
 static int attend_across(void** params, int64_t** shapes, bool rounded_cache) {
   PoolLock lock;
@@ -183,7 +183,7 @@ static int attend_across(void** params, int64_t** shapes, bool rounded_cache) {
   const AttentionArgs arguments = {
       floats(params[0]), params[1], params[2], nullptr,
       ints(params[3]), ints(params[4]), ints(params[5]), static_cast<float*>(params[7]), shapes[0][0],
-      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[4][1], 0,
+      settings[0], shapes[1][1], settings[1], shapes[2][3], shapes[1][3], shapes[4][1], settings[3],
       as_float(settings[2]), rounded_cache, 0, nullptr, 0, false, nullptr, nullptr, nullptr, 0};
   if (!within_caches(arguments, shapes[1][0], shapes[4][0])) return kOutside;
   table->attention(arguments);
@@ -225,6 +225,16 @@ MB_OP(mb_rotary) {
 MB_OP(mb_norm) {
   PoolLock lock;
   table->norm(norm_arguments(params, shapes, ndims, false, static_cast<float*>(params[4]), nullptr));
+  return 0;
+}
+
+// x [rows, width], weight [a part of width], settings float [epsilon] -> y, each part of a row normed
+MB_OP(mb_group_norm) {
+  const int64_t width = shapes[0][1], size = shapes[1][0];
+  if (width % size) return kOutside;
+  PoolLock lock;
+  table->norm({floats(params[0]), nullptr, floats(params[1]), nullptr, static_cast<float*>(params[3]), nullptr,
+               shapes[0][0] * (width / size), size, *floats(params[2])});
   return 0;
 }
 

@@ -108,14 +108,17 @@ def cross_attention(
     *,
     shape: AttentionShape,
 ) -> FloatArray:
-    """queries [T, heads * head_dim] over what the cache has -> [T, heads * head_dim]."""
+    """queries [T, heads * head_dim] over what the cache has, within the window -> [T, heads * head_dim]."""
     heads = queries.reshape(len(queries), shape.heads, shape.head_dim)
     y = np.zeros_like(heads)
     for tokens, table in _sequences(rows, tables, lengths):
         seen = lengths[tokens][:, None]
         positions = np.arange(seen.max())
         scores = _products(heads[tokens], _positions(keys, table, len(positions)), shape)
-        y[tokens] = _weighed(scores, positions < seen, _positions(values, table, len(positions)))
+        visible = positions < seen
+        if shape.window:
+            visible &= positions >= seen - shape.window
+        y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)))
     return y.reshape(len(queries), -1)
 
 

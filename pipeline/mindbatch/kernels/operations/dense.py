@@ -81,6 +81,13 @@ def norm(x: FloatArray, weight: Array, bias: Array | None, *, epsilon: float, ce
     return y if bias is None else y + bias
 
 
+@operation()
+def group_norm(x: FloatArray, weight: Array, *, epsilon: float) -> FloatArray:
+    """RMS norm of as many numbers of a row at a time as the weight has."""
+    groups = x.reshape(len(x), -1, len(weight))
+    return norm(groups, weight, None, epsilon=epsilon, centred=False).reshape(x.shape)
+
+
 @operation(lambda x, *others, **settings: (x[1], x[1]))
 def add_norm(
     x: FloatArray, residual: FloatArray, weight: Array, bias: Array | None, *, epsilon: float, centred: bool

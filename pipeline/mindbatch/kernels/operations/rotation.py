@@ -61,13 +61,13 @@ def rotary(
         if weight is not None:
             heads = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
             x = norm(heads, weight, None, epsilon=epsilon, centred=False)
-        x = x.reshape(len(qkv), -1, shape.head_dim)
+        x = x.reshape(len(qkv), parts[number].shape[1] // shape.head_dim, shape.head_dim)
         if in_halves:
             halves = zip(*(np.split(half_of, 2, -1) for half_of in (x, cos, sin)), strict=True)
             turned = np.concatenate([_rotated(*half, is_interleaved=False) for half in halves], -1)
         else:
             turned = _rotated(x, cos, sin, is_interleaved=is_interleaved)
-        parts[number] = turned.reshape(len(qkv), -1)
+        parts[number] = turned.reshape(parts[number].shape)
     return np.concatenate(parts, -1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,7 +26,7 @@ class CutRecording:
     before: up to the last layer over sequences. If that is attention, it takes `lengths` of its own as one
         more input: a token that sees nothing is not attended for, though its keys and values are written.
     after: the rest, which computes row by row from what `before` gives, and from those of the step's inputs
-        whose places are `inputs`.
+        whose places are `inputs`; it may read caches that `before` has written.
     """
 
     before: Recording
@@ -46,7 +46,9 @@ def cut_recording(step: Recording, lengths: Symbol) -> CutRecording:
     calls = step.calls[last + 1 :]
     written = {symbol for call in calls for symbol in call.outputs}
     read = dict.fromkeys(symbol for call in calls for symbol in _symbols(call) if symbol not in written)
-    assert all(symbol.shape.count(ROWS) == 1 for symbol in read), "behind attention tokens are rows"
+    assert all(symbol.shape.count(ROWS) == 1 for symbol in read if symbol not in step.inputs), (
+        "behind attention tokens are rows"
+    )
     before.outputs.extend(symbol for symbol in read if symbol not in step.inputs)
     step_inputs = [symbol for symbol in read if symbol in step.inputs]
     after = Recording([*before.outputs, *step_inputs], calls, step.outputs)
@@ -64,6 +66,7 @@ class LastRows:
         cut = cut_recording(step, lengths)
         self._lengths, self._inputs = step.inputs.index(lengths), cut.inputs
         self._before, self._after = kernels.program(cut.before), kernels.program(cut.after)
+        self._symbols = cut.after.inputs
 
     def run(self, step: Sequence[Array], wanted: IntArray | None) -> list[Array]:
         """The step's outputs for the wanted tokens, in that order; None for all."""
@@ -73,7 +76,13 @@ class LastRows:
             seen = np.zeros_like(lengths)
             seen[wanted] = lengths[wanted]
         states = [*self._before.run([*step, seen]), *(step[place] for place in self._inputs)]
-        return self._after.run(states if wanted is None else [array[wanted] for array in states])
+        if wanted is not None:  # block tables are of sequences, not of tokens
+            states = [array if is_table else array[wanted] for array, is_table in self._marked(states)]
+        return self._after.run(states)
+
+    def _marked(self, states: Sequence[Array]) -> Iterator[tuple[Array, bool]]:
+        tables = (symbol.shape.count(ROWS) > 1 for symbol in self._symbols)
+        return zip(states, tables, strict=True)
 
 
 LENGTHS = Batch._fields.index("lengths")

@@ -1,0 +1,322 @@
+"""gemma4_text: Gemma 3's layers with heads of two sizes, shared keys and values, and an input of each layer.
+
+Also the text part of gemma4, whose images and sounds are not read. Of arrays: see `models.llama`;
+P numbers of a layer's own input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mindbatch.kernels.operations.dense import activation, columns, group_norm, joined
+from mindbatch.kernels.operations.recurrent import gated
+from mindbatch.layers.attention import PagedAttention, QueryRotation, Rotation, SharedAttention
+from mindbatch.layers.embedding import TokenEmbedding
+from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear
+from mindbatch.layers.norm import GroupNorm, UnitNorm
+from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.models import gemma2, llama
+from mindbatch.models.architecture import Architecture, HeadSizes, PerLayerInputs, Rotary
+from mindbatch.models.config_forms import UNUSED
+from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.experts import read_count
+from mindbatch.models.layer_kinds import FULL, SLIDING, kinds_of_layers
+from mindbatch.models.rope import plain_frequencies
+from mindbatch.models.tensor_spec import Part, TensorSpec
+
+# Of transformers' Gemma4TextConfig.
+DEFAULTS = {key: value for key, value in gemma2.DEFAULTS.items() if "scalar" not in key} | {
+    "vocab_size": 262144,
+    "num_hidden_layers": 30,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "partial_rotary_factor": 0.25,
+    "rope_scaling": {"rope_type": "proportional"},
+    "sliding_window": 512,
+    "final_logit_softcapping": None,
+    "vocab_size_per_layer_input": 262144,
+    "hidden_size_per_layer_input": 256,
+    "num_kv_shared_layers": 0,
+    "global_head_dim": 512,
+}
+del DEFAULTS["attn_logit_softcapping"]
+WINDOWS_BUT_EVERY = 6
+PER_LAYER = "per_layer"
+
+
+def describe(reader: ConfigReader) -> Architecture:
+    """The architecture of a `gemma4_text` configuration."""
+    reader.needs("use_bidirectional_attention", [None, "vision"])  # of images alone
+    reader.needs("enable_moe_block", [False])
+    reader.ignore(["hidden_act"])  # transformers computes with hidden_activation
+    bias = reader.flag("attention_bias")
+    arch = llama.describe_family(
+        reader,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+        activation_key="hidden_activation",
+        rotary=read_proportional,
+    )
+    kinds, window = read_kinds(reader, arch.num_layers), reader.positive("sliding_window")
+    heads = read_heads(reader, arch, kinds)
+    shares = read_count(reader, "num_kv_shared_layers", arch.num_layers - 1)
+    local = Rotary(tuple(map(float, plain_frequencies(reader.number("rope_local_base_freq"), arch.head_dim))))
+    return replace(
+        arch,
+        windows=tuple(window if kind == SLIDING else 0 for kind in kinds),
+        layer_rotaries=tuple(local if kind == SLIDING else arch.rotary for kind in kinds),
+        layer_heads=heads,
+        attention_scales=(1.0,) * arch.num_layers,
+        cache_layers=read_cache_layers(reader, kinds, shares),
+        wide_layers=shares if reader.flag("use_double_wide_mlp") else 0,
+        shares_values=reader.flag("attention_k_eq_v"),
+        per_layer=read_per_layer(reader, arch.vocab_size),
+        embedding_factor=arch.hidden_size**0.5,
+        logits_cap=gemma2.read_cap(reader, "final_logit_softcapping"),
+    )
+
+
+def read_kinds(reader: ConfigReader, layers: int) -> Sequence[str]:
+    """Kind of each layer; the last one has no window."""
+    usual = [SLIDING if (layer + 1) % WINDOWS_BUT_EVERY else FULL for layer in range(layers - 1)]
+    kinds = kinds_of_layers(reader, (FULL, SLIDING), [*usual, FULL])
+    if kinds[-1] != FULL:
+        reader.fault("layer_types", f"must end with {FULL}")
+    return kinds
+
+
+def read_heads(reader: ConfigReader, arch: Architecture, kinds: Sequence[str]) -> tuple[HeadSizes, ...]:
+    """Heads of each layer: those without a window have sizes of their own."""
+    given = reader.value("per_layer_config")
+    if given is not None:
+        reader.ignore(["global_head_dim", "num_global_key_value_heads"])
+        by_layer = given if isinstance(given, Mapping) else {}
+        if by_layer is not given or by_layer.keys() - set(map(str, range(len(kinds)))):
+            reader.fault("per_layer_config", "must have settings by the number of a layer, as text")
+        return tuple(_own_heads(reader, arch, by_layer.get(str(layer), {})) for layer in range(len(kinds)))
+    own = reader.flag("attention_k_eq_v") and reader.raw("num_global_key_value_heads") is not None
+    kv_heads = reader.positive("num_global_key_value_heads") if own else arch.kv_heads
+    reader.ignore(["num_global_key_value_heads"])
+    usual, whole = (
+        HeadSizes(arch.kv_heads, arch.head_dim),
+        HeadSizes(kv_heads, reader.positive("global_head_dim")),
+    )
+    _check_heads(reader, "num_global_key_value_heads", arch, whole)
+    return tuple(usual if kind == SLIDING else whole for kind in kinds)
+
+
+def _own_heads(reader: ConfigReader, arch: Architecture, settings: Any) -> HeadSizes:
+    inner = reader.within("per_layer_config", settings)
+    sizes = HeadSizes(
+        inner.positive("num_key_value_heads", arch.kv_heads), inner.positive("head_dim", arch.head_dim)
+    )
+    _check_heads(reader, "per_layer_config", arch, sizes)
+    return sizes
+
+
+def _check_heads(reader: ConfigReader, key: str, arch: Architecture, sizes: HeadSizes) -> None:
+    if arch.heads % sizes.kv_heads:
+        reader.fault(key, f"key/value heads must divide num_attention_heads={arch.heads}")
+    if sizes.head_dim % 2:
+        reader.fault(key, "heads must have an even size for rotary positions")
+
+
+def read_cache_layers(reader: ConfigReader, kinds: Sequence[str], shares: int) -> tuple[int, ...]:
+    """Whose keys and values each layer sees: the last ones those of the last of their kind before them."""
+    first = len(kinds) - shares
+    latest = {kind: layer for layer, kind in enumerate(kinds[:first])}
+    if {*kinds[first:]} - latest.keys():
+        reader.fault("num_kv_shared_layers", "leaves layers without one of their kind to share with")
+        return tuple(range(len(kinds)))
+    return tuple(layer if layer < first else latest[kind] for layer, kind in enumerate(kinds))
+
+
+def read_per_layer(reader: ConfigReader, vocabulary: int) -> PerLayerInputs | None:
+    """Inputs of the layers, where the model has any: with a size of 0 it has none."""
+    size = reader.raw("hidden_size_per_layer_input")
+    rows = reader.positive("vocab_size_per_layer_input")
+    if size in (0, None):
+        return None
+    if rows < vocabulary:
+        reader.fault("vocab_size_per_layer_input", f"must be at least vocab_size={vocabulary}")
+    return PerLayerInputs(reader.positive("hidden_size_per_layer_input"), rows)
+
+
+def read_proportional(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
+    """The rotary embedding of layers without a window: the frequencies of a whole head, the later ones 0."""
+    scaling = reader.value("rope_scaling")
+    if scaling != {"rope_type": "proportional"}:
+        reader.fault("rope_scaling", "must have rope_type proportional, as Gemma 4 has")
+    share = reader.number("partial_rotary_factor")
+    if share > 1:
+        reader.fault("partial_rotary_factor", "must be at most 1")
+    frequencies = plain_frequencies(reader.number("rope_theta"), size := read_whole_size(reader, head_dim))
+    frequencies[int(share * size // 2) :] = 0
+    return Rotary(tuple(map(float, frequencies)))
+
+
+def read_whole_size(reader: ConfigReader, head_dim: int) -> int:
+    """Numbers of a head in the layers without a window, which all have as many."""
+    by_layer = reader.value("per_layer_config")
+    if not isinstance(by_layer, Mapping):
+        return reader.positive("global_head_dim")
+    sizes = {own.get("head_dim", head_dim) for own in by_layer.values() if isinstance(own, Mapping)}
+    if len(sizes) != 1 or type(size := sizes.pop()) is not int or size < 2:
+        reader.fault("per_layer_config", "must have one head_dim, of the layers without a window")
+        return head_dim
+    return int(size)
+
+
+class Attention(Module):
+    """Query, key and value with norms of heads, values' without weights; or queries alone."""
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        sizes, has_cache = a.layer_heads[layer], a.has_cache(layer)
+        query, keys, hidden = a.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim, a.hidden_size
+        self.q_norm = llama.norm(a, f"{source}.q_norm", sizes.head_dim)
+        parts = [Part(f"{source}.q_proj.weight", query, hidden, unit=sizes.head_dim)]
+        self.has_cache, self.has_values = has_cache, not (a.shares_values and a.windows[layer] == 0)
+        self.rotate: Module = Rotation(a, layer) if has_cache else QueryRotation(a, layer)
+        self.attend: Any = PagedAttention(a, layer) if has_cache else SharedAttention(a, layer)
+        if has_cache:
+            key, value = (
+                Part(f"{source}.{which}_proj.weight", keys, hidden, unit=sizes.head_dim, is_shared=True)
+                for which in "kv"
+            )
+            parts.append(key)
+            self.k_norm, self.v_norm = (
+                llama.norm(a, f"{source}.k_norm", sizes.head_dim),
+                UnitNorm(sizes.head_dim),
+            )
+            if self.has_values:
+                self.value = ColumnLinear(value, bias=a.qkv_bias)
+        self.qk = ColumnLinear(*parts, bias=a.qkv_bias)
+        self.epsilon = a.norm_epsilon
+        self.output = RowLinear(Part(f"{source}.o_proj.weight", hidden, query), bias=a.output_bias)
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        qk = self.qk(x_TH, tokens)
+        if not self.has_cache:
+            return self.output(self.attend(self.rotate(qk, tokens, self.q_norm), tokens), tokens)
+        shape = self.attend.shape
+        if self.has_values:
+            values = self.value(x_TH, tokens)
+        else:
+            first, count = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+            values = columns(qk, first=first, count=count)
+        qkv = joined(qk, group_norm(values, self.v_norm.weight, epsilon=self.epsilon))
+        return self.output(self.attend(self.rotate(qkv, tokens, self.q_norm, self.k_norm), tokens), tokens)
+
+
+class LayerFactor(Module):
+    """x times one number of the checkpoint."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """Declares the number."""
+        yield TensorSpec(f"{name}.weight", (Part(self.source, 1),))
+
+    def bind(self, name: str, rank: Rank) -> None:
+        """Reads it."""
+        self.factor = float(rank.kernels.floats(rank.weights.get(f"{name}.weight"))[0])
+
+    def forward(self, x: Any) -> Any:
+        return x * self.factor
+
+
+class PerLayerMix(Module):
+    """x [T, H] -> what a layer adds to it: its own input [T, P] times act(gate(x)), and a matrix of that."""
+
+    def __init__(self, a: Architecture, source: str, layer: int) -> None:
+        assert a.per_layer is not None
+        self.size, self.first, self.activation = a.per_layer.size, layer * a.per_layer.size, a.activation
+        self.gate = ReplicatedLinear(Part(f"{source}.per_layer_input_gate.weight", self.size, a.hidden_size))
+        self.project = ReplicatedLinear(
+            Part(f"{source}.per_layer_projection.weight", a.hidden_size, self.size)
+        )
+        self.norm = llama.norm(a, f"{source}.post_per_layer_input_norm")
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        active_TP = activation(self.gate(x_TH, tokens), kind=self.activation, gated=False)
+        inputs = tokens.made[PER_LAYER]  # [T, layers * P]
+        settings = {"kind": "identity", "width": self.size, "first": self.first, "epsilon": 0.0}
+        return self.norm(self.project(gated(active_TP, inputs, None, **settings), tokens))
+
+
+class Block(gemma2.Block):
+    """Gemma 2's block, then what the layer's own input adds, times a number."""
+
+    def __init__(self, a: Architecture, layer: int) -> None:
+        super().__init__(a, layer)
+        source = f"model.layers.{layer}"
+        is_wide = layer >= a.num_layers - a.wide_layers
+        self.attention = Attention(a, f"{source}.self_attn", layer)
+        self.mlp = llama.Mlp(a, f"{source}.mlp", inner=a.intermediate_size * (2 if is_wide else 1))
+        self.mixes: list[Module] = [] if a.per_layer is None else [PerLayerMix(a, source, layer)]
+        self.factor = LayerFactor(f"{source}.layer_scalar")
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        x_TH = super().forward(x_TH, tokens)
+        for mix in self.mixes:
+            x_TH = x_TH + mix(x_TH, tokens)
+        return self.factor(x_TH)
+
+
+class PerLayerTable(TokenEmbedding):
+    """The embedding that makes inputs of layers; adapters act beside that of tokens alone."""
+
+    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
+        """Declares it as a table."""
+        yield from (replace(spec, is_table=True) for spec in super().parameters(name))
+
+
+class PerLayerEmbedding(Module):
+    """ids and embeddings [T, H] -> inputs of all layers [T, layers * P]."""
+
+    def __init__(self, a: Architecture) -> None:
+        assert a.per_layer is not None
+        self.size, width = a.per_layer.size, a.num_layers * a.per_layer.size
+        self.embedding = PerLayerTable("model.embed_tokens_per_layer", a.per_layer.vocabulary, width)
+        self.project = ReplicatedLinear(Part("model.per_layer_model_projection.weight", width, a.hidden_size))
+        self.norm = GroupNorm("model.per_layer_projection_norm", self.size, a.norm_epsilon)
+        self.factor = a.hidden_size**-0.5
+
+    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
+        projected = self.norm(self.project(x_TH, tokens) * self.factor)
+        return (projected + self.embedding(tokens) * self.size**0.5) * 0.5**0.5
+
+
+class Gemma4(llama.Llama):
+    """Llama's ends; layers take in what an embedding of their own makes, where the model has one."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__(a, Block)
+        if a.per_layer is not None:
+            self.per_layer = PerLayerEmbedding(a)
+
+    def embed(self, tokens: Tokens) -> Any:
+        x_TH = super().embed(tokens)
+        if self.arch.per_layer is not None:
+            tokens.made[PER_LAYER] = self.per_layer(x_TH, tokens)
+        return x_TH
+
+
+MODEL = replace(
+    gemma2.MODEL,
+    describe=describe,
+    tree=Gemma4,
+    defaults=DEFAULTS,
+    unused_tensors=(
+        *gemma2.MODEL.unused_tensors,
+        *UNUSED,
+        # Layers that share keys and values have these in published files, and do not compute with them.
+        *(f"model.layers.*.self_attn.{which}.weight" for which in ("k_proj", "v_proj", "k_norm", "v_norm")),
+    ),
+    beyond_ascend="heads of two sizes and shared keys and values",
+)
