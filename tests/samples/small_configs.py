@@ -108,6 +108,7 @@ EXPERTS: dict[str, dict[str, Any]] = {
         "sliding_window": 8,
     },
     "llama4_text": {
+        "num_key_value_heads": 4,
         "num_local_experts": 4,
         "intermediate_size_mlp": 40,
         "head_dim": 8,

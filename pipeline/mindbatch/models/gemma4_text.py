@@ -312,11 +312,6 @@ MODEL = replace(
     describe=describe,
     tree=Gemma4,
     defaults=DEFAULTS,
-    unused_tensors=(
-        *gemma2.MODEL.unused_tensors,
-        *UNUSED,
-        # Layers that share keys and values have these in published files, and do not compute with them.
-        *(f"model.layers.*.self_attn.{which}.weight" for which in ("k_proj", "v_proj", "k_norm", "v_norm")),
-    ),
+    unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED),
     beyond_ascend="heads of two sizes and shared keys and values",
 )

@@ -33,6 +33,14 @@ def kinds_of_layers(reader: ConfigReader, known: Sequence[str], by_default: Sequ
     return kinds
 
 
+def recurrent_layers(reader: ConfigReader, kinds: Sequence[str], recurrent: str) -> tuple[int, ...]:
+    """Layers of the recurrent kind, which are not all: how long a sequence is shows in keys and values."""
+    layers = tuple(layer for layer, kind in enumerate(kinds) if kind == recurrent)
+    if len(layers) == len(kinds):
+        reader.fault("layer_types", f"must have at least one with {FULL}")
+    return layers
+
+
 def read_kernel(reader: ConfigReader, key: str) -> int:
     """Inputs of each output of a convolution; one alone would be none."""
     kernel = reader.positive(key)

@@ -17,7 +17,7 @@ from mindbatch.layers.recurrent import CausalConvolution, channels
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Recurrence
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, recurrent_layers
 from mindbatch.models.tensor_spec import Part, fused
 
 # Of transformers' Lfm2Config.
@@ -61,7 +61,7 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key=None)
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
     kinds = kinds_of_layers(reader, (FULL, CONVOLUTION), read_default_kinds(reader, arch.num_layers))
-    layers = tuple(layer for layer, kind in enumerate(kinds) if kind == CONVOLUTION)
+    layers = recurrent_layers(reader, kinds, CONVOLUTION)
     recurrence = Recurrence(layers, arch.hidden_size, read_kernel(reader, "conv_L_cache"))
     return replace(
         arch,

@@ -19,7 +19,7 @@ from mindbatch.layers.recurrent import CausalConvolution, GatedDelta, channels
 from mindbatch.models import experts, llama, qwen2_moe, qwen3_moe
 from mindbatch.models.architecture import Architecture, Recurrence
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, recurrent_layers
 from mindbatch.models.rope import read_partial_rotary
 from mindbatch.models.tensor_spec import Part, interleaved
 
@@ -73,7 +73,7 @@ def describe_family(reader: ConfigReader, default_intermediate: int | None = Non
     every = reader.positive("full_attention_interval")
     usual = [LINEAR if (layer + 1) % every else FULL for layer in range(arch.num_layers)]
     kinds = kinds_of_layers(reader, (FULL, LINEAR), usual)
-    layers = tuple(layer for layer, kind in enumerate(kinds) if kind == LINEAR)
+    layers = recurrent_layers(reader, kinds, LINEAR)
     recurrence = read_recurrence(reader, layers)
     return replace(arch, norm_offset=1.0, recurrence=recurrence if layers else None)
 

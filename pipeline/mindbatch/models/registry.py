@@ -54,7 +54,11 @@ def unused_tensors(architecture: Architecture) -> tuple[str, ...]:
     """Patterns of the names that a checkpoint of it may hold though nothing reads them."""
     first, count = architecture.num_layers, architecture.next_token_layers
     further = (f"model.layers.{layer}.*" for layer in range(first, first + count))
-    return (*declaration(architecture.model_type).unused_tensors, *further, *copies(architecture))
+    # Published files have keys and values of layers, too, that see those of others.
+    sees = enumerate(architecture.cache_layers)
+    shared = (f"model.layers.{layer}.self_attn.[kv]_*" for layer, source in sees if source != layer)
+    own = declaration(architecture.model_type).unused_tensors
+    return (*own, *further, *shared, *copies(architecture))
 
 
 def copies(architecture: Architecture) -> dict[str, str]:
