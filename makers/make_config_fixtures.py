@@ -217,6 +217,23 @@ NEWER: dict[str, dict[str, Any]] = {
     },
 }
 
+NEWER["glm_moe_dsa"] = NEWER["glm4_moe_lite"] | {
+    "hidden_size": 6144,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "n_routed_experts": 256,
+    "routed_scaling_factor": 2.5,
+    "q_lora_rank": 2048,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 32,
+    "mlp_bias": False,
+}
 NEWER["gemma4_text"] = {
     "vocab_size": 262144,
     "hidden_size": 2304,

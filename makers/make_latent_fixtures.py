@@ -1,6 +1,6 @@
 """Writes tests/numerics/fixtures/latent.npz: tiny models with latent attention. As make_model_fixtures.py.
 
-glm4_moe_lite is recorded with transformers 5.24.
+glm4_moe_lite and glm_moe_dsa are recorded with transformers 5.24.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ LITE = {key: value for key, value in BASE.items() if key != "first_k_dense_repla
     "model_type": "glm4_moe_lite",
     "num_hidden_layers": 3,
 }
+DSA = BASE | {"model_type": "glm_moe_dsa", "index_topk": 128, "index_head_dim": 12, "index_n_heads": 2}
 CASES: dict[str, dict[str, Any]] = {
     "deepseek_v3": V3 | sizes(4, 12, 20, 8, 8, 12) | {"num_hidden_layers": 3},
     "deepseek_v3_groups": V3
@@ -70,13 +71,18 @@ CASES: dict[str, dict[str, Any]] = {
     | {"first_k_dense_replace": 0, "num_experts_per_tok": 1, "tie_word_embeddings": True}
     | {"norm_topk_prob": True, "rope_scaling": YARN | {"mscale": 0.7, "mscale_all_dim": 0.5}},
     "glm4_moe_lite": LITE | sizes(4, 12, 20, 10, 6, 14),
+    "glm_moe_dsa": DSA | sizes(4, 12, 20, 10, 6, 14) | {"num_hidden_layers": 3, "num_experts_per_tok": 4},
+    "glm_moe_dsa_shared": DSA
+    | sizes(5, 9, 14, 6, 4, 10)
+    | {"mlp_layer_types": ["sparse", "dense", "sparse"], "indexer_types": ["full", "shared", "full"]}
+    | {"num_hidden_layers": 3, "n_group": 2, "topk_group": 1, "attention_bias": True},
     "glm4_moe_lite_mixed": LITE
     | sizes(5, None, 14, 6, 4, 10)
     | {"mlp_layer_types": ["sparse", "dense", "sparse"], "n_group": 2, "topk_group": 1}
     | {"rope_interleave": False, "tie_word_embeddings": True, "attention_bias": True},
 }
 DTYPES = {"deepseek_v3": "bfloat16", "deepseek_v2_groups": "bfloat16", "deepseek_v2_odd": "float16"}
-DTYPES["glm4_moe_lite"] = "bfloat16"
+DTYPES |= {"glm4_moe_lite": "bfloat16", "glm_moe_dsa": "bfloat16"}
 SHARDS = {"deepseek_v3_odd": 3, "deepseek_v2": 2, "glm4_moe_lite_mixed": 2}
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 0},
     "falcon": PLAIN,
     "glm4_moe_lite": LATENT | {"mlp_layer_types": ["sparse"]},
+    "glm_moe_dsa": LATENT,
     "glm4_moe": LLAMA | EXPERTS | GROUPS,
     "gpt2": GPT2,
     "gpt_neox": PLAIN | {"intermediate_size": 96},
@@ -108,7 +109,15 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 ENCODERS = {"mt5", "t5"}
-PLAIN_ATTENTION = {"deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gemma2", "gpt_oss", *ENCODERS}
+PLAIN_ATTENTION = {
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "gemma2",
+    "gpt_oss",
+    *ENCODERS,
+}
 TOKENS_ALONE = {*PLAIN_ATTENTION, "chatglm_6b"}
 """Each token is a sequence of its own in every step: there is one graph for all kinds."""
 FUSED = {

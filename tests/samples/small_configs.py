@@ -95,6 +95,7 @@ EXPERTS: dict[str, dict[str, Any]] = {
         "num_kv_shared_layers": 2,
     },
     "glm4_moe_lite": _LATENT,
+    "glm_moe_dsa": _LATENT,
     "glm4_moe": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
     "lfm2": {"full_attn_idxs": [1], "num_key_value_heads": 4, "block_multiple_of": 16},
     "qwen2_moe": _SHARED,

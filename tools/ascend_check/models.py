@@ -110,6 +110,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "glm4": _GROUPED | {"partial_rotary_factor": 0.5, "attention_bias": False},
     "glm4_moe": _GROUPED | _SHARED | {"use_qk_norm": True, "n_group": 2, "topk_group": 2},
     "glm4_moe_lite": _GROUPED_LATENT,
+    "glm_moe_dsa": _GROUPED_LATENT,
     "gpt2": {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "gpt_neox": _PLAIN | {"intermediate_size": 96, "rotary_pct": 0.5},
     "gpt_oss": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12},

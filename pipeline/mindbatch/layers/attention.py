@@ -23,7 +23,7 @@ from mindbatch.parallel.topology import TensorSlice
 
 def attention_shape(arch: Architecture, layer: int, shard: TensorSlice) -> AttentionShape:
     """The heads of a layer that this rank computes; a key/value head may be on several ranks."""
-    sizes = arch.layer_heads[layer]
+    sizes = arch.heads_of(layer)
     first, last = shard.bounds(arch.heads)
     first_kv, last_kv = shard.bounds(sizes.kv_heads)
     return AttentionShape(
@@ -62,7 +62,7 @@ class OfLayer(Module):
     def bind(self, name: str, rank: Rank) -> None:
         """The rank's heads and the layer's cache."""
         self.shape, self.shard = attention_shape(self.arch, self.layer, rank.shard), rank.shard
-        self.cache = rank.cache_of(self.arch.cache_layers[self.layer])
+        self.cache = rank.cache_of(self.arch.cache_layer(self.layer))
 
 
 class PagedAttention(OfLayer):

@@ -84,7 +84,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """Of a layer: how many key/value heads it has, and the numbers of a head, of its queries too."""
+    """Sizes of a layer's attention: its key/value heads, and the numbers of a head, of its queries too."""
 
     kv_heads: int
     head_dim: int
@@ -92,7 +92,7 @@ class HeadSizes:
 
 @dataclass(frozen=True)
 class PerLayerInputs:
-    """What each layer takes in besides: `size` numbers of each token, of a table with as many rows."""
+    """Inputs of each layer beside hidden states: `size` numbers a token, of a table of `vocabulary` rows."""
 
     size: int
     vocabulary: int
@@ -160,8 +160,8 @@ class Architecture:
     model_type: `registry.describe` sets it. kv_heads: as many as heads, unless given.
     windows: sliding window of each layer in tokens, 0 for full attention, as everywhere unless given.
     windows_are_chunks: see `AttentionShape`.
-    layer_heads: of each layer; those of kv_heads and head_dim unless given.
-    cache_layers: of each layer the one whose keys and values it sees; its own unless given.
+    layer_heads: of each layer, where they differ; empty where all have kv_heads and head_dim.
+    cache_layers: of each layer the one whose keys and values it sees; empty where that is itself.
     wide_layers: the last so many, whose MLPs are twice as wide.
     shares_values: in layers without a window values are made of what keys are made of.
     attention_scales: factor on the query-key products of each layer; 1 / sqrt(head_dim) unless given.
@@ -234,8 +234,6 @@ class Architecture:
             "kv_heads": self.heads,
             "windows": (0,) * self.num_layers,
             "attention_scales": (self.head_dim**-0.5,) * self.num_layers,
-            "layer_heads": (HeadSizes(self.kv_heads or self.heads, self.head_dim),) * self.num_layers,
-            "cache_layers": tuple(range(self.num_layers)),
         }
         for name, value in usual.items():
             if not getattr(self, name):
@@ -250,9 +248,17 @@ class Architecture:
         """True of a layer without attention, see `Recurrence`."""
         return self.recurrence is not None and layer in self.recurrence.layers
 
+    def heads_of(self, layer: int) -> HeadSizes:
+        """The heads of a layer's keys and values."""
+        return self.layer_heads[layer] if self.layer_heads else HeadSizes(self.kv_heads, self.head_dim)
+
+    def cache_layer(self, layer: int) -> int:
+        """The layer whose keys and values a layer sees."""
+        return self.cache_layers[layer] if self.cache_layers else layer
+
     def has_cache(self, layer: int) -> bool:
         """True of a layer with keys and values of its own."""
-        return self.cache_layers[layer] == layer and not self.is_recurrent(layer)
+        return self.cache_layer(layer) == layer and not self.is_recurrent(layer)
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary positions of a layer; None where it has none."""

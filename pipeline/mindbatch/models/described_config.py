@@ -56,7 +56,7 @@ def check_division(
             f"parallel.pipeline_stage={pipeline_stage}: a {arch.model_type} has an encoder besides; "
             "allowed: 1"
         )
-    shared = {*range(arch.num_layers)} - {*arch.cache_layers}
+    shared = [layer for layer in range(arch.num_layers) if arch.cache_layer(layer) != layer]
     if pipeline_stage > 1 and (shared or arch.per_layer is not None):
         raise ConfigError(
             f"parallel.pipeline_stage={pipeline_stage}: layers of this {arch.model_type} take in what others "

@@ -91,11 +91,11 @@ def read_kinds(reader: ConfigReader, layers: int) -> Sequence[str]:
 
 def read_heads(reader: ConfigReader, arch: Architecture, kinds: Sequence[str]) -> tuple[HeadSizes, ...]:
     """Heads of each layer: those without a window have sizes of their own."""
-    given = reader.value("per_layer_config")
-    if given is not None:
+    config = reader.value("per_layer_config")
+    if config is not None:
         reader.ignore(["global_head_dim", "num_global_key_value_heads"])
-        by_layer = given if isinstance(given, Mapping) else {}
-        if by_layer is not given or by_layer.keys() - set(map(str, range(len(kinds)))):
+        by_layer = config if isinstance(config, Mapping) else {}
+        if by_layer is not config or by_layer.keys() - set(map(str, range(len(kinds)))):
             reader.fault("per_layer_config", "must have settings by the number of a layer, as text")
         return tuple(_own_heads(reader, arch, by_layer.get(str(layer), {})) for layer in range(len(kinds)))
     own = reader.flag("attention_k_eq_v") and reader.raw("num_global_key_value_heads") is not None
@@ -175,7 +175,7 @@ class Attention(Module):
     """Query, key and value with norms of heads, values' without weights; or queries alone."""
 
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        sizes, has_cache = a.layer_heads[layer], a.has_cache(layer)
+        sizes, has_cache = a.heads_of(layer), a.has_cache(layer)
         query, keys, hidden = a.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim, a.hidden_size
         self.q_norm = llama.norm(a, f"{source}.q_norm", sizes.head_dim)
         parts = [Part(f"{source}.q_proj.weight", query, hidden, unit=sizes.head_dim)]

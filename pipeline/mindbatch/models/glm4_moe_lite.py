@@ -35,15 +35,19 @@ _KINDS = ("dense", "sparse")
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `glm4_moe_lite` configuration."""
     arch = deepseek_v3.describe_attention(reader, DEFAULTS)
-    sparse = read_sparse_layers(reader, arch.num_layers)
+    sparse = read_sparse_layers(reader, arch.num_layers, first=1)
     return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers, sparse))
 
 
-def read_sparse_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
-    """Layers with experts: by mlp_layer_types, else all behind the first, as its class has it."""
+def read_sparse_layers(reader: ConfigReader, layers: int, first: int | None) -> tuple[int, ...]:
+    """Layers with experts: by mlp_layer_types, else all behind the first ones.
+
+    first: how many these must be, as the type's class has it; None: any number.
+    """
     kinds = reader.value("mlp_layer_types")
     if kinds is None:
-        reader.needs("first_k_dense_replace", [1])
+        if first is not None:
+            reader.needs("first_k_dense_replace", [first])
         return experts.layers_behind(reader, layers)
     reader.ignore(["first_k_dense_replace"])
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in _KINDS for kind in kinds):

@@ -108,7 +108,7 @@ class ModelSpec:
     def _cached_numbers(self, stage: Stage) -> int:
         """Numbers of one token's keys and values in the layers of a stage, padding included."""
         arch, ranks = self.architecture, self.shard.size
-        sizes = [arch.layer_heads[layer] for layer in stage.layers if arch.has_cache(layer)]
+        sizes = [arch.heads_of(layer) for layer in stage.layers if arch.has_cache(layer)]
         return sum(
             max(1, of_layer.kv_heads // ranks) * (of_layer.head_dim + padded_head(of_layer.head_dim))
             for of_layer in sizes

@@ -28,11 +28,11 @@ from mindbatch.models.tensor_spec import TensorSpec
 MODEL_TYPES = (
     "bloom", "chatglm", "chatglm_6b", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5",
     "ernie4_5_moe", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4",
-    "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite", "hunyuan_v1_dense",
-    "lfm2", "llama", "llama4_text", "minimax_m2", "minimind", "mistral", "mixtral", "mt5", "olmo2",
-    "olmo3", "opt", "pangu_alpha", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text",
-    "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "starcoder2", "t5", "telechat",
-    "telechat3",
+    "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite",
+    "hunyuan_v1_dense", "lfm2", "llama", "llama4_text", "minimax_m2", "minimind", "mistral", "mixtral",
+    "mt5", "olmo2", "olmo3", "opt", "pangu_alpha", "phi3", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "starcoder2",
+    "t5", "telechat", "telechat3",
 )  # fmt: skip
 HEAD = "lm_head.weight"
 _QUANTISED_BY = (
