@@ -44,6 +44,9 @@ def test_a_published_config_is_read(row: dict[str, Any]) -> None:
         "rms_norm_eps": arch.norm_epsilon,
         "tie_word_embeddings": arch.tied,
     }
+    if arch.model_type == "glm_moe_dsa":
+        theirs["max_position_embeddings"] = config["max_position_embeddings"]
+        assert arch.max_positions == config["index_topk"]
     assert {key: value for key, value in theirs.items() if key in config} == {
         key: config[key] for key in theirs.keys() & config
     }

@@ -134,6 +134,15 @@ def test_heads_and_shared_layers_of_gemma4() -> None:
         check_division(arch, 1, 2)
 
 
+def test_glm_5_has_the_positions_that_its_indexer_chooses_all_of() -> None:
+    settings = {"index_topk": 256, "max_position_embeddings": 4096, "indexer_types": ["full", "shared"]}
+    arch = described("glm_moe_dsa", **settings)
+    assert arch.max_positions == 256
+    assert "model.layers.*.self_attn.indexer.*" in unused_tensors(arch)
+    with pytest.raises(CheckpointError, match="must be indexed_attention for each layer"):
+        described("glm_moe_dsa", layer_types=[FULL, FULL])
+
+
 def test_what_ascend_does_not_compute_is_refused_by_name() -> None:
     beyond = {name for name in MODEL_TYPES if declaration(name).beyond_ascend}
     assert beyond == {*RECURRENT, "gemma4_text"}
