@@ -65,6 +65,9 @@ CASES: dict[str, dict[str, Any]] = {
     | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
     | {"num_key_value_heads": 4, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}
     | {"num_hidden_layers": 3},
+    "gemma4_text_experts": GEMMA4
+    | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 4, "moe_intermediate_size": 20}
+    | {"hidden_size_per_layer_input": 0, "final_logit_softcapping": 4.0, "hidden_size": 40},
     "olmo2": OLMO2,
     "olmo2_biased": OLMO2
     | {"attention_bias": True, "num_key_value_heads": 1, "intermediate_size": 37, "rope_theta": 5e5}

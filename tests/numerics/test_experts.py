@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
-from mindbatch.kernels.operations.experts import experts
+from mindbatch.kernels.operations.experts import experts, router_logits
 from mindbatch.kernels.shapes import ExpertsShape, Routing
 
 Floats = NDArray[np.float32]
@@ -38,8 +39,12 @@ class Layer:
         hidden: int,
         inner: int,
         limit: float = 0.0,
+        form: str = "",
     ) -> None:
-        """limit: with one the layer has biases, too."""
+        """limit: with one the layer has biases, too.
+
+        form: "inputs" weighs these, "logits" has them apart and a scale of each expert.
+        """
         generator, count = np.random.default_rng(hidden), routing.experts
         self.routing = routing
         self.router = generator.standard_normal((count, hidden)).astype(np.float32)
@@ -51,34 +56,45 @@ class Layer:
         stacks = [packed_stack(kernels, matrices) for matrices in (self.up, self.down)]
         correction = self.correction if routing.is_sigmoid else None
         activation = "quick_gelu" if limit else "silu"
-        self.shape = ExpertsShape(routing, inner, activation, bool(limit), limit)
+        self.form, has_logits = form, form == "logits"
+        has_biases = bool(limit) or has_logits
+        self.shape = ExpertsShape(routing, inner, activation, has_biases, limit, form == "inputs", has_logits)
         self.kernels, self.biases = kernels, []
         if limit:
             sizes = ((count,), (count, 2 * inner), (count, hidden))
             self.biases = [generator.standard_normal(size).astype(np.float32) / 2 for size in sizes]
-        self.weights = (self.router, correction, *stacks, *self.biases)
+        scale = (1 + generator.standard_normal(count) / 4).astype(np.float32)
+        self.scale = scale if has_logits else None
+        self.added = [*(self.biases or [None] * 3), self.scale] if has_biases else []
+        self.correction_or_none, self.stacks = correction, stacks
 
     def __call__(self, x: Floats) -> Floats:
-        return computed(self.kernels, lambda x: experts(x, *self.weights, shape=self.shape), x)[0]
+        return computed(self.kernels, lambda x: self._of(x, *self.stacks), x)[0]
 
     def by_numpy(self, x: Floats) -> Floats:
         """Of the same matrices, not packed."""
-        found: Floats = experts(x, *self.weights[:2], self.up, self.down, *self.biases, shape=self.shape)
+        found: Floats = self._of(x, self.up, self.down)
         return found
+
+    def _of(self, x: Any, up: Any, down: Any) -> Any:
+        router = router_logits(x, self.router) if self.form == "logits" else self.router
+        return experts(x, router, self.correction_or_none, up, down, *self.added, shape=self.shape)
 
     def expected(self, x: Floats) -> NDArray[np.float64]:
         y, limit = np.zeros(x.shape), self.shape.limit
         of_router, of_up, of_down = self.biases or [np.zeros((self.routing.experts, 1))[:, :1]] * 3
         for row, logits in enumerate(x.astype(np.float64) @ self.router.T + of_router.reshape(-1)):
             for expert, weight in self._chosen(logits).items():
-                both = self.up[expert] @ x[row].astype(np.float64) + of_up[expert]
+                factor = weight if self.form == "inputs" else 1.0
+                both = self.up[expert] @ (factor * x[row].astype(np.float64)) + of_up[expert]
                 if limit:
                     gate, up = np.minimum(both[::2], limit), np.clip(both[1::2], -limit, limit) + 1
                     active = gate / (1 + np.exp(-1.702 * gate)) * up
                 else:
                     gate, up = np.split(both, 2)
                     active = gate / (1 + np.exp(-gate)) * up
-                y[row] += weight * (self.down[expert] @ active + of_down[expert])
+                weight = weight if self.scale is None else weight * self.scale[expert]
+                y[row] += weight / factor * (self.down[expert] @ active + of_down[expert])
         return y
 
     def _chosen(self, logits: NDArray[np.float64]) -> dict[int, float]:
@@ -101,6 +117,8 @@ LAYERS = {
     "one": (Routing(9, 1), 64, 33),
     "all": (Routing(4, 4), 32, 16),
     "clamped": (Routing(5, 3), 36, 13, 0.7),
+    "inputs": (Routing(7, 2, is_sigmoid=False, is_normalised=False), 36, 13, 0.0, "inputs"),
+    "logits": (Routing(6, 3), 40, 20, 0.0, "logits"),
     "groups": (Routing(12, 3, True, True, 2.5, groups=4, chosen_groups=2, group_best=2), 24, 18),
 }
 

@@ -75,10 +75,9 @@ def parameter(spec: TensorSpec, held: dict[str, Array]) -> Array:
         array = array.T if part.transposed else array
         rows += [array[low:high] for low, high in part.source_ranges(0, part.outputs)]
     found = np.concatenate(rows)
-    outputs = {
-        name: held[name].shape[-1 if spec.parts[0].transposed else 0]
-        for name in {p.source for p in spec.parts}
-    }
+    one = spec.parts[0]
+    axis = -1 if one.transposed else 0 if one.matrix is None else 1
+    outputs = {name: held[name].shape[axis] for name in {p.source for p in spec.parts}}
     stacked = len({part.matrix for part in spec.parts})
     assert len(found) == stacked * sum(outputs.values()), f"{spec.name}: outputs that no part takes"
     return found

@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.skipif(find_library() is None, reason="the C++ kernels were not built"),
 ]
 GREEDY = DecodingParams(max_new_tokens=16)
-DRAFTED = DecodingParams(max_new_tokens=16, prompt_lookup_num_tokens=4)
+LONGER = DecodingParams(max_new_tokens=60)
+DRAFTED = DecodingParams(max_new_tokens=60, prompt_lookup_num_tokens=4)
 CASES = ("lfm2", "lfm2_biased", "qwen3_next", "qwen3_5_text_kinds", "gemma4_text", "llama4_text")
 
 
@@ -71,9 +72,9 @@ def test_rows_that_are_pre_empted(llm: LLM, rows: list[list[int]], plain: Run) -
         check_same(run, plain, plain.logits)
 
 
-def test_drafts_change_nothing_and_are_partly_accepted(llm: LLM, rows: list[list[int]], plain: Run) -> None:
+def test_drafts_change_nothing_and_are_partly_accepted(llm: LLM, rows: list[list[int]]) -> None:
     run = Run(llm, rows, DRAFTED)
-    assert run.tokens == plain.tokens
+    assert run.tokens == Run(llm, rows, LONGER).tokens
     counts = run.engine.statistics
     assert 0 < counts.accepted_tokens < counts.drafted_tokens
 

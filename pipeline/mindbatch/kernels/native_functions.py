@@ -93,9 +93,13 @@ class NativeFunctions:
             float_bits(routing.scale),
             float_bits(shape.limit),
             shape.weighs_inputs,
+            shape.has_logits,
         ]
         name = "mb_experts_with_biases" if shape.has_biases else "mb_experts"
         return _with_integers(f"{name}{self._weights}", *settings)
+
+    def router_logits(self) -> NativeFunction:
+        return NativeFunction("mb_router_logits")
 
     def head_products(self, shape: HeadProductsShape) -> NativeFunction:
         settings = [shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs]

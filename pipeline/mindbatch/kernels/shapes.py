@@ -39,7 +39,8 @@ class ExpertsShape:
     """The slice of a layer of experts that one rank computes.
 
     inner: width of each expert on this rank, between its two products. activation: of the gate.
-    has_biases: vectors are added to the router's logits and to both products.
+    has_biases: vectors are added to the router's logits and to both products, or scale the experts' weights.
+    has_logits: the router's logits are computed before, of something else than the experts take in.
     limit: above 0, gates are at most it and ups within it on both sides, and an up counts as 1 + up; gates
         and ups take turns in the first product then.
     weighs_inputs: a row's weights are factors of what its experts take in, not of what they give.
@@ -51,6 +52,7 @@ class ExpertsShape:
     has_biases: bool = False
     limit: float = 0.0
     weighs_inputs: bool = False
+    has_logits: bool = False
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ class Mixture(Module):
     """x [T, width] -> the weighted sum of the experts that each row chooses.
 
     up: gate and up of all experts, down: their other matrices. inner: of an expert, between the two.
-    biases: of the router, of up and of down, or none. limit, weighs_inputs: see `ExpertsShape`.
+    biases: of the router, of up and of down, or none. scales: one, of the experts' weights, or none.
+    limit, weighs_inputs, has_logits: see `ExpertsShape`.
     """
 
     up: ExpertLinears
@@ -83,10 +84,12 @@ class Mixture(Module):
         limit: float = 0.0,
         *,
         weighs_inputs: bool = False,
+        has_logits: bool = False,
     ) -> None:
-        self.router, self.weighs_inputs = router, weighs_inputs
+        self.router, self.weighs_inputs, self.has_logits = router, weighs_inputs, has_logits
         self.routing, self.inner, self.activation, self.limit = routing, inner, activation, limit
         self.biases: list[Biases] = []
+        self.scales: list[Biases] = []
 
     def stack(self, experts: Sequence[str], width: int, gate_up: Sequence[str], down: str) -> None:
         """The matrices of experts, by where their names begin; gate_up, down: how they end."""
@@ -113,13 +116,19 @@ class Mixture(Module):
         """The rank's slice of every expert."""
         super().bind(name, rank)
         first, last = rank.shard.bounds(self.inner)
-        settings = (self.activation, bool(self.biases), self.limit, self.weighs_inputs)
+        has_biases = bool(self.biases or self.scales)
+        settings = (self.activation, has_biases, self.limit, self.weighs_inputs, self.has_logits)
         self.shape, self.shard = ExpertsShape(self.routing, last - first, *settings), rank.shard
-        self.added = [linear.bias for linear in self.biases]
-        if self.added and rank.shard.rank > 0:
-            self.added[-1] = None  # one of the ranks adds that of the sum
+        added = [linear.bias for linear in self.biases] or [None] * 3
+        if rank.shard.rank > 0:
+            added[-1] = None  # one of the ranks adds that of the sum
+        scale = self.scales[0].bias if self.scales else None
+        self.added = [*added, scale] if has_biases else []
 
     def forward(self, x: Any, tokens: Tokens) -> Any:
-        router = self.router
-        weights = (router.weight, router.correction, self.up.weight, self.down.weight, *self.added)
+        return self.routed(x, self.router.weight)
+
+    def routed(self, x: Any, router: Any) -> Any:
+        """The weighted sum, by a router's matrix or its logits."""
+        weights = (router, self.router.correction, self.up.weight, self.down.weight, *self.added)
         return reduced(experts(x, *weights, shape=self.shape), self.shard)

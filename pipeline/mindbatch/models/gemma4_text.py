@@ -1,30 +1,30 @@
 """gemma4_text: Gemma 3's layers with heads of two sizes, shared keys and values, and an input of each layer.
 
-Also the text part of gemma4, whose images and sounds are not read. Of arrays: see `models.llama`;
-P numbers of a layer's own input.
+Also the text part of gemma4, whose images and sounds are not read. Of arrays: see `models.llama`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.kernels.operations.dense import activation, columns, group_norm, joined
-from mindbatch.kernels.operations.recurrent import gated
-from mindbatch.layers.attention import PagedAttention, QueryRotation, Rotation, SharedAttention
-from mindbatch.layers.embedding import TokenEmbedding
-from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear
-from mindbatch.layers.norm import GroupNorm, UnitNorm
-from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import gemma2, llama
-from mindbatch.models.architecture import Architecture, HeadSizes, PerLayerInputs, Rotary
+from mindbatch.models.architecture import Architecture, Experts, HeadSizes, PerLayerInputs, Rotary
 from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.experts import read_count
+from mindbatch.models.experts import read_count, read_routing
+from mindbatch.models.gemma4_layers import (
+    PER_LAYER,
+    Attention,
+    LayerFactor,
+    PerLayerEmbedding,
+    PerLayerMix,
+    SparseMlp,
+)
 from mindbatch.models.layer_kinds import FULL, SLIDING, kinds_of_layers
 from mindbatch.models.rope import plain_frequencies
-from mindbatch.models.tensor_spec import Part, TensorSpec
 
 # Of transformers' Gemma4TextConfig.
 DEFAULTS = {key: value for key, value in gemma2.DEFAULTS.items() if "scalar" not in key} | {
@@ -44,13 +44,11 @@ DEFAULTS = {key: value for key, value in gemma2.DEFAULTS.items() if "scalar" not
 }
 del DEFAULTS["attn_logit_softcapping"]
 WINDOWS_BUT_EVERY = 6
-PER_LAYER = "per_layer"
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gemma4_text` configuration."""
     reader.needs("use_bidirectional_attention", [None, "vision"])  # of images alone
-    reader.needs("enable_moe_block", [False])
     reader.ignore(["hidden_act"])  # transformers computes with hidden_activation
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(
@@ -75,6 +73,7 @@ def describe(reader: ConfigReader) -> Architecture:
         wide_layers=shares if reader.flag("use_double_wide_mlp") else 0,
         shares_values=reader.flag("attention_k_eq_v"),
         per_layer=read_per_layer(reader, arch.vocab_size),
+        experts=read_experts(reader, arch.num_layers) if reader.flag("enable_moe_block") else None,
         embedding_factor=arch.hidden_size**0.5,
         logits_cap=gemma2.read_cap(reader, "final_logit_softcapping"),
     )
@@ -146,6 +145,13 @@ def read_per_layer(reader: ConfigReader, vocabulary: int) -> PerLayerInputs | No
     return PerLayerInputs(reader.positive("hidden_size_per_layer_input"), rows)
 
 
+def read_experts(reader: ConfigReader, layers: int) -> Experts:
+    """Experts beside the MLP of every layer."""
+    sparse = tuple(range(layers))
+    routing = read_routing(reader, "num_experts", "top_k_experts", is_normalised=True, layers=sparse)
+    return Experts(routing, reader.positive("moe_intermediate_size"), sparse, is_fused=True)
+
+
 def read_proportional(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
     """The rotary embedding of layers without a window: the frequencies of a whole head, the later ones 0."""
     scaling = reader.value("rope_scaling")
@@ -171,86 +177,8 @@ def read_whole_size(reader: ConfigReader, head_dim: int) -> int:
     return int(size)
 
 
-class Attention(Module):
-    """Query, key and value with norms of heads, values' without weights; or queries alone."""
-
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        sizes, has_cache = a.heads_of(layer), a.has_cache(layer)
-        query, keys, hidden = a.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim, a.hidden_size
-        self.q_norm = llama.norm(a, f"{source}.q_norm", sizes.head_dim)
-        parts = [Part(f"{source}.q_proj.weight", query, hidden, unit=sizes.head_dim)]
-        self.has_cache, self.has_values = has_cache, not (a.shares_values and a.windows[layer] == 0)
-        self.rotate: Module = Rotation(a, layer) if has_cache else QueryRotation(a, layer)
-        self.attend: Any = PagedAttention(a, layer) if has_cache else SharedAttention(a, layer)
-        if has_cache:
-            key, value = (
-                Part(f"{source}.{which}_proj.weight", keys, hidden, unit=sizes.head_dim, is_shared=True)
-                for which in "kv"
-            )
-            parts.append(key)
-            self.k_norm, self.v_norm = (
-                llama.norm(a, f"{source}.k_norm", sizes.head_dim),
-                UnitNorm(sizes.head_dim),
-            )
-            if self.has_values:
-                self.value = ColumnLinear(value, bias=a.qkv_bias)
-        self.qk = ColumnLinear(*parts, bias=a.qkv_bias)
-        self.epsilon = a.norm_epsilon
-        self.output = RowLinear(Part(f"{source}.o_proj.weight", hidden, query), bias=a.output_bias)
-
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        qk = self.qk(x_TH, tokens)
-        if not self.has_cache:
-            return self.output(self.attend(self.rotate(qk, tokens, self.q_norm), tokens), tokens)
-        shape = self.attend.shape
-        if self.has_values:
-            values = self.value(x_TH, tokens)
-        else:
-            first, count = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-            values = columns(qk, first=first, count=count)
-        qkv = joined(qk, group_norm(values, self.v_norm.weight, epsilon=self.epsilon))
-        return self.output(self.attend(self.rotate(qkv, tokens, self.q_norm, self.k_norm), tokens), tokens)
-
-
-class LayerFactor(Module):
-    """x times one number of the checkpoint."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares the number."""
-        yield TensorSpec(f"{name}.weight", (Part(self.source, 1),))
-
-    def bind(self, name: str, rank: Rank) -> None:
-        """Reads it."""
-        self.factor = float(rank.kernels.floats(rank.weights.get(f"{name}.weight"))[0])
-
-    def forward(self, x: Any) -> Any:
-        return x * self.factor
-
-
-class PerLayerMix(Module):
-    """x [T, H] -> what a layer adds to it: its own input [T, P] times act(gate(x)), and a matrix of that."""
-
-    def __init__(self, a: Architecture, source: str, layer: int) -> None:
-        assert a.per_layer is not None
-        self.size, self.first, self.activation = a.per_layer.size, layer * a.per_layer.size, a.activation
-        self.gate = ReplicatedLinear(Part(f"{source}.per_layer_input_gate.weight", self.size, a.hidden_size))
-        self.project = ReplicatedLinear(
-            Part(f"{source}.per_layer_projection.weight", a.hidden_size, self.size)
-        )
-        self.norm = llama.norm(a, f"{source}.post_per_layer_input_norm")
-
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        active_TP = activation(self.gate(x_TH, tokens), kind=self.activation, gated=False)
-        inputs = tokens.made[PER_LAYER]  # [T, layers * P]
-        settings = {"kind": "identity", "width": self.size, "first": self.first, "epsilon": 0.0}
-        return self.norm(self.project(gated(active_TP, inputs, None, **settings), tokens))
-
-
 class Block(gemma2.Block):
-    """Gemma 2's block, then what the layer's own input adds, times a number."""
+    """Gemma 2's block with experts beside the MLP, then what the layer's own input adds, times a number."""
 
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
@@ -258,38 +186,20 @@ class Block(gemma2.Block):
         is_wide = layer >= a.num_layers - a.wide_layers
         self.attention = Attention(a, f"{source}.self_attn", layer)
         self.mlp = llama.Mlp(a, f"{source}.mlp", inner=a.intermediate_size * (2 if is_wide else 1))
+        self.experts: list[Module] = [] if a.experts is None else [SparseMlp(a, source)]
+        self.after_mlps = [llama.norm(a, f"{source}.post_feedforward_layernorm_1") for _ in self.experts]
         self.mixes: list[Module] = [] if a.per_layer is None else [PerLayerMix(a, source, layer)]
         self.factor = LayerFactor(f"{source}.layer_scalar")
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        x_TH = super().forward(x_TH, tokens)
+        x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
+        y_TH = self.mlp(self.mlp_norm(x_TH), tokens)
+        for norm, experts in zip(self.after_mlps, self.experts, strict=True):
+            y_TH = norm(y_TH) + experts(x_TH, tokens)
+        x_TH = x_TH + self.after_mlp(y_TH)
         for mix in self.mixes:
             x_TH = x_TH + mix(x_TH, tokens)
         return self.factor(x_TH)
-
-
-class PerLayerTable(TokenEmbedding):
-    """The embedding that makes inputs of layers; adapters act beside that of tokens alone."""
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares it as a table."""
-        yield from (replace(spec, is_table=True) for spec in super().parameters(name))
-
-
-class PerLayerEmbedding(Module):
-    """ids and embeddings [T, H] -> inputs of all layers [T, layers * P]."""
-
-    def __init__(self, a: Architecture) -> None:
-        assert a.per_layer is not None
-        self.size, width = a.per_layer.size, a.num_layers * a.per_layer.size
-        self.embedding = PerLayerTable("model.embed_tokens_per_layer", a.per_layer.vocabulary, width)
-        self.project = ReplicatedLinear(Part("model.per_layer_model_projection.weight", width, a.hidden_size))
-        self.norm = GroupNorm("model.per_layer_projection_norm", self.size, a.norm_epsilon)
-        self.factor = a.hidden_size**-0.5
-
-    def forward(self, x_TH: Any, tokens: Tokens) -> Any:
-        projected = self.norm(self.project(x_TH, tokens) * self.factor)
-        return (projected + self.embedding(tokens) * self.size**0.5) * 0.5**0.5
 
 
 class Gemma4(llama.Llama):

@@ -180,7 +180,8 @@ def test_what_ascend_does_not_compute_is_refused_by_name() -> None:
             "is null",
         ),
         ("llama4_text", {"layer_types": [SLIDING, FULL]}, "each one of chunked_attention, full_attention"),
-        ("gemma4_text", {"enable_moe_block": True}, "enable_moe_block=true: not supported; allowed: false"),
+        ("gemma4_text", {"enable_moe_block": True}, "num_experts=null: must be a whole number above 0"),
+        ("gemma4_text", {"enable_moe_block": "yes"}, "enable_moe_block='yes': must be true or false"),
         (
             "gemma4_text",
             {"use_bidirectional_attention": "all"},

@@ -43,7 +43,7 @@ class ExpertsCell(nn.Cell):
         gate_up = self._biased(self._of_each(rows, up, counts), chosen, *biases[1:2])
         if self.limit > 0:
             gate_up = self._clamped(gate_up)
-        outputs = self._biased(self._of_each(self.activation(gate_up), down, counts), chosen, *biases[2:])
+        outputs = self._biased(self._of_each(self.activation(gate_up), down, counts), chosen, *biases[2:3])
         y = self.combine(outputs, places, ops.cast(weights, x.dtype), False, None)
         return y.reshape(-1, self.chosen, y.shape[1]).sum(1) if self.weighs_inputs else y
 

@@ -83,7 +83,7 @@ ActivationArgs activation_arguments(void** params, int64_t** shapes, float* y, i
 using namespace mindbatch;
 
 // Which entry points there are, and what they take: INTERFACE of kernels/native_library.py.
-MB_EXPORT int mb_interface() { return 16; }
+MB_EXPORT int mb_interface() { return 17; }
 
 MB_EXPORT void mb_set_num_threads(int count) { set_num_threads(count); }
 MB_EXPORT int mb_num_threads() { return num_threads(); }

@@ -13,6 +13,13 @@ from mindbatch.kernels.step import IntArray
 _LEAST = np.float32(1e-20)  # is added to a sum that is divided by
 
 
+@operation(lambda x, router: router[0])
+def router_logits(x: FloatArray, router: Array) -> FloatArray:
+    """x [T, width], router [experts, width] float32 -> [T, experts]."""
+    logits: FloatArray = x @ router.T
+    return logits
+
+
 @operation()
 def experts(
     x: FloatArray,
@@ -23,17 +30,22 @@ def experts(
     router_bias: Array | None = None,
     up_bias: Array | None = None,
     down_bias: Array | None = None,
+    expert_scale: Array | None = None,
     *,
     shape: ExpertsShape,
 ) -> FloatArray:
     """router [experts, width], correction [experts] or None: float32 -> [T, width].
 
     up, down: packed stacks of [2 * inner, width], the gate first, and [width, inner] of each expert.
-    Biases, where the shape has some: [experts], [experts, 2 * inner], [experts, width], each or None.
+    Where it has logits, they stand in place of the router.
+    Biases, where the shape has some: [experts], [experts, 2 * inner], [experts, width], each or None; and
+    expert_scale [experts] or None, which weights are multiplied with behind all else.
     The weighted outputs of a row's experts are added in the order of the experts.
     """
-    logits = x @ router.T if router_bias is None else x @ router.T + router_bias
+    logits: FloatArray = router if shape.has_logits else x @ router.T
+    logits = logits if router_bias is None else logits + router_bias
     weights, chosen = routed(logits, correction, shape.routing)
+    weights = weights if expert_scale is None else weights * expert_scale[chosen]
     y = np.zeros_like(x)
     ups = up.reshape(-1, 2 * shape.inner, x.shape[1])
     downs = down.reshape(-1, x.shape[1], shape.inner)
