@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_model import GPT2_124M, write_random_gpt2
+from bench_model import GPT2_124M, write_random
 from bench_process import Worker, has_torch
 from bench_rows import BenchRow, make_rows, sorted_batches
 from mindbatch.tasks.doctor import processor
@@ -148,7 +148,7 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_random_gpt2(folder)
+        write_random(folder)
         common = (folder, options.threads)
         workers = {
             "ours": Worker(

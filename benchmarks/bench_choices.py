@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench_model import GPT2_124M, write_random_gpt2
+from bench_model import GPT2_124M, write_random
 from mindbatch import LLM
 
 EXAMPLE, CHOICES, CHOICE = 60, 4, 6
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
-        write_random_gpt2(Path(folder))
+        write_random(Path(folder))
         with LLM(folder, batch_size=32) as llm:
             rounds = []
             for seed in range(args.rounds + 1):  # the first compiles

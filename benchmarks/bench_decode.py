@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench_model import write_random_gpt2
+from bench_model import SHAPES, write_random
 from bench_process import Worker, has_torch
 from mindbatch.tasks.doctor import processor
 
@@ -98,12 +98,13 @@ def main() -> None:
     parser.add_argument(
         "--torch-python", default=sys.executable, help="an interpreter with torch and transformers"
     )
+    parser.add_argument("--shapes", choices=SHAPES, default="gpt2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        weight_bytes = write_random_gpt2(folder)
+        weight_bytes = write_random(folder, SHAPES[options.shapes])
         pythons = {"ours": sys.executable, "transformers": options.torch_python}
         sides = [side for side in WORKERS if side == "ours" or has_torch(pythons[side])]
         if len(sides) == 1:
@@ -115,7 +116,10 @@ def main() -> None:
         print(
             f"{processor()}, {options.threads} threads; {'; '.join(str(w.facts) for w in workers.values())}"
         )
-        print(f"GPT-2 124M shapes, float32, {CONTEXT} tokens of context; medians of {options.rounds} rounds")
+        print(
+            f"{options.shapes} shapes, float32, {CONTEXT} tokens of context; "
+            f"medians of {options.rounds} rounds"
+        )
         print_table(times, weight_bytes / bandwidth)
         budget = weight_bytes + memory["cache_bytes"]
         print(f"memory bandwidth {bandwidth / 1e9:.1f} GB/s, weights {weight_bytes / 1e6:.0f} MB")

@@ -19,13 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save_file
-
-from bench_model import Tensors, save_config
+from bench_model import write_random
 from mindbatch import LLM, DecodingParams
-from mindbatch.models.registry import describe, tensor_specs
-from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.tasks.doctor import processor
 
 PROMPT, STEPS = 16, 32
@@ -60,18 +55,6 @@ class Sizes:
         return common | experts | {"model_type": "qwen3_moe", "moe_intermediate_size": self.inner}
 
 
-def write_model(folder: Path, config: dict[str, Any]) -> None:
-    """A folder with random weights."""
-    generator, tensors = np.random.default_rng(0), Tensors()
-    for name, shape in source_shapes(tensor_specs(describe(config))).items():
-        tensors[name] = generator.standard_normal(shape, np.float32) * np.float32(0.05)
-        if len(shape) == 1:
-            tensors[name] += np.float32(1)
-    folder.mkdir()
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    save_config(folder, config)
-
-
 def tokens_per_second(llm: LLM, batch: int) -> float:
     """Of decoding alone: the time of the prompts with their first token is taken off."""
     prompts = [[(7 * row + i) % 8192 for i in range(PROMPT)] for row in range(batch)]
@@ -99,8 +82,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         models = {}
         for kind, has_experts in (("dense", False), ("experts", True)):
-            write_model(Path(name) / kind, sizes.config(has_experts=has_experts))
-            models[kind] = LLM(Path(name) / kind, dtype=options.dtype, batch_size=options.batch)
+            folder = Path(name) / kind
+            folder.mkdir()
+            write_random(folder, sizes.config(has_experts=has_experts), spread=0.05)
+            models[kind] = LLM(folder, dtype=options.dtype, batch_size=options.batch)
         rates: dict[str, list[float]] = {kind: [] for kind in models}
         for _ in range(options.rounds + 1):  # the first one warms up
             for kind, llm in models.items():

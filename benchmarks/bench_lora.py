@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from bench_model import GPT2_124M, write_random_gpt2
+from bench_model import GPT2_124M, write_random
 from bench_process import Worker
 from mindbatch.tasks.doctor import processor
 
@@ -82,7 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.folder or name)
         if not (folder / "adapters").exists():
-            write_random_gpt2(folder)
+            write_random(folder)
             write_adapters(folder / "adapters", max(count for _, count, _ in CASES.values()), options.rank)
         ours = Worker(sys.executable, "bench_lora_ours.py", folder, options.threads)
         print(f"{processor()}, {options.threads} threads; {ours.facts}; rank {options.rank}")

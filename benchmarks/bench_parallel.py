@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench_model import write_random_gpt2
+from bench_model import write_random
 from bench_start import print_start
 from bench_tree_memory import family
 from mindbatch import LLM, DecodingParams
@@ -156,7 +156,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{processor()}; GPT-2 124M shapes, float32, prompts of {CONTEXT} tokens, {NEW_TOKENS} new ones")
     with tempfile.TemporaryDirectory() as name:
-        write_random_gpt2(Path(name))
+        write_random(Path(name))
         if options.start:
             print_start(Path(name), options.rounds)
             return

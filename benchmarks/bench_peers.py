@@ -18,11 +18,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from bench_decode import read_bandwidth
-from bench_model import GPT2_124M, QWEN2_5_0_5B, write_random_gpt2, write_random_qwen2
+from bench_model import GPT2_124M, SHAPES, write_random
 from bench_peer import INSTRUCTIONS, Rows
 from bench_peers_sides import SIDES, Bench
 from bench_peers_table import BYTES, Figures, Machine, bounds, cases_of, float32_flops, page, sizes_of
@@ -31,12 +30,9 @@ from mindbatch.tasks.doctor import processor, processor_flags
 
 POSITIONS = 2304
 """GPT-2's here: its own 1,024 do not take a prompt of 2,048 tokens."""
-TINY = {"vocab_size": 4096, "n_positions": POSITIONS, "n_embd": 64, "n_layer": 2, "n_head": 4}
-SHAPES: dict[str, tuple[Callable[[Path, dict[str, int]], int], dict[str, int]]] = {
-    "gpt2": (write_random_gpt2, GPT2_124M | {"n_positions": POSITIONS}),
-    "qwen2.5": (write_random_qwen2, QWEN2_5_0_5B),
-    "tiny": (write_random_gpt2, TINY),
-}
+GPT2 = GPT2_124M | {"n_positions": POSITIONS}
+TINY = GPT2 | {"vocab_size": 4096, "n_embd": 64, "n_layer": 2, "n_head": 4}
+CONFIGS = SHAPES | {"gpt2": GPT2, "tiny": TINY}
 
 
 def measure(bench: Bench, names: list[str], rounds: int, budget: float) -> dict[str, Figures]:
@@ -58,11 +54,10 @@ def measure(bench: Bench, names: list[str], rounds: int, budget: float) -> dict[
 
 def run_shapes(shapes: str, folder: Path, options: argparse.Namespace, machine: Machine) -> str:
     """Writes the model if it is not there, measures all sides, and gives the page."""
-    write, shape = SHAPES[shapes]
     source = folder / shapes / "huggingface"
     if not (source / "config.json").exists():
         source.mkdir(parents=True, exist_ok=True)
-        write(source, shape)
+        write_random(source, CONFIGS[shapes])
     config = json.loads((source / "config.json").read_text())
     rows = {
         count: [
@@ -124,7 +119,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["gpt2", "qwen2.5"])
+    parser.add_argument("--shapes", nargs="+", choices=CONFIGS, default=["gpt2", "qwen2.5"])
     parser.add_argument(
         "--peers", nargs="+", default=[""], help=f"parts of the sides' names: {', '.join(SIDES)}"
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench_peer import Rows
+from mindbatch.models.registry import describe
 
 FIRST, MEMORY = "first token, cold s", "peak MB"
 DECODE, PREFILL = (1, 8, 32), (256, 2048)
@@ -68,12 +69,11 @@ class Sizes:
 
 def sizes_of(config: Mapping[str, Any], weight_bytes: int) -> Sizes:
     """Of a float32 folder whose head is the embedding."""
-    width = config.get("n_embd") or config["hidden_size"]
-    head = config["vocab_size"] * width
-    positions = config.get("n_positions", 0) * width
-    layers = config.get("n_layer") or config["num_hidden_layers"]
-    heads = config.get("n_head") or config["num_attention_heads"]
-    cached = 2 * layers * config.get("num_key_value_heads", heads) * (width // heads)
+    arch = describe(dict(config))
+    head = arch.vocab_size * arch.hidden_size
+    positions = config.get("n_positions", 0) * arch.hidden_size
+    layers = map(arch.heads_of, filter(arch.has_cache, range(arch.num_layers)))
+    cached = sum(2 * heads.kv_heads * heads.head_dim for heads in layers)
     return Sizes(weight_bytes // 4 - head - positions, head, weight_bytes // 4, cached)
 
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from bench_decode import CONTEXT, measure, read_bandwidth
-from bench_model import write_random_gpt2
+from bench_model import write_random
 from bench_process import Worker
 from mindbatch.tasks.doctor import processor
 
@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        weight_bytes = write_random_gpt2(folder)
+        weight_bytes = write_random(folder)
         bandwidth = read_bandwidth(options.threads)
         rest = (options.threads, options.instruction_set)
         workers = {

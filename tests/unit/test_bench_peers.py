@@ -19,7 +19,14 @@ def figures(**values: float) -> Figures:
 
 
 def test_bounds_are_the_bytes_and_the_operations_of_the_matrices() -> None:
-    config = {"vocab_size": 10, "n_embd": 4, "n_positions": 5, "n_layer": 3, "n_head": 2}
+    config = {
+        "model_type": "gpt2",
+        "vocab_size": 10,
+        "n_embd": 4,
+        "n_positions": 5,
+        "n_layer": 3,
+        "n_head": 2,
+    }
     sizes = sizes_of(config, 4 * (10 * 4 + 5 * 4 + 100))
     machine = Machine(bandwidth=1000, flops=1e9)
     whole, half = (bounds(sizes, machine, {3: ROWS}, [50], kind) for kind in ("float32", "bfloat16"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench_model import write_random_gpt2
+from bench_model import GPT2_124M, write_random
 from mindbatch.config import machine
 from mindbatch.config.compose import compose_task
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, RuntimeConfig
@@ -31,14 +31,14 @@ from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.registry import TASKS
 from small_runs import make_run
 
-SHAPE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
+SHAPE = GPT2_124M | {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    write_random_gpt2(folder, SHAPE)
+    write_random(folder, SHAPE)
     rows = [json.dumps({"prompt": [5] * length}) for length in (3, 9, 12)]
     (tmp_path / "rows.jsonl").write_text("\n".join([*rows, "{", '{"prompt": [97]}']))
     return folder
