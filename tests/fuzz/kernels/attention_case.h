@@ -2,6 +2,12 @@
 #pragma once
 #include "cases.h"
 
+// The first position that the last of `length` tokens sees. window: below 0 for chunks, of which it sees its own.
+inline int64_t first_seen(int64_t window, int64_t length) {
+  if (window < 0) return std::max<int64_t>(length - 1, 0) / -window * -window;
+  return window > 0 && length > window ? length - window : 0;
+}
+
 struct AttentionCase {
   int64_t heads, kv_heads, head_dim, block_size, window;
   std::vector<std::pair<int64_t, int64_t>> sequences;  // positions cached before, new tokens
@@ -163,7 +169,7 @@ struct Attention {
   }
 
   std::vector<double> expected_head(int64_t t, int64_t head) const {
-    const int64_t length = step.lengths[t], first = a.window > 0 && length > a.window ? length - a.window : 0;
+    const int64_t first = first_seen(a.window, step.lengths[t]);
     const auto bias = [&](int64_t position) { return bias_of(head, position); };
     return attended(t, head, first, bias, a.has_sinks ? sink_of(head) : -1e300);
   }

@@ -114,6 +114,12 @@ inline void compare(const Floats& found, const std::vector<double>& expected, do
 
 extern "C" {
 int mb_linear(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_causal_convolution(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_gated_delta(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_group_norm(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_tempered(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_gated(int, void**, int*, int64_t**, const char**, void*, void*);
+int mb_router_logits(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_experts(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_head_products(int, void**, int*, int64_t**, const char**, void*, void*);
 int mb_columns(int, void**, int*, int64_t**, const char**, void*, void*);

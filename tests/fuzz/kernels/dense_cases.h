@@ -89,6 +89,39 @@ inline void norm_case(Random& random, int64_t rows, int64_t width, bool centred,
   if (added) compare(sum, total);
 }
 
+// Each group of `size` numbers of a row is normed.
+inline void group_norm_case(Random& random, int64_t rows, int64_t groups, int64_t size) {
+  running = "group norm " + std::to_string(groups) + "x" + std::to_string(size);
+  const Floats x = drawn(random, "group_norm.x", {rows, groups * size}), weight = drawn(random, "group_norm.weight", {size}),
+               settings("group_norm.settings", {1}, {1e-2f}), y = empty("group_norm.y", {rows, groups * size});
+  require(call(mb_group_norm, {x, weight, settings, y}) == 0, "failed");
+  std::vector<double> values(x.values.begin(), x.values.end()), expected(values.size());
+  for (int64_t i = 0; i < rows * groups; i++)
+    normalised(&values[i * size], weight.values.data(), nullptr, size, 1e-2f, &expected[i * size]);
+  compare(y, expected);
+  const Floats longer = drawn(random, "group_norm.longer", {groups * size + 1});
+  require(call(mb_group_norm, {x, longer, settings, y}) != 0, "a group is longer than a row");
+}
+
+// Queries, the first numbers of a row, grow with the position.
+inline void tempered_case(Random& random, int64_t tokens, int64_t width, int64_t query) {
+  running = "tempered " + std::to_string(tokens) + "x" + std::to_string(width);
+  std::vector<int32_t> places;
+  for (int64_t t = 0; t < tokens; t++) places.push_back(static_cast<int32_t>(random.between(0, 200)));
+  const Floats qkv = drawn(random, "tempered.qkv", {tokens, width}), y = empty("tempered.y", {tokens, width});
+  const Ints positions("tempered.positions", {tokens}, places);
+  const auto settings = [](int64_t query) {
+    return Floats("tempered.settings", {3}, {static_cast<float>(query), 16, 0.5f});
+  };
+  require(call(mb_tempered, {qkv, positions, settings(query), y}) == 0, "failed");
+  std::vector<double> expected;
+  for (int64_t t = 0; t < tokens; t++)
+    for (int64_t i = 0; i < width; i++)
+      expected.push_back(qkv.values[t * width + i] * (i < query ? 1 + 0.5 * std::log1p((places[t] + 1) / 16) : 1));
+  compare(y, expected);
+  require(call(mb_tempered, {qkv, positions, settings(width + 1), y}) != 0, "queries are wider than a row");
+}
+
 // normed: 1 for norms of all heads together, 2 of each head. pairs: as of variant_table.h.
 inline void rotary_case(Random& random, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
                         int64_t rotary_dim, int64_t normed, int32_t pairs) {
@@ -134,7 +167,10 @@ inline double activated(double x, int32_t kind) {
     case 0: return 0.5 * x * (1 + std::tanh(0.7978845608 * (x + 0.044715 * x * x * x)));
     case 1: return 0.5 * x * (1 + std::erf(x * 0.7071067811865476));
     case 2: return x / (1 + std::exp(-x));
-    default: return x > 0 ? x : 0;
+    case 3: return x > 0 ? x : 0;
+    case 4: return x / (1 + std::exp(-1.702 * x));
+    case 5: return 1 / (1 + std::exp(-x));
+    default: return x;
   }
 }
 

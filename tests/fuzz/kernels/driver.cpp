@@ -11,6 +11,7 @@
 #include "fused_case.h"
 #include "latent_case.h"
 #include "program_case.h"
+#include "recurrent_case.h"
 #include "rounded_attention_case.h"
 #include "rounded_cases.h"
 
@@ -29,6 +30,8 @@ std::vector<AttentionCase> attention_cases() {
       {3, 3, 20, 64, 9, {{0, 35}, {299, 2}}, 0, 1, 2},
       {6, 2, 10, 16, 7, {{0, 35}, {299, 2}, {40, 1}}, 1, 0, 0, 0, false, false, true},
       {1, 1, 64, 16, 0, {{0, 3}, {270, 1}}, 0, 0, 0, 0, false, false, true},
+      {4, 2, 20, 16, -8, {{0, 35}, {299, 2}, {39, 1}, {40, 1}}, 1, 0},
+      {2, 1, 33, 32, -300, {{0, 5}, {299, 3}}, 0, 1, 0, 1.5f},
   };
 }
 
@@ -53,6 +56,8 @@ void fixed_cases(Random& random) {
       norm_case(random, rows, width, width > 1, rows > 1);
       norm_case(random, rows, width, false, rows == 1);
       norm_case(random, rows, width, false, true, true);
+      group_norm_case(random, rows, width % 3 + 1, width);
+      tempered_case(random, rows, width, width / 2);
       for (int32_t kind = 0; kind < 4; kind++) activation_case(random, rows, width, kind, kind % 2);
     }
   for (const int64_t width : {1, 15, 33, 1024, 1041}) likeliest_case(random, 3, width);
@@ -66,6 +71,7 @@ void fixed_cases(Random& random) {
   adapter_cases(random);
   expert_cases(random);
   latent_cases(random);
+  recurrent_cases(random);
   for (const int64_t tokens : {0, 1, 8, 17})
     for (const int64_t width : {1, 33}) {
       angles_case(random, tokens, width);
@@ -83,7 +89,7 @@ void fixed_cases(Random& random) {
 void random_attention(Random& random, bool rounds = false) {
   const int64_t kv_heads = random.between(1, 3);
   AttentionCase a = {kv_heads * random.between(1, 11), kv_heads, random.one_of<int64_t>({2, 7, 16, 34, 80}),
-                     random.one_of<int64_t>({8, 16, 24, 32, 64}), random.one_of<int64_t>({0, 0, 1, 9, 33}),
+                     random.one_of<int64_t>({8, 16, 24, 32, 64}), random.one_of<int64_t>({0, 0, 1, 9, 33, -7}),
                      {}, random.between(0, 2), random.between(0, 2), random.one_of<int>({0, 0, 1, 2}),
                      random.one_of<float>({0, 0, 0.4f, 50}), rounds, false, random.next() % 3 == 0};
   for (int64_t i = random.between(1, 3); i > 0; i--)
@@ -100,6 +106,8 @@ void random_case(Random& random) {
   embed_case(random, random.between(1, 100), random.between(1, 70));
   norm_case(random, random.between(1, 9), random.between(1, 300), either, other);
   activation_case(random, random.between(1, 9), random.between(1, 70), random.between(0, 3), either);
+  group_norm_case(random, random.between(1, 9), random.between(1, 5), random.between(1, 100));
+  tempered_case(random, random.between(1, 40), random.between(30, 100), random.between(0, 30));
   likeliest_case(random, random.between(1, 5), random.between(1, 2100));
   random_choice_case(random);
   const int64_t head_dim = 2 * random.between(1, 128);
@@ -113,6 +121,7 @@ void random_case(Random& random) {
   adapter_case(random, random_adapters(random));
   random_expert_case(random);
   random_latent_case(random);
+  random_recurrent_case(random);
   random_rounded_case(random);
   random_fusion(random, false);
 }

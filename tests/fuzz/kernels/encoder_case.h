@@ -22,7 +22,10 @@ struct Between {
       positions.push_back(own.lengths[t] - 1);
       firsts.push_back(kind == Seeing::kDecoder && !padding ? static_cast<int32_t>(before / 2) : 0);
       if (kind == Seeing::kEncoder && !padding) own.lengths[t] = static_cast<int32_t>(before + added);
-      if (kind == Seeing::kCross && !padding) own.lengths[t] = static_cast<int32_t>(before);
+      if (kind == Seeing::kCross && !padding) {
+        own.lengths[t] = static_cast<int32_t>(before);
+        firsts.back() = static_cast<int32_t>(first_seen(a.window, before));
+      }
     }
   }
 
@@ -40,8 +43,9 @@ struct Between {
     const Ints tables(name + ".tables", {step.table_rows, step.columns}, step.tables);
     const Ints lengths(name + ".lengths", tokens, step.lengths), begins(name + ".firsts", tokens, firsts);
     const Ints places(name + ".positions", tokens, positions);
-    const Ints settings(name + ".settings", {3},
-                        {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim), bits_of(0.3f)});
+    std::vector<int32_t> numbers = {static_cast<int32_t>(a.heads), static_cast<int32_t>(a.head_dim), bits_of(0.3f)};
+    if (kind == Seeing::kCross) numbers.push_back(static_cast<int32_t>(a.window));
+    const Ints settings(name + ".settings", {static_cast<int64_t>(numbers.size())}, numbers);
     const Floats& x = attention.qkv;
     if (kind == Seeing::kWrite)
       return call(rounded ? mb_write_cache_bfloat16 : mb_write_cache, {x, keys, values, slots, settings});

@@ -7,13 +7,15 @@
 struct ExpertCase {
   int64_t rows, hidden, inner, experts, chosen, groups;
   float limit = 0;  // above 0: gates and ups take turns and are clamped, and there are biases
+  bool weighs_inputs = false;
+  bool has_logits = false;  // in place of the router; with biases a scale of each expert, too
 };
 
 struct ExpertLayer {
   static constexpr double kLeastLead = 1e-3;  // of chosen scores over others, so that rounding chooses alike
 
   ExpertCase a;
-  Floats router, correction, up, down, router_bias, up_bias, down_bias;
+  Floats router, correction, up, down, router_bias, up_bias, down_bias, scale;
 
   ExpertLayer(Random& random, const ExpertCase& a)
       : a(a), router(drawn(random, "experts.router", {a.experts, a.hidden})),
@@ -22,22 +24,31 @@ struct ExpertLayer {
         down(drawn(random, "experts.down", {a.experts, panels(a.hidden), a.inner, kPanelWidth})),
         router_bias(drawn(random, "experts.router_bias", {a.experts})),
         up_bias(drawn(random, "experts.up_bias", {a.experts, 2 * a.inner})),
-        down_bias(drawn(random, "experts.down_bias", {a.experts, a.hidden})) {}
+        down_bias(drawn(random, "experts.down_bias", {a.experts, a.hidden})),
+        scale(drawn(random, "experts.scale", {a.has_logits ? a.experts : 1})) {}
 
   bool is_grouped() const { return a.groups > 1; }
 
   std::vector<int32_t> settings() const {
     const auto groups = static_cast<int32_t>(a.groups);
     return {static_cast<int32_t>(a.inner), 2, static_cast<int32_t>(a.chosen), is_grouped(), 1, groups, (groups + 1) / 2, 1,
-            bits_of(1.5f), bits_of(a.limit)};
+            bits_of(1.5f), bits_of(a.limit), a.weighs_inputs, a.has_logits};
   }
 
   int run(const Floats& x, const std::vector<int32_t>& its, const Floats& y) const {
-    const Ints settings("experts.settings", {10}, its);
+    const Ints settings("experts.settings", {12}, its);
+    if (!a.has_logits) return run(x, router, settings, y);
+    const Floats logits = empty("experts.logits", {x.shape[0], a.experts});
+    require(call(mb_router_logits, {x, router, logits}) == 0, "the router failed");
+    return run(x, logits, settings, y);
+  }
+
+  // scorer: the router, or its logits.
+  int run(const Floats& x, const Floats& scorer, const Ints& settings, const Floats& y) const {
     if (a.limit > 0)
       return call(mb_experts_with_biases,
-                  {x, router, correction, up, down, router_bias, up_bias, down_bias, settings, y});
-    return call(mb_experts, {x, router, correction, up, down, settings, y});
+                  {x, scorer, correction, up, down, router_bias, up_bias, down_bias, scale, settings, y});
+    return call(mb_experts, {x, scorer, correction, up, down, settings, y});
   }
 
   std::vector<double> scores(const float* x) const {
@@ -107,7 +118,14 @@ struct ExpertLayer {
     double sum = 0;
     for (const int64_t expert : its) sum += weights[expert];
     std::vector<double> expected(static_cast<size_t>(a.hidden));
-    for (const int64_t expert : its) add(expert, x, weights[expert] / sum * 1.5, expected.data());
+    for (const int64_t expert : its) {
+      double weight = weights[expert] / sum * 1.5;
+      if (a.has_logits && a.limit > 0 && a.experts > 1) weight *= scale.values[expert];
+      std::vector<float> input(x, x + a.hidden);
+      if (a.weighs_inputs)
+        for (float& each : input) each *= static_cast<float>(weight);
+      add(expert, input.data(), a.weighs_inputs ? 1 : weight, expected.data());
+    }
     compare(y, expected, static_cast<double>(a.hidden * a.hidden * a.inner));
   }
 };
@@ -134,7 +152,8 @@ inline void expert_case(Random& random, const ExpertCase& a) {
 }
 
 inline void expert_cases(Random& random) {
-  for (const ExpertCase& each : std::vector<ExpertCase>{{1, 1, 1, 1, 1, 1}, {29, 33, 7, 5, 2, 1}, {70, 17, 3, 67, 1, 1}, {9, 20, 16, 12, 3, 4}, {29, 33, 7, 5, 3, 1, 0.5f}, {1, 2, 1, 2, 1, 1, 7}})
+  for (const ExpertCase& each : std::vector<ExpertCase>{{1, 1, 1, 1, 1, 1}, {29, 33, 7, 5, 2, 1}, {70, 17, 3, 67, 1, 1}, {9, 20, 16, 12, 3, 4}, {29, 33, 7, 5, 3, 1, 0.5f}, {1, 2, 1, 2, 1, 1, 7},
+                                    {29, 33, 7, 5, 2, 1, 0, true}, {9, 20, 16, 12, 3, 4, 0, false, true}, {29, 33, 7, 5, 3, 1, 0.5f, false, true}})
     expert_case(random, each);
 }
 
@@ -142,5 +161,5 @@ inline void random_expert_case(Random& random) {
   const int64_t groups = random.one_of<int64_t>({1, 1, 2, 4}), experts = groups * random.between(1, 12);
   const int64_t allowed = experts / groups * ((groups + 1) / 2);
   expert_case(random, {random.between(1, 40), random.between(1, 40), random.between(1, 40), experts,
-                       random.between(1, allowed), groups, random.one_of<float>({0, 0, 0.3f})});
+                       random.between(1, allowed), groups, random.one_of<float>({0, 0, 0.3f}), random.next() % 3 == 0, random.next() % 3 == 0});
 }
