@@ -46,11 +46,9 @@ def layer_shapes(
 
     Empty of a layer that sees another's keys and values.
     """
-    if arch.recurrence is not None and layer in arch.recurrence.layers:
-        return arch.recurrence.shapes(shard.size)
-    if not arch.has_cache(layer):
-        return ()
-    return attention_shape(arch, layer, shard)
+    if arch.has_cache(layer):
+        return attention_shape(arch, layer, shard)
+    return arch.recurrence.shapes(shard.size) if arch.recurrence and arch.is_recurrent(layer) else ()
 
 
 class OfLayer(Module):

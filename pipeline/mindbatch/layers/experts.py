@@ -95,20 +95,21 @@ class Mixture(Module):
         """The matrices of experts, by where their names begin; gate_up, down: how they end."""
         up = [Part(f"{expert}.{which}.weight", self.inner, width) for expert in experts for which in gate_up]
         downs = [Part(f"{expert}.{down}.weight", width, self.inner) for expert in experts]
-        self._take(up, downs, len(experts))
+        self.take_stacks(up, downs, len(experts))
 
-    def stack_fused(self, source: str, count: int, width: int) -> None:
-        """The matrices of experts in two tensors [experts, ...], as transformers 5 may save them."""
+    def stack_fused(self, source: str, count: int, width: int, *, transposed: bool = False) -> None:
+        """The matrices of experts in two tensors [experts, ...]; transposed: [inputs, outputs] of each."""
         gate_up, down = f"{source}.gate_up_proj", f"{source}.down_proj"
         ups = [
-            Part(gate_up, self.inner, width, first=first, matrix=expert)
+            Part(gate_up, self.inner, width, first, transposed, matrix=expert)
             for expert in range(count)
             for first in (0, self.inner)
         ]
-        downs = [Part(down, width, self.inner, matrix=expert) for expert in range(count)]
-        self._take(ups, downs, count)
+        downs = [Part(down, width, self.inner, 0, transposed, matrix=expert) for expert in range(count)]
+        self.take_stacks(ups, downs, count)
 
-    def _take(self, up: Sequence[Part], down: Sequence[Part], count: int) -> None:
+    def take_stacks(self, up: Sequence[Part], down: Sequence[Part], count: int) -> None:
+        """Both matrices of every expert, as parts of the checkpoint in the order of the experts."""
         self.up = ExpertLinears(*up, experts=count, sharding=Sharding.OUTPUTS)
         self.down = ExpertLinears(*down, experts=count, sharding=Sharding.INPUTS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mindbatch.kernels.operations.recurrent import causal_convolution, gated_del
 from mindbatch.layers.linear import bias_of
 from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, fused
 
 
 class CausalConvolution(Module):
@@ -76,7 +77,4 @@ class GatedDelta(Module):
 
 def channels(source: str, widths: Sequence[int], kernel: int, units: Sequence[int]) -> tuple[Part, ...]:
     """Parts of a convolution's channels, which follow one another. units: channels that stay together."""
-    return tuple(
-        Part(source, width, kernel, sum(widths[:index]), unit=unit, is_depthwise=True)
-        for index, (width, unit) in enumerate(zip(widths, units, strict=True))
-    )
+    return tuple(replace(part, is_depthwise=True) for part in fused(source, widths, kernel, units))

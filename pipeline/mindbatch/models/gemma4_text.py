@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.layers.rank import Module, Tokens
+from mindbatch.layers.rank import Tokens
 from mindbatch.models import gemma2, llama
 from mindbatch.models.architecture import Architecture, Experts, HeadSizes, PerLayerInputs, Rotary
 from mindbatch.models.config_forms import UNUSED
@@ -186,19 +186,22 @@ class Block(gemma2.Block):
         is_wide = layer >= a.num_layers - a.wide_layers
         self.attention = Attention(a, f"{source}.self_attn", layer)
         self.mlp = llama.Mlp(a, f"{source}.mlp", inner=a.intermediate_size * (2 if is_wide else 1))
-        self.experts: list[Module] = [] if a.experts is None else [SparseMlp(a, source)]
-        self.after_mlps = [llama.norm(a, f"{source}.post_feedforward_layernorm_1") for _ in self.experts]
-        self.mixes: list[Module] = [] if a.per_layer is None else [PerLayerMix(a, source, layer)]
+        self.is_sparse, self.has_input = a.experts is not None, a.per_layer is not None
+        if self.is_sparse:
+            self.experts = SparseMlp(a, source)
+            self.before_sum = llama.norm(a, f"{source}.post_feedforward_layernorm_1")
+        if self.has_input:
+            self.mix = PerLayerMix(a, source, layer)
         self.factor = LayerFactor(f"{source}.layer_scalar")
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:
         x_TH = x_TH + self.after_attention(self.attention(self.attention_norm(x_TH), tokens))
         y_TH = self.mlp(self.mlp_norm(x_TH), tokens)
-        for norm, experts in zip(self.after_mlps, self.experts, strict=True):
-            y_TH = norm(y_TH) + experts(x_TH, tokens)
+        if self.is_sparse:
+            y_TH = self.before_sum(y_TH) + self.experts(x_TH, tokens)
         x_TH = x_TH + self.after_mlp(y_TH)
-        for mix in self.mixes:
-            x_TH = x_TH + mix(x_TH, tokens)
+        if self.has_input:
+            x_TH = x_TH + self.mix(x_TH, tokens)
         return self.factor(x_TH)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mindbatch.layers.attention import PagedAttention
-from mindbatch.layers.experts import Biases, ExpertLinears, Mixture, Router
+from mindbatch.layers.experts import Biases, Mixture, Router
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
@@ -78,10 +78,9 @@ class SparseMlp(Mixture):
         router = Router(f"{source}.router.weight", count, hidden)
         super().__init__(router, settings.routing, inner, a.activation, settings.limit)
         up, down = f"{source}.experts.gate_up_proj", f"{source}.experts.down_proj"
-        ups = (Part(up, 2 * inner, hidden, transposed=True, unit=2, matrix=number) for number in range(count))
-        downs = (Part(down, hidden, inner, transposed=True, matrix=number) for number in range(count))
-        self.up = ExpertLinears(*ups, experts=count, sharding=Sharding.OUTPUTS)
-        self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
+        ups = [Part(up, 2 * inner, hidden, transposed=True, unit=2, matrix=number) for number in range(count)]
+        downs = [Part(down, hidden, inner, transposed=True, matrix=number) for number in range(count)]
+        self.take_stacks(ups, downs, count)
         self.biases = [
             Biases(Part(f"{source}.router.bias", count)),
             Biases(Part(f"{up}_bias", count, 2 * inner), Sharding.INPUTS),

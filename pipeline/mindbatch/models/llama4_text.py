@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindbatch.layers.attention import TemperedRotation
-from mindbatch.layers.experts import ExpertLinears, Mixture, Router
+from mindbatch.layers.experts import Mixture, Router
 from mindbatch.layers.norm import UnitNorm
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
@@ -21,7 +21,6 @@ from mindbatch.models.experts import read_routing
 from mindbatch.models.layer_kinds import FULL, kinds_of_layers
 from mindbatch.models.rope import read_rotary
 from mindbatch.models.smollm3 import rotated_layers
-from mindbatch.models.tensor_spec import Part, Sharding
 
 # Of transformers' Llama4TextConfig.
 DEFAULTS = llama.DEFAULTS | {
@@ -130,15 +129,7 @@ class SparseMlp(Mixture):
         count, inner, hidden = settings.routing.experts, settings.intermediate_size, a.hidden_size
         router = Router(f"{source}.router.weight", count, hidden)
         super().__init__(router, settings.routing, inner, a.activation, weighs_inputs=True)
-        gate_up, down = f"{source}.experts.gate_up_proj", f"{source}.experts.down_proj"
-        ups = (
-            Part(gate_up, inner, hidden, first, transposed=True, matrix=expert)
-            for expert in range(count)
-            for first in (0, inner)
-        )
-        downs = (Part(down, hidden, inner, transposed=True, matrix=expert) for expert in range(count))
-        self.up = ExpertLinears(*ups, experts=count, sharding=Sharding.OUTPUTS)
-        self.down = ExpertLinears(*downs, experts=count, sharding=Sharding.INPUTS)
+        self.stack_fused(f"{source}.experts", count, hidden, transposed=True)
         self.shared = llama.Mlp(a, f"{source}.shared_expert", inner=inner)
 
     def forward(self, x_TH: Any, tokens: Tokens) -> Any:

@@ -12,7 +12,7 @@ from mindbatch.models import llama, qwen3_next
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.tensor_spec import Part
+from mindbatch.models.tensor_spec import Part, fused
 
 # Of transformers' Qwen3_5TextConfig.
 DEFAULTS = (
@@ -57,11 +57,7 @@ class DeltaNet(qwen3_next.DeltaNet):
     ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
         """As `qwen3_next.DeltaNet.projections`."""
         heads, hidden = qwen3_next.heads_of(a), a.hidden_size
-        qkv, first = list[Part](), 0
-        for unit in units:
-            width = heads.key_heads * unit
-            qkv.append(Part(f"{source}.in_proj_qkv.weight", width, hidden, first, unit=unit))
-            first += width
+        qkv = fused(f"{source}.in_proj_qkv.weight", [heads.key_heads * unit for unit in units], hidden, units)
         z = Part(f"{source}.in_proj_z.weight", heads.key_heads * units[2], hidden, unit=units[2])
         beta, decay = (
             Part(f"{source}.in_proj_{which}.weight", heads.value_heads, hidden, unit=together)

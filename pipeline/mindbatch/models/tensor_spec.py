@@ -189,12 +189,17 @@ class TensorSpec:
 
 
 def fused(
-    source: str, widths: Sequence[int], inputs: int, unit: int = 1, transposed: bool = False
+    source: str,
+    widths: Sequence[int],
+    inputs: int,
+    unit: int | Sequence[int] = 1,
+    transposed: bool = False,
 ) -> tuple[Part, ...]:
-    """Parts of one checkpoint tensor, one after another; each is cut by itself."""
+    """Parts of one checkpoint tensor, one after another; each is cut by itself. unit: of all, or of each."""
+    units = [unit] * len(widths) if isinstance(unit, int) else unit
     return tuple(
-        Part(source, width, inputs, sum(widths[:index]), transposed, unit)
-        for index, width in enumerate(widths)
+        Part(source, width, inputs, sum(widths[:index]), transposed, own)
+        for index, (width, own) in enumerate(zip(widths, units, strict=True))
     )
 
 

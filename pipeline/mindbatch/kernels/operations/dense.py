@@ -84,7 +84,7 @@ def norm(x: FloatArray, weight: Array, bias: Array | None, *, epsilon: float, ce
 @operation()
 def group_norm(x: FloatArray, weight: Array, *, epsilon: float) -> FloatArray:
     """RMS norm of as many numbers of a row at a time as the weight has."""
-    groups = x.reshape(len(x), -1, len(weight))
+    groups = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
     return norm(groups, weight, None, epsilon=epsilon, centred=False).reshape(x.shape)
 
 

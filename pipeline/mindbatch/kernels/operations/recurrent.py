@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.operations.dense import activated, norm
+from mindbatch.kernels.operations.dense import activated, group_norm
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.shapes import STATE_PANEL, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
@@ -141,6 +141,5 @@ def gated(
     """
     x = x[:, :width]
     if weight is not None:
-        heads = x.reshape(len(x), -1, len(weight))
-        x = norm(heads, weight, None, epsilon=epsilon, centred=False).reshape(len(x), -1)
+        x = group_norm(x, weight, epsilon=epsilon)
     return x * activated(gate[:, first : first + width], kind)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.operations.dense import norm
+from mindbatch.kernels.operations.dense import group_norm
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.shapes import AttentionShape
 from mindbatch.kernels.step import IntArray
@@ -59,8 +59,7 @@ def rotary(
     for number, weight in enumerate((query_norm, key_norm)):
         x = parts[number]
         if weight is not None:
-            heads = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
-            x = norm(heads, weight, None, epsilon=epsilon, centred=False)
+            x = group_norm(x, weight, epsilon=epsilon)
         x = x.reshape(len(qkv), parts[number].shape[1] // shape.head_dim, shape.head_dim)
         if in_halves:
             halves = zip(*(np.split(half_of, 2, -1) for half_of in (x, cos, sin)), strict=True)

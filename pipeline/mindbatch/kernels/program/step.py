@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -66,7 +66,8 @@ class LastRows:
         cut = cut_recording(step, lengths)
         self._lengths, self._inputs = step.inputs.index(lengths), cut.inputs
         self._before, self._after = kernels.program(cut.before), kernels.program(cut.after)
-        self._symbols = cut.after.inputs
+        # Block tables are of sequences, not of tokens.
+        self._are_tables = [symbol.shape.count(ROWS) > 1 for symbol in cut.after.inputs]
 
     def run(self, step: Sequence[Array], wanted: IntArray | None) -> list[Array]:
         """The step's outputs for the wanted tokens, in that order; None for all."""
@@ -76,13 +77,10 @@ class LastRows:
             seen = np.zeros_like(lengths)
             seen[wanted] = lengths[wanted]
         states = [*self._before.run([*step, seen]), *(step[place] for place in self._inputs)]
-        if wanted is not None:  # block tables are of sequences, not of tokens
-            states = [array if is_table else array[wanted] for array, is_table in self._marked(states)]
+        if wanted is not None:
+            marked = zip(states, self._are_tables, strict=True)
+            states = [array if is_table else array[wanted] for array, is_table in marked]
         return self._after.run(states)
-
-    def _marked(self, states: Sequence[Array]) -> Iterator[tuple[Array, bool]]:
-        tables = (symbol.shape.count(ROWS) > 1 for symbol in self._symbols)
-        return zip(states, tables, strict=True)
 
 
 LENGTHS = Batch._fields.index("lengths")
