@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loading": BELOW_ENGINE | DECLARATIONS | {"backends", "engine"} | LOWEST,
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
+    "message_formats": LOWEST,
     "mindspore_lock": LOWEST,
     "calls": {"engine", "loading", "mindspore_lock"} | LOWEST,
     "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "loading", "parallel"}
@@ -326,6 +327,7 @@ LIGHT = [
     "import mindbatch.io.storage, mindbatch.ledger.ledger, mindbatch.ledger.run_record",
     "import mindbatch.dataset.dataset, mindbatch.dataset.rows",
     "import mindbatch.run.job",
+    "import mindbatch.message_formats.registry",
     "import mindbatch.ray, mindbatch.launch.ray_ranks",
     "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers, mindbatch.tasks.plan.compilation",

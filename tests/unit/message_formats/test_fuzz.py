@@ -1,0 +1,126 @@
+"""No text makes a parser raise, lose characters, depend on cuts or read text twice."""
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from message_examples import EXAMPLES, Example, parsed, parsed_cut
+
+from mindbatch.message_formats.message_reading import ReadingParser
+from mindbatch.message_formats.pieces import ParsedMessage
+from mindbatch.message_formats.reader import PushedText
+from mindbatch.message_formats.registry import FORMATS
+
+# By format: what it may drop from a text that has no valid call in it.
+DROPPED = {
+    "hermes": (),
+    "qwen3": ("<think>", "</think>"),
+    "qwen3_coder": ("<think>", "</think>"),
+    "glm4": ("<think>", "</think>"),
+    "deepseek": ("<think>", "</think>"),
+    "llama3": ("<|eot_id|>", "<|eom_id|>"),
+    "mistral": ("[THINK]", "[/THINK]", "</s>"),
+    "gpt_oss": (
+        *("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"),
+        *("assistant", "analysis", "commentary", "final"),
+    ),
+}
+BITS = (
+    *("<tool_call>", "</tool_call>", "<function=", "<parameter=", ">", "</parameter>", "</function>"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    *("<|python_tag|>", "<|constrain|>json", " to=functions.f", "<｜tool▁sep｜>", "```json", "```"),
+    *("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+    *(
+        '{"name": "f", ',
+        '"arguments": {}}',
+        '"parameters": {}}',
+        "{}",
+        '{"a": ',
+        "[",
+        "]",
+        "}",
+        '"',
+        "\\",
+        ";",
+    ),
+    *("<", "</", "<|", "[", "\n", " ", "\x00", "\ud800", "x"),
+)
+_texts = (
+    st.lists(
+        st.sampled_from(BITS)
+        | st.sampled_from([*{part: None for parts in DROPPED.values() for part in parts}]),
+        max_size=24,
+    ).map("".join)
+    | st.text()
+)
+_names = st.sampled_from([*FORMATS])
+
+
+@given(_names, _texts, st.booleans(), st.data())
+def test_any_text_gives_the_same_message_however_it_is_cut(
+    name: str, text: str, in_reasoning: bool, data: st.DataObject
+) -> None:
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=20))
+    message = parsed(name, text, in_reasoning=in_reasoning)
+    assert message == parsed_cut(name, text, cuts, in_reasoning=in_reasoning)
+    assert message == parsed_cut(name, text, range(len(text)), in_reasoning=in_reasoning)
+
+
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_so_does_a_mutated_message(original: Example, data: st.DataObject) -> None:
+    start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(original.text))] * 2)))
+    text = original.text[:start] + data.draw(_texts) + original.text[end:]
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=20))
+    assert parsed(original.format, text) == parsed_cut(original.format, text, cuts)
+
+
+def _characters(text: str, name: str) -> str:
+    """A text without what its format drops, and without whitespace."""
+    for part in DROPPED[name]:
+        text = text.replace(part, "")
+    return "".join(text.split())
+
+
+@given(_names, _texts, st.booleans())
+@example("deepseek", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>", True)
+@example("mistral", "[THINK]a</s>b</s>[/THINK]</s>c</s>", False)
+def test_no_character_is_lost_but_separators_and_markers(name: str, text: str, with_tools: bool) -> None:
+    message = parsed(name, text, with_tools=with_tools)
+    if not message.tool_calls:
+        kept = f"{message.reasoning or ''}{message.content or ''}"
+        # gpt-oss may come back to reasoning after content.
+        assert sorted(_characters(kept, name)) == sorted(_characters(text, name))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("<" * 100_000, "[" * 100_000, "\n" * 100_000, "{" * 100_000, "<think>" + "\n<" * 50_000),
+        *("<tool_call>" * 9_000, "[TOOL_CALLS]" * 9_000, "<|channel|>" * 9_000, "<|channel|>x" * 9_000),
+        *("<｜tool▁call▁begin｜>" * 5_000, "</s>" * 9_000, "<|eot_id|>" * 9_000, '{"a":' * 20_000),
+        '<tool_call>{"name": "' + "\\n" * 50_000,
+        "<tool_call>f" + "<arg_key>a</arg_key><arg_value>1</arg_value>" * 3_000,
+        '{"name": "f", "parameters": {}};' * 3_000,
+    ],
+    ids=lambda text: f"{text[:14]!r}",
+)
+def test_a_long_text_is_read_once(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between pushes no more than a marker is unread, so no text is searched again."""
+    unread: list[int] = []
+    feed = PushedText.feed
+
+    def watched(reader: PushedText, part: str) -> None:
+        unread.append(len(reader._text) - reader._position)
+        feed(reader, part)
+
+    monkeypatch.setattr(PushedText, "feed", watched)
+    parser: Any = FORMATS[name].parser(in_reasoning=False, with_tools=True)
+    assert isinstance(parser, ReadingParser)
+    step = 97
+    pieces = [
+        piece for start in range(0, len(text), step) for piece in parser.push(text[start : start + step])
+    ]
+    assert ParsedMessage.of_pieces(pieces + parser.finish()) == parsed(name, text)
+    assert max(unread) < 32
