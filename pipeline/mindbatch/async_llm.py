@@ -6,13 +6,13 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindbatch.calls import Delivery, Run
 from mindbatch.engine.request import RequestOutput, StreamEvent
@@ -20,6 +20,10 @@ from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import sigterm_as_sigint
 from mindbatch.llm import CLOSED, LLM, check_on_error, in_order, refuse_failed
 from mindbatch.llm_input import Params, PromptInput
+
+if TYPE_CHECKING:
+    from mindbatch.decoding import DecodingParams
+    from mindbatch.prompts.prompts import Prompt
 
 Result = TypeVar("Result")
 Prompts = PromptInput | Sequence[PromptInput]
@@ -101,12 +105,24 @@ class AsyncLLM:
                 else:
                     refuse_failed([item])
 
-    async def _run(self, prompts: Prompts, params: Params, options: dict[str, Any]) -> _AsyncRun:
+    async def submit(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> AsyncRun:
+        """Queues rows as `LLM.submit`."""
         inbox = _LoopInbox()
-        return _AsyncRun(await self._ask(lambda llm: llm.begin(prompts, params, inbox, **options)), inbox)
+        return AsyncRun(await self._ask(lambda llm: llm.submit(rows, inbox)), inbox)
+
+    async def _run(self, prompts: Prompts, params: Params, options: dict[str, Any]) -> AsyncRun:
+        inbox = _LoopInbox()
+        return AsyncRun(await self._ask(lambda llm: llm.begin(prompts, params, inbox, **options)), inbox)
 
     async def _ask(self, function: Callable[[LLM], Result]) -> Result:
-        """Calls a function on the LLM in the engine's thread between two steps; returns or raises alike."""
+        return await asyncio.wrap_future(self.ask(function))
+
+    def ask(self, function: Callable[[LLM], Result]) -> Future[Result]:
+        """Calls a function on the LLM in the engine's thread between two steps, for any thread that asks.
+
+        Raises:
+            MindBatchError: it was closed.
+        """
         if not self._stop.alive:
             raise MindBatchError(CLOSED)
         if self._thread.ident is None:
@@ -114,7 +130,7 @@ class AsyncLLM:
             self._thread.start()
         answer: Future[Result] = Future()
         self._commands.put(partial(_answer, function, answer))
-        return await asyncio.wrap_future(answer)
+        return answer
 
 
 class _LoopInbox(deque[Delivery]):
@@ -131,11 +147,11 @@ class _LoopInbox(deque[Delivery]):
             self._loop.call_soon_threadsafe(self.filled.set)
 
 
-class _AsyncRun:
-    """A run whose results are waited for, not computed."""
+class AsyncRun:
+    """A run whose results are waited for, not computed. What is left is dropped by `aclose`."""
 
     def __init__(self, run: Run, inbox: _LoopInbox) -> None:
-        self.refused = run.refused
+        self.refused, self.requests = run.refused, run.requests
         self._run = run
         self._inbox = inbox
 

@@ -6,9 +6,10 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from mindbatch.decoding.registry import strategy_for
 from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.io.errors import MindBatchError, PromptError
@@ -31,12 +32,24 @@ class _Owner(NamedTuple):
     key: str
 
 
+@dataclass(slots=True)
+class _Background:
+    """A request that makes way for others, as the engine has it. sequences: that it runs at most."""
+
+    request: Request
+    sequences: int
+    has_begun: bool = False
+
+
 class EngineCalls:
     """One engine, shared by its callers.
 
     Each thread that waits for results computes steps, one thread at a time; a step computes the requests of
     all calls, and what it brings goes to the inbox of each. In the engine a request has a key that no other
     has; its row key, which fixes the random numbers, is the caller's.
+
+    Requests of calls in the background make way for others: those that have not begun go behind them, and of
+    those that have, the latest begin again where no place is free. What they give is the same.
     """
 
     def __init__(self, engine: StepEngine) -> None:
@@ -44,6 +57,7 @@ class EngineCalls:
         self._process = os.getpid()
         self._engine_keys = map(str, itertools.count())
         self._owners: dict[str, _Owner] = {}  # by the engine's key
+        self._background: dict[str, _Background] = {}  # by the engine's key, in the order they were added
         # Of calls that have ended; closed without the lock, which a destructor must not wait for.
         self._ended: deque[Inbox] = deque()
         self._over: str | None = None  # why no call is taken any more
@@ -64,7 +78,9 @@ class EngineCalls:
         """True if any call has unfinished requests."""
         return self._engine is not None and self._engine.has_work
 
-    def add(self, requests: Iterable[Request], inbox: Inbox) -> list[RequestOutput]:
+    def add(
+        self, requests: Iterable[Request], inbox: Inbox, *, in_background: bool = False
+    ) -> list[RequestOutput]:
         """Queues requests; returns a result with an error for each that is refused.
 
         Raises:
@@ -73,10 +89,14 @@ class EngineCalls:
         refuse_forked(self._process)
         with mindspore_lock:
             self._abort_ended()
-            added = (self._add(request, inbox) for request in requests)
+            requests = list(requests)
+            moved = [] if in_background else self._make_way(requests)
+            added = [self._add(request, inbox, in_background) for request in requests]
+            for key, background in moved:
+                self._add_again(key, background.request)
             return [failure for failure in added if failure is not None]
 
-    def _add(self, request: Request, inbox: Inbox) -> RequestOutput | None:
+    def _add(self, request: Request, inbox: Inbox, in_background: bool) -> RequestOutput | None:
         key = next(self._engine_keys)
         queued = replace(request, key=key, row_key=request.key, source=request.source or request.key)
         self._owners[key] = _Owner(inbox, request.key)
@@ -85,7 +105,31 @@ class EngineCalls:
         except PromptError as error:
             del self._owners[key]
             return replace(queued.failure(error), key=request.key)
+        if in_background:
+            self._background[key] = _Background(queued, _sequences(queued))
         return None
+
+    def _make_way(self, requests: list[Request]) -> list[tuple[str, _Background]]:
+        """Takes requests in the background out of the engine that would keep these waiting."""
+        if not (requests and self._background):
+            return []
+        seats = self.engine.settings.batch_size - sum(map(_sequences, requests))
+        seats -= len(self._owners) - len(self._background)  # what else is in the foreground
+        moved = []
+        for key, background in self._background.items():
+            seats -= background.sequences
+            if seats < 0 or not background.has_begun:
+                moved.append((key, background))
+        self.engine.abort({key for key, _ in moved})
+        return moved
+
+    def _add_again(self, key: str, request: Request) -> None:
+        """Queues a request that has made way, as another one to the engine: nothing of it is left there."""
+        again = replace(request, key=next(self._engine_keys))
+        self._owners[again.key] = self._owners.pop(key)
+        sequences = self._background.pop(key).sequences
+        self.engine.add(again)
+        self._background[again.key] = _Background(again, sequences)
 
     def step(self, is_needed: Callable[[], bool] = lambda: True) -> None:
         """Computes a step for all calls; nothing if it `is_needed` no longer when the engine is free.
@@ -124,6 +168,7 @@ class EngineCalls:
             keys = [key for key, owner in self._owners.items() if owner.inbox is inbox]
             for key in keys:
                 del self._owners[key]
+                self._background.pop(key, None)
             if keys:
                 self.engine.abort(set(keys))
 
@@ -136,9 +181,12 @@ class EngineCalls:
 
         for event in result.events:
             owner = self._owners[event.key]
+            if event.key in self._background:
+                self._background[event.key].has_begun = True
             part(owner).events.append(replace(event, key=owner.key))
         for output in result.finished:
             owner = self._owners.pop(output.key)
+            self._background.pop(output.key, None)
             part(owner).finished.append(replace(output, key=owner.key))
         for inbox, mine in parts.values():
             inbox.append(mine)
@@ -150,15 +198,23 @@ class EngineCalls:
         for inbox in {id(owner.inbox): owner.inbox for owner in self._owners.values()}.values():
             inbox.append(error)
         self._owners.clear()
+        self._background.clear()
         self.engine.abort()
+
+
+def _sequences(request: Request) -> int:
+    return strategy_for(request.params).width(request.params)
 
 
 class Call:
     """The requests of one caller; what is left of them is dropped when it is closed or forgotten."""
 
-    def __init__(self, calls: EngineCalls, inbox: deque[Delivery] | None = None) -> None:
-        """`inbox`: one that does more than keep what it is given."""
+    def __init__(
+        self, calls: EngineCalls, inbox: deque[Delivery] | None = None, *, in_background: bool = False
+    ) -> None:
+        """`inbox`: one that does more than keep what it is given. in_background: makes way for others."""
         self._calls = calls
+        self._in_background = in_background
         self._inbox: deque[Delivery] = deque() if inbox is None else inbox
         self._num_unfinished = 0
 
@@ -177,7 +233,7 @@ class Call:
             else:
                 refused.append(row)
         self._num_unfinished += len(requests)
-        failures = self._calls.add(requests, self._inbox)
+        failures = self._calls.add(requests, self._inbox, in_background=self._in_background)
         self._num_unfinished -= len(failures)
         return refused + failures
 

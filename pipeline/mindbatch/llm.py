@@ -36,6 +36,7 @@ from mindbatch.streaming import Streamer, StreamerFeed
 if TYPE_CHECKING:
     from mindbatch.config.model_task import ModelTaskConfig
     from mindbatch.decoding import DecodingParams
+    from mindbatch.engine.settings import EngineSettings
     from mindbatch.engine.statistics import EngineStatistics
     from mindbatch.loading.providers import OpenedFolder
     from mindbatch.prompts.tokenizer import Tokenizer
@@ -123,6 +124,11 @@ class LLM(Closing):
         if self.tokenizer is None:
             raise ConfigError(NO_TOKENIZER)
         return self.tokenizer
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The limits that the engine works within."""
+        return self._model.engine.settings
 
     @property
     def seq_length(self) -> int:
@@ -241,7 +247,7 @@ class LLM(Closing):
         self, rows: Iterable[tuple[Prompt, DecodingParams]], inbox: deque[Delivery] | None = None
     ) -> Run:
         """Queues rows; they run while the result is iterated over. `inbox`: see `Call`."""
-        return Run(self._calls, (self._request(row, params) for row, params in rows), inbox)
+        return Run(self._calls, (self.request(row, params) for row, params in rows), inbox)
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
         """Runs any number of rows, taken as the engine can use them; yields what each step brought.
@@ -250,10 +256,10 @@ class LLM(Closing):
         if the caller stops early.
         """
         source, ahead = iter(rows), 3 * self._model.engine.settings.batch_size
-        with closing(Call(self._calls)) as call:
+        with closing(self.call()) as call:
             while True:
                 taken = islice(source, max(0, ahead - call.num_unfinished))
-                refused = call.add([self._request(row, params) for row, params in taken])
+                refused = call.add([self.request(row, params) for row, params in taken])
                 if call.num_unfinished:
                     result = call.next()
                     yield StepResult(result.events, refused + result.finished)
@@ -262,7 +268,11 @@ class LLM(Closing):
                 else:
                     return
 
-    def _request(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
+    def call(self, inbox: deque[Delivery] | None = None, *, in_background: bool = False) -> Call:
+        """A call to which rows are added as it goes on, as `request` makes them; see `Call`."""
+        return Call(self._calls, inbox, in_background=in_background)
+
+    def request(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
         """The request of a row; a result with an error if it is no prompt for this model."""
         adapter = self._model.adapters.default if row.adapter is None else row.adapter
         request = Request(row.key, (), params, row.text, adapter, row.source)

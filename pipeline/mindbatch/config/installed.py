@@ -16,8 +16,13 @@ _NAMES = {
     "mindformers": "MindFormers",
     "ray": "Ray",
     "modelscope_hub": "ModelScope's client",
+    "python_multipart": "python-multipart",
+    "prometheus_client": "Prometheus's client",
 }
-_EXTRAS = {"ray": "[ray]", "mpi4py": "[mpi]", "modelscope_hub": "[modelscope]"}
+SERVER_PACKAGES = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
+_EXTRAS = {"ray": "[ray]", "mpi4py": "[mpi]", "modelscope_hub": "[modelscope]"} | dict.fromkeys(
+    SERVER_PACKAGES, "[server]"
+)
 
 
 def is_installed(package: str) -> bool:

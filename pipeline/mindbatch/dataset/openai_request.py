@@ -16,6 +16,7 @@ from mindbatch.dataset.records import REQUEST, Record, RowDraft
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
+from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 
@@ -40,12 +41,22 @@ _TOOL_CHOICES = (None, "none", "auto")
 class OpenAIRequests:
     """Reads requests; `options` go with each chat, what a request says itself before them.
 
-    adapters: that requests may name as their model; where there are any, each names one of them or none.
+    adapters: that requests may name as their model; where there are any, each names one of them, the model
+        itself by its `model_name`, or none.
+    message_format: how the model writes reasoning and tool calls; None where that stays text.
     """
 
-    def __init__(self, options: ChatOptions = NO_OPTIONS, adapters: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        options: ChatOptions = NO_OPTIONS,
+        adapters: Collection[str] = (),
+        model_name: str | None = None,
+        message_format: MessageFormat | None = None,
+    ) -> None:
         self._options = options
         self._adapters = adapters
+        self._model_name = model_name
+        self._shows_special_tokens = message_format is not None and message_format.needs_special_tokens
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of one request line, whatever its position: `custom_id` is its key."""
@@ -60,6 +71,8 @@ class OpenAIRequests:
         endpoint = url if url in (CHAT, COMPLETION) else CHAT if "messages" in body else COMPLETION
         draft.row_faults += _body_faults(body, endpoint)
         read_parameters(body, endpoint == CHAT, draft)
+        if endpoint == CHAT and self._shows_special_tokens:
+            draft.decoding.setdefault("skip_special_tokens", False)
         self._read_adapter(body.get("model"), draft)
         try:
             draft.content = self._content(body, endpoint)
@@ -71,6 +84,9 @@ class OpenAIRequests:
     def _read_adapter(self, model: Any, draft: RowDraft) -> None:
         """Takes a model that is the name of an adapter for a request of that, as vLLM does."""
         if not self._adapters or not isinstance(model, str) or not model:
+            return
+        if model not in self._adapters and model == self._model_name:
+            draft.asks_base = True
             return
         if model not in self._adapters:
             draft.row_faults.append(f"body.model: {unknown_adapter(model, self._adapters)}")

@@ -60,7 +60,7 @@ class RowDraft:
     """A row in the making: each part that could be read, and what is wrong with the others.
 
     decoding: the row's own decoding parameters by their names in DecodingParams, not yet validated.
-    adapter: the name of the adapter that the row asks for.
+    adapter: the name of the adapter that the row asks for. asks_base: it asks for the model without any.
     shown_as: how the row itself calls each of them, for error lines.
     row_faults, prompt_faults: what is wrong with the row's columns, and with what was found in them.
     """
@@ -69,6 +69,7 @@ class RowDraft:
     content: dict[str, Any] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
     adapter: str | None = None
+    asks_base: bool = False
     shown_as: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     row_faults: list[str] = field(default_factory=list)

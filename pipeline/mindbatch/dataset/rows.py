@@ -19,11 +19,12 @@ from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.fault_lines import shown
+from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.prompts import Prompt
 
-Stage = Literal["read", "row", "prompt"]
+Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
 
 _DIGEST_BYTES = 16
 _LONGEST_FAULT = 500
@@ -105,7 +106,8 @@ class RowFailure:
 
     key: None where the row's own key could not be read.
     stage: read, where the file's bytes were no row; row, where its columns are not those that were asked for;
-        prompt, where what they hold is no prompt or cannot go on.
+        prompt, where what they hold is no prompt or cannot go on; cancelled or expired, where the row was
+        left out because the job was to end.
     """
 
     key: str | None
@@ -136,10 +138,13 @@ class RowMaker:
         columns: Sequence[str] = (),
         is_finished: Callable[[str], bool] = lambda key: False,
         lora: LoraConfig | None = None,
+        model_name: str | None = None,
+        message_format: MessageFormat | None = None,
     ) -> None:
         """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
         those that rows bring along for the results. is_finished: of the key of a row: its result is there.
-        lora: the adapters that rows may name.
+        lora: the adapters that rows may name. model_name: by which requests ask for the model without any.
+        message_format: how the model writes the answers of chats.
 
         Raises:
             ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
@@ -153,7 +158,7 @@ class RowMaker:
         adapters = {} if lora is None else dict.fromkeys(lora.names)
         self._default_adapter = None if lora is None else lora.row_default
         self._reader: _Reader = (
-            OpenAIRequests(options, adapters)
+            OpenAIRequests(options, adapters, None if lora and lora.is_merged else model_name, message_format)
             if is_openai
             else ColumnRows(data, self._template, options, adapters)
         )
@@ -188,7 +193,7 @@ class RowMaker:
             line=record.line,
             content=draft.content,
             overrides=overrides,
-            adapter=draft.adapter or self._default_adapter,
+            adapter=None if draft.asks_base else draft.adapter or self._default_adapter,
             extra=draft.extra,
         )
 

@@ -8,6 +8,9 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.io.errors import PromptError
 
+PROMPT_STAGE = "prompt"
+"""The stage of errors that are found once there is a tokenizer and an engine."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -71,6 +74,7 @@ class RequestOutput:
     prompt_logprobs: one entry per prompt token from `prompt_logprobs_start` on; None for the first of the
         prompt, which nothing precedes.
     error: why the prompt could not be run, or could not go on.
+    stage: what had been done when the error came, as `RowFailure` has it.
     seconds: from the moment the request was added until its last token.
     num_cached_tokens: prompt tokens that were found in the cache, not computed.
     adapter: the name of the LoRA adapter that computed it; None is the base model.
@@ -85,11 +89,14 @@ class RequestOutput:
     seconds: float = 0.0
     num_cached_tokens: int = 0
     adapter: str | None = None
+    stage: str = PROMPT_STAGE
 
     @classmethod
-    def failed(cls, key: str, error: str, prompt: str | None = None) -> RequestOutput:
+    def failed(
+        cls, key: str, error: str, prompt: str | None = None, stage: str = PROMPT_STAGE
+    ) -> RequestOutput:
         """The result of a prompt that could not be run."""
-        return cls(key, prompt, [], error=error)
+        return cls(key, prompt, [], error=error, stage=stage)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,10 @@ CSV_FIELDS = RESULT_FIELDS | {
 """Fields that results have already: no column of the data can have such a name there."""
 ADAPTER = "adapter"
 """Field that results have besides where there are adapters."""
+MESSAGE_FORMATS = (
+    *("auto", "none", "qwen3", "qwen3_coder", "hermes", "deepseek", "glm4", "llama3", "mistral", "gpt_oss"),
+)
+"""Choices of how a model writes reasoning and tool calls."""
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
 
 
@@ -37,6 +41,12 @@ class BatchOutputConfig:
         choices=("auto", "jsonl", "parquet", "csv", "openai"),
     )
     prompt: bool = option(True, "write the prompt beside its generations")
+    message_format: str = option(
+        "auto",
+        "in OpenAI's format, how the model writes reasoning and tool calls; auto goes by its chat template, "
+        "none leaves them in the text",
+        choices=MESSAGE_FORMATS,
+    )
     token_ids: bool = option(False, "write the token ids beside the text")
     columns: Any = option(
         (), "columns of the data that stand beside the results", accepts="list of names of columns"

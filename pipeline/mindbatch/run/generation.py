@@ -21,9 +21,6 @@ from mindbatch.ledger.ledger import Ledger
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.index import RowIndex
 
-PROMPT_STAGE = "prompt"
-"""The stage of errors that are found once there is a tokenizer and an engine."""
-
 
 class Generator(Protocol):
     """Runner of rows: an `LLM`, or a stand-in for it."""
@@ -135,5 +132,5 @@ def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]
     """Returns kind and content of a row's result. Neither depends on when or with what it was computed."""
     if output.error is not None:
         reason = without_hidden(output.error.removeprefix(f"{source}: "))
-        return "error", {"stage": PROMPT_STAGE, "reason": reason}
+        return "error", {"stage": output.stage, "reason": reason}
     return "result", result_body(output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +21,7 @@ from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
+from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
@@ -38,6 +39,7 @@ from mindbatch.run.manifest import (
     written_results,
 )
 from mindbatch.run.monitor import Monitor
+from mindbatch.run.outputs.chat_message import message_format
 from mindbatch.run.outputs.files import output_options, result_format, write_result_files
 from mindbatch.run.progress import ReadingLine
 from mindbatch.run.survey import survey, too_many_errors
@@ -82,7 +84,7 @@ class BatchJob:
         self._config = config
         self._fields = dict(fields)
         self._load = load
-        self._tokenizer = tokenizer
+        self._load_tokenizer = tokenizer
         self._command = list(command)
         self._date = date
         self._retry = retry
@@ -130,6 +132,8 @@ class BatchJob:
             columns=self._config.output.columns,
             is_finished=FinishedRows(folder).__contains__,
             lora=self._config.lora,
+            model_name=Path(self._config.model.checkpoint_name_or_path or "").name,
+            message_format=self._message_format if dataset.is_openai else None,
         )
         with closing(maker), closing(ReadingLine(self._config.progress)) as line:
             survey(dataset, maker, selection_of(self._config.data), index, line)
@@ -249,6 +253,15 @@ class BatchJob:
 
         return limited
 
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        return self._load_tokenizer()
+
+    @cached_property
+    def _message_format(self) -> MessageFormat | None:
+        name = self._config.output.message_format
+        return message_format(name, self._tokenizer if name == "auto" else None)
+
     def _say(self, *lines: str) -> None:
         if self._config.progress != "none":
             say(*lines)
@@ -257,9 +270,10 @@ class BatchJob:
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
     ) -> RowFailure | None:
         format = result_format(self._config.output.format, is_openai)
-        # Only OpenAI's format names tokens by their text.
-        tokenizer = self._tokenizer() if format == "openai" else None
-        options = output_options(self._config, record, None if tokenizer is None else tokenizer.token_bytes)
+        # Only OpenAI's format names tokens by their text, and parses messages.
+        tokenizer = self._tokenizer if format == "openai" else None
+        message_format = self._message_format if format == "openai" else None
+        options = output_options(self._config, record, tokenizer, message_format)
         return write_result_files(format, folder, options, index, ledger, self._storage)
 
 

@@ -175,6 +175,14 @@ def status_of(folder: RunFolder) -> str | None:
     return status if isinstance(status, str) else None
 
 
+def rows_of(folder: RunFolder) -> RowCounts:
+    """Reads what has become of the rows as the manifest was written; zeros if there is none to be read."""
+    match _read(folder).get("rows"):
+        case {"total": int(total), "done": int(done), "failed": int(failed)}:
+            return RowCounts(total, done, failed)
+    return RowCounts(0, 0, 0)
+
+
 def written_results(folder: RunFolder) -> set[str]:
     """The names of the result files that the run has written, as far as its manifest tells."""
     manifest = _read(folder)

@@ -100,6 +100,17 @@ _ALL = (
         ),
     ),
     Task(
+        name="serve",
+        summary="serve the model over HTTP with OpenAI's API; a batch there is a run: killed, it resumes",
+        keys="mindbatch.server.schema:ServeConfig",
+        module="mindbatch.tasks.serve",
+        examples=(
+            "mindbatch serve model=tiny_gpt2 server.batches_dir=batches",
+            "mindbatch serve model.checkpoint_name_or_path=FOLDER lora.adapters='{sft: ADAPTER}' "
+            "server.api_key='${oc.env:KEY}' server.host=0.0.0.0",
+        ),
+    ),
+    Task(
         name="plan",
         summary="say what a batch would need: rows, tokens, memory, time; or what ranks hold",
         keys="mindbatch.tasks.plan.schema:PlanConfig",

@@ -9,15 +9,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from mindbatch.dataset.rows import RowFailure
+from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.prompts.token_bytes import TokenBytes
+from mindbatch.message_formats.registry import MessageFormat
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import IndexedRow, RowIndex
+from mindbatch.run.outputs.chat_message import prompt_end
 from mindbatch.run.outputs.csv_table import CsvTable
 from mindbatch.run.outputs.jsonl import JsonLines, error_lines, result_lines
 from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
@@ -99,8 +101,17 @@ def result_format(asked: str, is_openai: bool) -> str:
     return "openai" if is_openai else "jsonl"
 
 
-def output_options(config: BatchConfig, record: RunRecord, token_bytes: TokenBytes | None) -> OutputOptions:
-    """Derives the contents of the files, from the configuration and the run record alone."""
+def output_options(
+    config: BatchConfig, record: RunRecord, tokenizer: Tokenizer | None, format: MessageFormat | None
+) -> OutputOptions:
+    """Derives the contents of the files, from the configuration and the run record alone.
+
+    tokenizer: of a model whose results name tokens by their text, or have messages in a format.
+    """
+
+    def end(row: DataRow) -> str:
+        return "" if tokenizer is None else prompt_end(tokenizer, row.prompt(record.chat_date))
+
     return OutputOptions(
         prompt=config.output.prompt,
         token_ids=config.output.token_ids,
@@ -110,7 +121,9 @@ def output_options(config: BatchConfig, record: RunRecord, token_bytes: TokenByt
         fingerprint=record.fingerprint,
         created=int(datetime.fromisoformat(record.created).timestamp()),
         model=Path(config.model.checkpoint_name_or_path or "").name,
-        token_bytes=token_bytes,
+        token_bytes=None if tokenizer is None else tokenizer.token_bytes,
+        message_format=format,
+        prompt_end=end,
     )
 
 

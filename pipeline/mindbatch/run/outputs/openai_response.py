@@ -7,15 +7,15 @@ completion or a (text) completion object.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.result_json import num_generated_tokens
 from mindbatch.prompts.token_bytes import TokenBytes
+from mindbatch.run.outputs.chat_message import chat_message
 from mindbatch.run.outputs.jsonl import JsonLines
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, identifier
 
 UNLIKELY = -9999.0
 """Log-probability that OpenAI writes for a token that is as good as impossible; JSON has no infinity."""
@@ -58,12 +58,12 @@ class TokenNames:
 
 
 class _Place(NamedTuple):
-    """One generated token: the token before it, its own log-probability, and those of the likeliest tokens,
-    which may include it."""
+    """One token: the token before it, its own log-probability, and those of the likeliest tokens, which may
+    include it; none of the first of a prompt, which follows nothing."""
 
     token_id: int
     previous: int | None
-    logprob: float
+    logprob: float | None
     likely: dict[int, float]
 
 
@@ -102,7 +102,7 @@ def completion_logprobs(
         tokens.append(name)
         offsets.append(offset)
         token_logprobs.append(place.logprob)
-        top_logprobs.append(_completion_likely(place, names))
+        top_logprobs.append(_completion_likely(place, names) or None)
         offset += len(name)
     return {
         "tokens": tokens,
@@ -116,12 +116,14 @@ def _places(generation: Mapping[str, Any]) -> Iterator[_Place]:
     previous = None
     for token_id, logprobs in zip(generation["token_ids"], generation["logprobs"], strict=True):
         # Numbers are texts as keys of JSON, in which form the ledger gives them back.
-        likely = {int(key): max(logprob, UNLIKELY) for key, logprob in logprobs.items()}
-        yield _Place(token_id, previous, likely[token_id], likely)
+        likely = {int(key): max(logprob, UNLIKELY) for key, logprob in (logprobs or {}).items()}
+        yield _Place(token_id, previous, likely.get(token_id), likely)
         previous = token_id
 
 
-def _chat_token(token_id: int, previous: int | None, logprob: float, names: TokenNames) -> dict[str, Any]:
+def _chat_token(
+    token_id: int, previous: int | None, logprob: float | None, names: TokenNames
+) -> dict[str, Any]:
     name = names.read(token_id, previous)
     return {"token": name.text, "logprob": logprob, "bytes": name.bytes and list(name.bytes)}
 
@@ -141,7 +143,7 @@ def _completion_name(token_id: int, previous: int | None, names: TokenNames) -> 
 
 
 _ERROR_CODES = {"read": "invalid_line", "row": "invalid_request", "prompt": "invalid_prompt"}
-_ID_BYTES = 16
+_NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
 
 
 def response_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
@@ -155,8 +157,8 @@ def response_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
     names = TokenNames(options.token_bytes)
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
-        completion = _completion(row, options, names)
-        return _line(row.key, row.key, options, {"status_code": 200, "body": completion}, None)
+        body = completion(row, options, names)
+        return _line(row.key, row.key, options, {"status_code": 200, "body": body}, None)
 
     return JsonLines(file, as_json)
 
@@ -168,9 +170,9 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
     def as_json(row: RowFailure) -> Mapping[str, Any]:
         code = _ERROR_CODES.get(row.stage)
         message = f"{row.place}: {row.reason}"
-        if row.key is None:
-            error = {"code": code or "server_error", "message": message}
-            return _line(None, row.place, options, None, error)
+        if row.key is None or row.stage in _NEVER_TRIED:
+            error = {"code": _NEVER_TRIED.get(row.stage, code or "server_error"), "message": message}
+            return _line(row.key, row.key or row.place, options, None, error)
         detail = {
             "message": message,
             "type": "invalid_request_error" if code else "server_error",
@@ -192,30 +194,22 @@ def _line(
 ) -> dict[str, Any]:
     if response is not None:
         status, body = response["status_code"], response["body"]
-        response = {"status_code": status, "request_id": _identifier("req_", name, options), "body": body}
+        response = {"status_code": status, "request_id": identifier("req_", name, options), "body": body}
     return {
-        "id": _identifier("batch_req_", name, options),
+        "id": identifier("batch_req_", name, options),
         "custom_id": custom_id,
         "response": response,
         "error": error,
     }
 
 
-def _identifier(prefix: str, name: str, options: OutputOptions) -> str:
-    """A name of its own for each kind of object, run and row."""
-    digest = blake2b(digest_size=_ID_BYTES)
-    for part in (prefix, options.fingerprint, name):
-        digest.update(len(part.encode()).to_bytes(8, "little") + part.encode())
-    return prefix + digest.hexdigest()
-
-
-def _completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> dict[str, Any]:
+def completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> dict[str, Any]:
     """A chat completion object where the prompt was a conversation, else a text completion object."""
     is_chat = "messages" in row.row.content
     choice = _chat_choice if is_chat else _text_choice
     generations = row.body["generations"]
-    completion = {
-        "id": _identifier("chatcmpl-" if is_chat else "cmpl-", row.key, options),
+    answer = {
+        "id": identifier("chatcmpl-" if is_chat else "cmpl-", row.key, options),
         "object": "chat.completion" if is_chat else "text_completion",
         "created": options.created,
         "model": row.row.extra.get("model") or options.model,
@@ -223,23 +217,24 @@ def _completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> 
             choice(row, generation, options, names) | _token_ids(generation, options)
             for generation in generations
         ],
-        "usage": _usage(row.body["prompt_tokens"], num_generated_tokens(generations)),
+        "usage": usage(row.body["prompt_tokens"], num_generated_tokens(generations)),
         "system_fingerprint": f"fp_{options.fingerprint}",
     }
     if row.body.get("prompt_logprobs") is not None:
-        completion["prompt_logprobs"] = row.body["prompt_logprobs"]
-    return completion
+        answer["prompt_logprobs"] = row.body["prompt_logprobs"]
+    return answer
 
 
 def _chat_choice(
     row: FinishedRow, generation: Mapping[str, Any], options: OutputOptions, names: TokenNames
 ) -> dict[str, Any]:
     asked = row.row.overrides.get("logprobs", options.logprobs)
+    message, reason = chat_message(row.row, generation, options)
     return {
         "index": generation["index"],
-        "message": {"role": "assistant", "content": generation["text"], "refusal": None},
+        "message": message,
         "logprobs": chat_logprobs(generation, asked or 0, names),
-        "finish_reason": generation["finish_reason"],
+        "finish_reason": reason,
     }
 
 
@@ -258,7 +253,7 @@ def _token_ids(generation: Mapping[str, Any], options: OutputOptions) -> dict[st
     return {"token_ids": generation["token_ids"]} if options.token_ids else {}
 
 
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,

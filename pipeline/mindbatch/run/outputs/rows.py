@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import orjson
 
 from mindbatch.dataset.rows import DataRow
+from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.token_bytes import TokenBytes
+
+_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class OutputOptions:
     created: when the run was begun, in whole seconds since 1970.
     model: the name that responses carry where the request has none.
     token_bytes: what a token adds to a text; None where there is no tokenizer.
+    message_format: how the model writes reasoning and tool calls; None where they stay text.
+    prompt_end: the last text of a row's prompt, which decides whether the answer begins in reasoning.
     """
 
     prompt: bool = True
@@ -47,6 +53,16 @@ class OutputOptions:
     created: int = 0
     model: str = ""
     token_bytes: TokenBytes | None = None
+    message_format: MessageFormat | None = None
+    prompt_end: Callable[[DataRow], str] = lambda row: ""
+
+
+def identifier(prefix: str, name: str, options: OutputOptions) -> str:
+    """A name of its own for each kind of object, run and row."""
+    digest = blake2b(digest_size=_ID_BYTES)
+    for part in (prefix, options.fingerprint, name):
+        digest.update(len(part.encode()).to_bytes(8, "little") + part.encode())
+    return prefix + digest.hexdigest()
 
 
 class RowWriter(Protocol):

@@ -1,0 +1,181 @@
+"""/v1/files and /v1/batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+
+from mindbatch.dataset.openai_request import CHAT, COMPLETION
+from mindbatch.io.fault_lines import shown
+from mindbatch.io.storage import StorageError
+from mindbatch.io.strict_json import unicode_fault
+from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
+from mindbatch.server.batches import Batches
+from mindbatch.server.bodies import json_body
+from mindbatch.server.records import BatchRecord, FileRecord, window_seconds
+
+_BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
+_MOST_METADATA = 16
+_LONGEST_METADATA = (64, 512)
+Item = TypeVar("Item", FileRecord, BatchRecord)
+
+
+def batches_of(request: Request) -> Batches:
+    """The server's batches; an ApiError where it keeps none."""
+    batches: Batches | None = request.app.state.service.batches
+    if batches is None:
+        raise ApiError(
+            404, "this server keeps no files and batches: it needs server.batches_dir", "no_batches"
+        )
+    return batches
+
+
+async def upload(request: Request) -> Response:
+    batches = batches_of(request)
+    async with request.form(max_files=1, max_fields=4) as form:
+        refuse_unknown(dict(form), ("file", "purpose"))
+        file, purpose = form.get("file"), form.get("purpose")
+        if purpose != "batch":
+            raise bad_request(f"purpose={shown(purpose)}: must be batch", "purpose")
+        if not isinstance(file, UploadFile):
+            raise bad_request("file: missing; a file of requests, a line each", "file")
+        name = file.filename or "file"
+        if fault := unicode_fault(name):
+            raise bad_request(f"file: its name {fault}", "file")
+        record = await _stored(batches.files.add, file.file, name)
+    return JSONResponse(record.object())
+
+
+async def list_files(request: Request) -> Response:
+    files = batches_of(request).files.all()
+    query = _query(request, ("limit", "after", "order", "purpose"))
+    if query.get("order", "desc") not in ("asc", "desc"):
+        raise bad_request(f"order={shown(query['order'])}: must be asc or desc", "order")
+    if (purpose := query.get("purpose")) is not None:
+        files = [file for file in files if file.purpose == purpose]
+    return _page(files if query.get("order") == "asc" else files[::-1], query, 10_000)
+
+
+async def read_file(request: Request) -> Response:
+    return JSONResponse((await _file(request))[0].object())
+
+
+async def file_content(request: Request) -> Response:
+    record, path = await _file(request)
+    return FileResponse(path, media_type="application/octet-stream", filename=record.filename)
+
+
+async def delete_file(request: Request) -> Response:
+    record, _ = await _file(request)
+    await _stored(batches_of(request).delete_file, record.id)
+    return JSONResponse({"id": record.id, "object": "file", "deleted": True})
+
+
+async def _file(request: Request) -> tuple[FileRecord, Any]:
+    name = request.path_params["name"]
+    file = await asyncio.to_thread(batches_of(request).file, name)
+    if file is None:
+        raise ApiError(404, f"file {shown(name)}: there is none", "file_not_found", "file_id")
+    return file
+
+
+async def create_batch(request: Request) -> Response:
+    batches, body = batches_of(request), await json_body(request)
+    refuse_unknown(body, _BATCH_KEYS)
+    faults = [f"{name}: missing" for name in _BATCH_KEYS[:3] if name not in body]
+    endpoint, window, metadata = (body.get(name) for name in _BATCH_KEYS[1:])
+    if "endpoint" in body and endpoint not in (CHAT, COMPLETION):
+        faults.append(f"endpoint={shown(endpoint)}: must be {CHAT} or {COMPLETION}")
+    seconds = window_seconds(window)
+    if "completion_window" in body and seconds is None:
+        faults.append(f"completion_window={shown(window)}: must be a time like 24h, 30m or 7d")
+    faults += _metadata_faults(metadata)
+    if faults or seconds is None:
+        raise bad_request(faults)
+    name = body["input_file_id"]
+    if not isinstance(name, str) or batches.files.find(name) is None:
+        raise ApiError(
+            404, f"input_file_id={shown(name)}: there is no such file", "file_not_found", "input_file_id"
+        )
+    record = await _stored(batches.create, name, endpoint, window, seconds, metadata)
+    return JSONResponse(record.object())
+
+
+def _metadata_faults(metadata: Any) -> list[str]:
+    if metadata is None:
+        return []
+    if not isinstance(metadata, Mapping) or not all(isinstance(value, str) for value in metadata.values()):
+        return [f"metadata={shown(metadata)}: must be an object of texts"]
+    key_length, value_length = _LONGEST_METADATA
+    fits = all(len(key) <= key_length and len(value) <= value_length for key, value in metadata.items())
+    if len(metadata) <= _MOST_METADATA and fits:
+        return []
+    return [
+        f"metadata: at most {_MOST_METADATA} keys of {key_length} characters, with values of {value_length}"
+    ]
+
+
+async def list_batches(request: Request) -> Response:
+    query = _query(request, ("limit", "after"))
+    return _page((await asyncio.to_thread(batches_of(request).all))[::-1], query, 100)
+
+
+async def read_batch(request: Request) -> Response:
+    return JSONResponse((await _batch(request)).object())
+
+
+async def cancel_batch(request: Request) -> Response:
+    record = await _batch(request)
+    if record.has_ended:
+        raise ApiError(409, f"batch {record.id}: has ended already ({record.status})", "batch_ended")
+    await _stored(batches_of(request).cancel, record)
+    return JSONResponse(record.object())
+
+
+async def _batch(request: Request) -> BatchRecord:
+    name = request.path_params["name"]
+    record = await asyncio.to_thread(batches_of(request).find, name)
+    if record is None:
+        raise ApiError(404, f"batch {shown(name)}: there is none", "batch_not_found", "batch_id")
+    return record
+
+
+async def _stored(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls what writes to the disk, in a thread; an ApiError where there is no room."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except StorageError as error:
+        raise ApiError(507, error.faults, "insufficient_storage") from error
+
+
+def _query(request: Request, known: Sequence[str]) -> dict[str, str]:
+    query = dict(request.query_params)
+    refuse_unknown(query, known)
+    return query
+
+
+def _page(items: list[Item], query: Mapping[str, str], most: int) -> Response:
+    """A part of a list: `limit` of it (20), after the one that is named."""
+    limit = query.get("limit", str(min(20, most)))
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= most):
+        raise bad_request(f"limit={shown(limit)}: must be from 1 to {most}", "limit")
+    if (after := query.get("after")) is not None:
+        places = [place for place, item in enumerate(items) if item.id == after]
+        if not places:
+            raise bad_request(f"after={shown(after)}: not in this list", "after")
+        items = items[places[0] + 1 :]
+    chosen = items[: int(limit)]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [item.object() for item in chosen],
+            "first_id": chosen[0].id if chosen else None,
+            "last_id": chosen[-1].id if chosen else None,
+            "has_more": len(items) > len(chosen),
+        }
+    )

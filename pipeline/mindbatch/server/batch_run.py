@@ -1,0 +1,97 @@
+"""A batch as a run: the configuration of `mindbatch batch` for its file, checked line by line, and run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from copy import copy, deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from mindbatch.config.machine import parse_bytes
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.rows import RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.batch_config import BatchOutputConfig, BatchTaskConfig
+from mindbatch.run.generation import Generator
+from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.run.job import BatchJob, typed_command
+from mindbatch.server.records import BatchRecord
+from mindbatch.server.schema import ServeConfig
+
+MOST_ERRORS = 1000
+"""Errors of a file that are told one by one; the others are counted."""
+_SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
+_remembered = cache(file_digest)  # the weights are the same for all batches
+
+
+def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchTaskConfig:
+    """The configuration with which `mindbatch batch` would run a file into a folder."""
+    run = BatchTaskConfig(
+        **{name: copy(getattr(config, name)) for name in _SECTIONS},
+        data=DataConfig(path=str(data), format="openai", max_errors=None, date=config.server.date),
+        output=BatchOutputConfig(dir=str(folder), message_format=config.server.message_format),
+        progress="none",
+    )
+    run.drawn = dict(config.drawn)
+    own: dict[str, Any] = {
+        "data": dataclasses.asdict(run.data),
+        "output": dataclasses.asdict(run.output),
+        "progress": run.progress,
+    }
+    own["output"]["columns"] = []
+    written = OmegaConf.to_container(OmegaConf.create(config.unresolved_yaml), resolve=False)
+    assert isinstance(written, dict)
+    kept = {name: written[name] for name in _SECTIONS if name in written}
+    run.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(kept | own))
+    run.resolved_settings = deepcopy({name: config.resolved_settings[name] for name in _SECTIONS}) | own
+    return run
+
+
+def line_errors(
+    record: BatchRecord, run: BatchTaskConfig, is_over: Callable[[], bool]
+) -> Iterator[dict[str, Any]]:
+    """Reads a batch's file; yields OpenAI's error object for each line that is no request of its endpoint.
+
+    Counts the lines in the record. Keys that stand twice are found by the run itself.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    data = run.data
+    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
+    params = DecodingParams(**vars(run.decoding))
+    name = Path(run.model.checkpoint_name_or_path or "").name
+    maker = RowMaker(data, params, is_openai=True, lora=run.lora, model_name=name)
+    for position, line in enumerate(dataset.records()):
+        if is_over():
+            return
+        record.total = position + 1
+        item = maker.make(position, line)
+        if isinstance(item, RowFailure):
+            yield line_error("invalid_request", item.reason, item.line)
+        elif item.extra["endpoint"] != record.endpoint:
+            asked = item.extra["endpoint"]
+            yield line_error(
+                "mismatched_endpoint", f"url={asked}: the batch's is {record.endpoint}", line.line
+            )
+
+
+def line_error(code: str, message: str, line: int | None = None) -> dict[str, Any]:
+    """An error of a batch, as OpenAI has it."""
+    return {"code": code, "message": message, "param": None, "line": line}
+
+
+def batch_job(run: BatchTaskConfig, opened: OpenedFolder, load: Callable[[RunFolder], Generator]) -> BatchJob:
+    """The run of a batch; `load` is called where rows are left."""
+    tokenizer = Path(run.model.tokenizer or run.model.checkpoint_name_or_path or "")
+    fields = fingerprint_fields(run, _remembered, opened)
+    # A tokenizer of its own: the engine's renders chats for one thread.
+    return BatchJob(run, fields, load, lambda: Tokenizer.load(tokenizer), command=typed_command())

@@ -1,0 +1,166 @@
+"""/v1/chat/completions and /v1/completions: a body is a line of a batch, with what only a server can do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from mindbatch.dataset.openai_request import CHAT, COMPLETION
+from mindbatch.dataset.rows import DataRow
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.fault_lines import shown
+from mindbatch.io.screen_text import say
+from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
+from mindbatch.server.bodies import json_body, while_connected
+from mindbatch.server.generation import Generation, Stream, sse
+from mindbatch.server.service import Service
+
+MOST_PROMPTS = 1024
+
+
+async def chat_completions(request: Request) -> Response:
+    return await _answer(request, CHAT)
+
+
+async def completions(request: Request) -> Response:
+    return await _answer(request, COMPLETION)
+
+
+async def _answer(request: Request, endpoint: str) -> Response:
+    service: Service = request.app.state.service
+    body = await json_body(request)
+    stream, with_usage = _stream_options(body)
+    echo = flag(body, "echo") if endpoint == COMPLETION else False
+    if stream and echo:
+        raise bad_request("echo=true: not with stream=true; leave one out", "echo")
+    prompts = [body] if endpoint == CHAT else _one_prompt_each(body)
+    rows = [service.row(endpoint, prompt, str(position)) for position, prompt in enumerate(prompts)]
+    generation = Generation(service, [_scoring(row) for row in rows] if echo else rows, echo)
+    if not stream:
+        return json_response(await while_connected(request, generation.answer()))
+    return await streamed(Stream(generation, with_usage=with_usage).events())
+
+
+def _stream_options(body: dict[str, Any]) -> tuple[bool, bool]:
+    """Takes out what a body says of a stream: if there is one, and if it ends with the usage."""
+    stream = flag(body, "stream")
+    options = body.pop("stream_options", None) or {}
+    if not isinstance(options, Mapping):
+        raise bad_request(f"stream_options={shown(options)}: must be an object", "stream_options")
+    if options and not stream:
+        raise bad_request("stream_options: has no effect without stream=true", "stream_options")
+    refuse_unknown(options, ("include_usage", "include_obfuscation"), "stream_options.")
+    return stream, flag({**options}, "include_usage")
+
+
+def flag(body: dict[str, Any], name: str) -> bool:
+    """Takes out a key that is true, false or null."""
+    value = body.pop(name, None)
+    if not isinstance(value, bool | None):
+        raise bad_request(f"{name}={shown(value)}: must be true or false", name)
+    return bool(value)
+
+
+def _one_prompt_each(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """A body for each prompt of a completion: a text or token ids, or a list of such."""
+    prompt = body.get("prompt")
+    several = isinstance(prompt, list) and len(prompt) > 0 and not isinstance(prompt[0], int)
+    if not several:
+        return [body]
+    assert isinstance(prompt, list)
+    if len(prompt) > MOST_PROMPTS:
+        raise bad_request(f"prompt: holds {len(prompt)}; at most {MOST_PROMPTS}", "prompt")
+    return [{**body, "prompt": one} for one in prompt]
+
+
+def _scoring(row: DataRow) -> DataRow:
+    """A row whose prompt is scored as its output is, if that is."""
+    count = row.overrides.get("logprobs")
+    return row if count is None else replace(row, overrides={**row.overrides, "prompt_logprobs": count})
+
+
+def json_response(content: Mapping[str, Any]) -> Response:
+    """A JSON answer, whose numbers and texts are written as in a batch's results."""
+    return Response(sse(content)[len(b"data: ") : -2], media_type="application/json")
+
+
+async def streamed(events: AsyncGenerator[bytes, None]) -> Response:
+    """A stream of server-sent events, from when the first is there: a refusal has a status of its own."""
+    try:
+        first = await anext(events)
+    except StopAsyncIteration:
+        first = b""
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+    return StreamingResponse(_rest(first, events), media_type="text/event-stream", headers=headers)
+
+
+async def _rest(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
+        yield first
+        try:
+            async for event in events:
+                yield event
+        except ApiError as error:
+            yield sse(error.body)
+        except MindBatchError as error:
+            say(f"a stream ended: {error}")
+            yield sse(ApiError(500, "the engine has failed", "server_error").body)
+
+
+async def models(request: Request) -> Response:
+    service: Service = request.app.state.service
+    names = dict.fromkeys((service.model_name, *service.adapters))
+    return JSONResponse({"object": "list", "data": [_model(name, service) for name in names]})
+
+
+async def model(request: Request) -> Response:
+    service: Service = request.app.state.service
+    service.check_model(name := request.path_params["name"])
+    return JSONResponse(_model(name, service))
+
+
+def _model(name: str, service: Service) -> dict[str, Any]:
+    parent = None if name == service.model_name else service.model_name
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.started,
+        "owned_by": "mindbatch",
+        "parent": parent,
+        "max_model_len": service.llm.seq_length,
+    }
+
+
+async def tokenize(request: Request) -> Response:
+    """Token ids of a text, or of a conversation through the chat template."""
+    service: Service = request.app.state.service
+    body = await json_body(request)
+    known = ("model", "prompt", "messages", "tools", "chat_template_kwargs", "add_special_tokens")
+    refuse_unknown(body, known)
+    service.check_model(body.pop("model", None))
+    add_special = flag(body, "add_special_tokens") if "add_special_tokens" in body else True
+    if "messages" in body:
+        row = service.row(CHAT, body)
+    elif isinstance(body.get("prompt"), str):
+        row = service.row(COMPLETION, body)
+    else:
+        raise bad_request("prompt: must be a text, or messages a conversation", "prompt")
+    ids = await service.tokens(row, add_special)
+    return JSONResponse({"count": len(ids), "max_model_len": service.llm.seq_length, "tokens": ids})
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of token ids."""
+    service: Service = request.app.state.service
+    body = await json_body(request)
+    refuse_unknown(body, ("model", "tokens"))
+    service.check_model(body.get("model"))
+    tokens = body.get("tokens")
+    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
+        raise bad_request(f"tokens={shown(tokens)}: must be a list of token ids", "tokens")
+    return JSONResponse({"prompt": service.tokenizer.decode(tokens, skip_special_tokens=False)})

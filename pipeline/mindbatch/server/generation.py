@@ -1,0 +1,248 @@
+"""One request's generation: its rows in the engine, its answer as a whole or as chunks of a stream."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from mindbatch.dataset.rows import DataRow
+from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.engine.result_json import num_generated_tokens, result_body
+from mindbatch.message_formats.pieces import Content, MessageParser, Piece, Reasoning, ToolCall
+from mindbatch.run.outputs.chat_message import call_id, end_of, parser_of, tool_call
+from mindbatch.run.outputs.openai_response import (
+    completion,
+    completion_logprobs,
+    usage,
+)
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
+from mindbatch.server.api_errors import ApiError
+from mindbatch.server.service import Service, is_chat
+
+Item = StreamEvent | RequestOutput
+
+
+@dataclass
+class Generation:
+    """The rows of one request, which are alike but for their prompts. echo: completions repeat the prompt."""
+
+    service: Service
+    rows: list[DataRow]
+    echo: bool = False
+    options: OutputOptions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.options = replace(self.service.options(self.rows[0]), fingerprint=uuid.uuid4().hex)
+
+    @property
+    def is_chat(self) -> bool:
+        return is_chat(self.rows[0])
+
+    async def items(self) -> AsyncGenerator[Item, None]:
+        """What the engine brings; the keys are the positions of the rows.
+
+        Raises:
+            ApiError: a prompt cannot be run, or cannot go on.
+        """
+        service, begun, first = self.service, time.perf_counter(), True
+        run = await service.engine.submit([service.prompt(row) for row in self.rows])
+        refuse(run.refused)
+        ends = {request.key: self._prompt_end(request.prompt_token_ids) for request in run.requests}
+        self.options = replace(self.options, prompt_end=lambda row: ends[row.key])
+        async with aclosing(run) as items:
+            async for item in items:
+                if first:
+                    service.metrics.first_token(time.perf_counter() - begun)
+                    first = False
+                if isinstance(item, RequestOutput):
+                    refuse([item])
+                    service.metrics.finished(item)
+                yield item
+
+    def _prompt_end(self, token_ids: tuple[int, ...]) -> str:
+        tokenizer = self.service.llm.tokenizer
+        format = self.options.message_format
+        return end_of(tokenizer, token_ids) if tokenizer and format and format.thinks else ""
+
+    async def outputs(self) -> list[RequestOutput]:
+        """The results, in the order of the rows."""
+        async with aclosing(self.items()) as items:
+            found = {item.key: item async for item in items if isinstance(item, RequestOutput)}
+        return [found[row.key] for row in self.rows]
+
+    async def answer(self) -> dict[str, Any]:
+        """The completion object; with several prompts the choices of all."""
+        outputs = await self.outputs()
+        answers = [self.completion_of(*pair) for pair in zip(self.rows, outputs, strict=True)]
+        answer, choices = answers[0], [choice for other in answers for choice in other["choices"]]
+        answer["choices"] = [choice | {"index": index} for index, choice in enumerate(choices)]
+        names = ("prompt_tokens", "completion_tokens")
+        answer["usage"] = usage(*(sum(other["usage"][name] for other in answers) for name in names))
+        return answer | {"system_fingerprint": self.service.fingerprint}
+
+    def completion_of(self, row: DataRow, output: RequestOutput) -> dict[str, Any]:
+        body = result_body(output)
+        answer = completion(FinishedRow(row.key, row, body), self.options, self.service.names)
+        if self.echo:
+            for choice, generation in zip(answer["choices"], body["generations"], strict=True):
+                choice |= self._echoed(row, output, generation)
+            answer.pop("prompt_logprobs", None)
+        return answer
+
+    def _echoed(self, row: DataRow, output: RequestOutput, generation: Mapping[str, Any]) -> dict[str, Any]:
+        """Text and log-probabilities of a completion with its prompt before it."""
+        whole = {
+            "token_ids": [*output.prompt_token_ids, *generation["token_ids"]],
+            "logprobs": None
+            if output.prompt_logprobs is None
+            else [*output.prompt_logprobs, *(generation.get("logprobs") or [])],
+        }
+        return {
+            "text": self._prompt_text(row, output) + generation["text"],
+            "logprobs": completion_logprobs(whole, 0, self.service.names),
+        }
+
+    def _prompt_text(self, row: DataRow, output: RequestOutput) -> str:
+        tokenizer = self.service.llm.tokenizer
+        text = row.content.get("text")
+        if text is None:
+            text = "" if tokenizer is None else tokenizer.decode(output.prompt_token_ids)
+        return str(text)
+
+
+def refuse(outputs: Iterable[RequestOutput]) -> None:
+    """Raises an ApiError with the errors of results that have any."""
+    faults = [output.error.removeprefix("request:1: ") for output in outputs if output.error is not None]
+    if faults:
+        raise ApiError(400, faults, "invalid_prompt")
+
+
+class Stream:
+    """The chunks of a generation's answer, as server-sent events.
+
+    Log-probabilities come with the last chunk of a choice, once all of them are known.
+    """
+
+    def __init__(self, generation: Generation, *, with_usage: bool) -> None:
+        self._generation = generation
+        self._with_usage = with_usage
+        self._rows = {row.key: row for row in generation.rows}
+        self._positions = {row.key: position for position, row in enumerate(generation.rows)}
+        self._num_choices = generation.service.num_choices(generation.rows[0])
+        self._choices: dict[int, _Choice] = {}
+        self._outputs: dict[str, RequestOutput] = {}
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The lines of the stream; an ApiError before the first one."""
+        async with aclosing(self._generation.items()) as items:
+            async for item in items:
+                if isinstance(item, StreamEvent):
+                    chunks = self._choice(item.key, item.index).added(item.text)
+                else:
+                    chunks = self._finish(item)
+                for choice in chunks:
+                    yield self._event([choice])
+        if self._with_usage:
+            outputs = self._outputs.values()
+            prompt = sum(len(output.prompt_token_ids) for output in outputs)
+            bodies = [result_body(output)["generations"] for output in outputs]
+            yield self._event([], usage(prompt, sum(map(num_generated_tokens, bodies))))
+        yield b"data: [DONE]\n\n"
+
+    def _choice(self, key: str, index: int) -> _Choice:
+        row = self._rows[key]
+        place = self._positions[key] * self._num_choices + index
+        if place not in self._choices:
+            self._choices[place] = _Choice(self._generation, row, index, place)
+        return self._choices[place]
+
+    def _finish(self, output: RequestOutput) -> Iterable[dict[str, Any]]:
+        self._outputs[output.key] = output
+        row = self._rows[output.key]
+        whole = self._generation.completion_of(row, output)["choices"]
+        for completed, choice in zip(output.outputs, whole, strict=True):
+            yield from self._choice(output.key, completed.index).finished(choice, completed.finish_reason)
+
+    def _event(self, choices: list[dict[str, Any]], used: dict[str, int] | None = None) -> bytes:
+        generation = self._generation
+        kind = "chat.completion.chunk" if generation.is_chat else "text_completion"
+        chunk: dict[str, Any] = {
+            "id": ("chatcmpl-" if generation.is_chat else "cmpl-") + generation.options.fingerprint,
+            "object": kind,
+            "created": generation.options.created,
+            "model": generation.options.model,
+            "system_fingerprint": generation.service.fingerprint,
+            "choices": choices,
+        }
+        if self._with_usage:
+            chunk["usage"] = used
+        return sse(chunk)
+
+
+class _Choice:
+    """One choice of a stream: the text that has come, cut into what a client is told of."""
+
+    def __init__(self, generation: Generation, row: DataRow, index: int, place: int) -> None:
+        self._generation, self._row, self._index, self._place = generation, row, index, place
+        self._parser: MessageParser | None = parser_of(row, generation.options)
+        self._num_calls = 0
+        self._is_begun = False
+
+    def added(self, text: str) -> Iterable[dict[str, Any]]:
+        """Chunks for text that has become certain."""
+        if not self._generation.is_chat:
+            return [self._text(text)] if text else []
+        pieces: list[Piece] = [Content(text)] if text else []
+        if self._parser is not None:
+            pieces = self._parser.push(text)
+        return self._begun([self._delta(delta) for delta in map(self._delta_of, pieces) if delta])
+
+    def finished(self, choice: dict[str, Any], reason: str) -> Iterable[dict[str, Any]]:
+        """The last chunks. choice: as it stands in an answer that is no stream."""
+        logprobs = choice.get("logprobs")
+        if not self._generation.is_chat:
+            return [self._text("", logprobs, reason)]
+        left = [] if self._parser is None else self._parser.finish()
+        chunks = [self._delta(delta) for delta in map(self._delta_of, left) if delta]
+        errors = choice["message"].get("parse_errors")
+        last = {} if errors is None else {"parse_errors": errors}
+        return self._begun([*chunks, self._delta(last, logprobs, choice["finish_reason"])])
+
+    def _begun(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if chunks and not self._is_begun:
+            self._is_begun = True
+            return [self._delta({"role": "assistant", "content": ""}), *chunks]
+        return chunks
+
+    def _delta_of(self, piece: Piece) -> dict[str, Any]:
+        if isinstance(piece, Content):
+            return {"content": piece.text}
+        if isinstance(piece, Reasoning):
+            return {"reasoning_content": piece.text}
+        if isinstance(piece, ToolCall):
+            place, self._num_calls = self._num_calls, self._num_calls + 1
+            name = call_id(self._row, self._index, place, self._generation.options)
+            return {"tool_calls": [{"index": place, **tool_call(piece, name)}]}
+        return {}  # told at the end
+
+    def _delta(
+        self, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        return {"index": self._place, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+    def _text(
+        self, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        return {"index": self._place, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+def sse(content: Mapping[str, Any], event: str = "") -> bytes:
+    """A server-sent event. event: its name, if it has one."""
+    name = f"event: {event}\n".encode() if event else b""
+    return name + b"data: " + orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"

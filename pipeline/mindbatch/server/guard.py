@@ -1,0 +1,185 @@
+"""What stands before every route: who may ask, how much at a time, how large, how long; and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import time
+import traceback
+import uuid
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mindbatch.config.machine import parse_bytes
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.screen_text import printable, say
+from mindbatch.server.api_errors import ApiError
+from mindbatch.server.service import Service
+
+OPEN_ROUTES = ("/health",)
+_UPLOAD = "/v1/files"
+_FORM_BYTES = 1 << 16  # of a form around its file
+_RETRY_SECONDS = "5"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
+
+
+class Guard:
+    """An ASGI application around the routes. One request never brings down, or keeps, another."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+        self._server = service.config.server
+        self._keys = self._server.read_keys()
+        self._max_body = parse_bytes(self._server.max_body)
+        self._max_file = parse_bytes(self._server.max_file) + _FORM_BYTES
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, send)
+        service = self._service
+        service.num_active += 1
+        try:
+            self._admit(exchange)
+            bounded = self._bounded(exchange, receive)
+            await asyncio.wait_for(self._app(scope, bounded, exchange.send), self._server.request_seconds)
+        except asyncio.TimeoutError:
+            limit = self._server.request_seconds
+            await exchange.refuse(ApiError(503, f"took longer than {limit} seconds", "timeout"))
+        except ClientDisconnect:
+            exchange.status = exchange.status or 499  # as web servers write it in their logs
+        except ApiError as error:
+            await exchange.refuse(error)
+        except MindBatchError as error:
+            say(f"{exchange.line}: {error}")
+            await exchange.refuse(ApiError(503, "the engine cannot take it now", "server_error"))
+        except Exception as error:
+            say(f"{exchange.line}: {' '.join(traceback.format_exception(error))}")
+            await exchange.refuse(ApiError(500, "the server has failed; its log says why", "server_error"))
+        finally:
+            service.num_active -= 1
+            route = scope.get("route")
+            service.metrics.answered(getattr(route, "path", "(none)"), exchange.status)
+
+    def _admit(self, exchange: _Exchange) -> None:
+        path, headers = exchange.path, exchange.headers
+        if not self._server.has_key and self._server.is_local:
+            self._refuse_other_hosts(headers.get("host", ""))
+        is_foreign = headers.get("sec-fetch-site") == "cross-site"
+        if is_foreign and exchange.method != "GET" and headers.get("origin") not in self._server.cors_origins:
+            raise ApiError(403, "pages of other sites may not call this server", "cross_site")
+        if path in OPEN_ROUTES:
+            return
+        if (
+            self._keys
+            and exchange.method != "OPTIONS"
+            and not self._has_key(headers.get("authorization", ""))
+        ):
+            challenge = "Basic" if path == "/" else "Bearer"
+            raise ApiError(
+                401,
+                "the key is missing or wrong: Authorization: Bearer KEY",
+                "invalid_api_key",
+                headers={"www-authenticate": f'{challenge} realm="mindbatch"'},
+            )
+        if exchange.method == "GET":
+            return
+        if self._service.is_draining:
+            raise ApiError(503, "the server ends", "draining", headers={"retry-after": _RETRY_SECONDS})
+        if self._service.num_active > self._server.max_requests:
+            raise ApiError(
+                429,
+                f"{self._server.max_requests} requests are being answered, the most at a time; try again",
+                "too_many_requests",
+                headers={"retry-after": "1"},
+            )
+
+    def _refuse_other_hosts(self, host: str) -> None:
+        """A page may have its own name lead to this machine: its requests still say the name."""
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name and name not in (*_LOCAL_NAMES, self._server.host):
+            raise ApiError(
+                403, f"host {name}: a server without a key answers to localhost only", "wrong_host"
+            )
+
+    def _has_key(self, authorization: str) -> bool:
+        """In a time that does not depend on how much of a key is right."""
+        scheme, _, given = authorization.partition(" ")
+        key = given.strip().encode("utf-8", "surrogateescape")
+        if scheme.lower() == "basic":
+            try:
+                key = base64.b64decode(key, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return sum(hmac.compare_digest(key, right) for right in self._keys) > 0
+
+    def _bounded(self, exchange: _Exchange, receive: Receive) -> Receive:
+        """Receives the body as long as it is not too large and does not stop."""
+        is_upload = exchange.path == _UPLOAD
+        most, key = (self._max_file, "max_file") if is_upload else (self._max_body, "max_body")
+        too_large = ApiError(413, f"larger than server.{key}={getattr(self._server, key)}", "too_large")
+        length = exchange.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > most:
+            raise too_large
+        received = 0
+        is_whole = False
+
+        async def bounded() -> Message:
+            nonlocal received, is_whole
+            if is_whole:
+                return await receive()  # a client that goes away is waited for
+            try:
+                message = await asyncio.wait_for(receive(), self._server.read_seconds)
+            except asyncio.TimeoutError:
+                limit = self._server.read_seconds
+                raise ApiError(408, f"nothing more came within {limit} seconds", "timeout") from None
+            received += len(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
+            if received > most:
+                raise too_large
+            return message
+
+        return bounded
+
+
+class _Exchange:
+    """One request and what has been answered."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._send = send
+        self.method, self.path = scope["method"], scope["path"]
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.status = 0
+        self._begun = time.perf_counter()
+        self.id = uuid.uuid4().hex
+
+    @property
+    def line(self) -> str:
+        """The request as the log names it."""
+        seconds = time.perf_counter() - self._begun
+        return f"{printable(self.method, 20)} {printable(self.path, 200)} ({self.id}, {seconds:.3f} s)"
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", []), (b"x-request-id", self.id.encode())]
+        await self._send(message)
+
+    async def refuse(self, error: ApiError) -> None:
+        """Answers with an error, unless an answer has begun."""
+        if self.status:
+            return
+        response = error.response
+        # What is left of the body is not read: nothing else can come over this connection.
+        response.headers["connection"] = "close"
+        await response({"type": "http"}, _nothing, self.send)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}

@@ -1,0 +1,93 @@
+"""Counts of the server for Prometheus; the names are vLLM's where they mean the same."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from mindbatch.engine.request import RequestOutput
+from mindbatch.engine.statistics import EngineStatistics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_OF_ENGINE = {
+    "vllm:num_requests_running": ("running_sequences", "Sequences that are generating."),
+    "vllm:num_requests_waiting": ("waiting_requests", "Requests that wait for a place."),
+    "vllm:kv_cache_usage_perc": ("cache_use", "Share of the cache blocks in use; 1 is all."),
+}
+_TOTALS = {
+    "vllm:prompt_tokens": ("prompt_tokens", "Tokens of the prompts admitted."),
+    "vllm:prefix_cache_hits": ("cached_prompt_tokens", "Those of them found in the cache."),
+    "vllm:generation_tokens": ("generated_tokens", "Tokens generated."),
+    "vllm:num_preemptions": ("num_preemptions", "Sequences that had to give up their place."),
+}
+
+
+class Metrics:
+    """The counts of one server."""
+
+    def __init__(self, model_name: str) -> None:
+        self._registry = CollectorRegistry()
+        labels = {"labelnames": ("model_name",), "registry": self._registry}
+        self._gauges = {
+            field: Gauge(name, text, **labels).labels(model_name)  # type: ignore[arg-type]
+            for name, (field, text) in _OF_ENGINE.items()
+        }
+        self._totals = {
+            field: Counter(name, text, **labels).labels(model_name)  # type: ignore[arg-type]
+            for name, (field, text) in _TOTALS.items()
+        }
+        self._before = dict.fromkeys(self._totals, 0)
+        self._first_token = Histogram(
+            "vllm:time_to_first_token_seconds",
+            "From a request to its first token.",
+            buckets=_SECONDS,
+            **labels,  # type: ignore[arg-type]
+        ).labels(model_name)
+        self._latency = Histogram(
+            "vllm:e2e_request_latency_seconds",
+            "From a request to its last token.",
+            buckets=_SECONDS,
+            **labels,  # type: ignore[arg-type]
+        ).labels(model_name)
+        self._success = Counter(
+            "vllm:request_success",
+            "Outputs that have ended, by why.",
+            ("model_name", "finished_reason"),
+            registry=self._registry,
+        )
+        self._answers = Counter(
+            "mindbatch:http_responses",
+            "Answers by route and status.",
+            ("route", "status"),
+            registry=self._registry,
+        )
+        self._batches = Gauge(
+            "mindbatch:batches", "Batches by their status.", ("status",), registry=self._registry
+        )
+        self._model_name = model_name
+
+    def first_token(self, seconds: float) -> None:
+        """Counts the wait for a request's first token."""
+        self._first_token.observe(seconds)
+
+    def finished(self, output: RequestOutput) -> None:
+        """Counts a request that is done."""
+        self._latency.observe(output.seconds)
+        for completion in output.outputs:
+            self._success.labels(self._model_name, completion.finish_reason).inc()
+
+    def answered(self, route: str, status: int) -> None:
+        """Counts an answer. route: its pattern, not what a client has made of it."""
+        self._answers.labels(route, str(status)).inc()
+
+    def page(self, statistics: EngineStatistics, batches: dict[str, int]) -> bytes:
+        """The counts now, as text."""
+        for field, gauge in self._gauges.items():
+            gauge.set(getattr(statistics, field))
+        for field, total in self._totals.items():
+            now = getattr(statistics, field)
+            total.inc(max(0, now - self._before[field]))
+            self._before[field] = now
+        for status, count in batches.items():
+            self._batches.labels(status).set(count)
+        return generate_latest(self._registry)

@@ -1,0 +1,137 @@
+"""/v1/responses: text and function calls, and conversations that go on within this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindbatch.dataset.openai_request import CHAT
+from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.engine.result_json import num_generated_tokens, result_body
+from mindbatch.io.fault_lines import shown
+from mindbatch.message_formats.pieces import Content, Piece, Reasoning
+from mindbatch.run.outputs.chat_message import parser_of
+from mindbatch.server.api_errors import bad_request
+from mindbatch.server.bodies import json_body, while_connected
+from mindbatch.server.completions import flag, json_response, streamed
+from mindbatch.server.generation import Generation, sse
+from mindbatch.server.records import new_id
+from mindbatch.server.response_input import chat_body
+from mindbatch.server.response_items import Event, OutputItems
+from mindbatch.server.service import Service
+
+
+@dataclass
+class _Answer:
+    """A response in the making. messages: the conversation before it, without instructions."""
+
+    name: str
+    generation: Generation
+    body: Mapping[str, Any]
+    messages: list[dict[str, Any]]
+    is_stored: bool
+    reasoning_tokens: int = 0
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The events of the stream; the last one has the whole response."""
+        items, output, parser, is_begun = OutputItems(), None, None, False
+        async with aclosing(self.generation.items()) as arriving:
+            async for item in arriving:
+                if not is_begun:  # the prompt was accepted, and how it ends is known
+                    is_begun, parser = True, parser_of(self.generation.rows[0], self.generation.options)
+                    for kind in ("created", "in_progress"):
+                        yield items.event(kind, response=self._object(items, None))
+                if isinstance(item, StreamEvent):
+                    pieces: list[Piece] = parser.push(item.text) if parser else [Content(item.text)]
+                    if any(isinstance(piece, Reasoning) for piece in pieces):
+                        self.reasoning_tokens += len(item.token_ids)
+                else:
+                    output = item
+                    pieces = parser.finish() if parser else []
+                for piece in pieces:
+                    for event in items.add(piece):
+                        yield event
+        for event in items.close():
+            yield event
+        whole = self._object(items, output)
+        if self.is_stored:
+            service = self.generation.service
+            service.conversations.keep(self.name, [*self.messages, *items.messages()])
+        yield items.event(str(whole["status"]), response=whole)
+
+    async def whole(self) -> dict[str, Any]:
+        async with aclosing(self.events()) as events:
+            *_, last = [event async for event in events]
+        response: dict[str, Any] = last["response"]
+        return response
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self.events()) as events:
+            async for event in events:
+                yield sse(event, event["type"])
+
+    def _object(self, items: OutputItems, output: RequestOutput | None) -> dict[str, Any]:
+        is_cut = output is not None and output.outputs[0].finish_reason == "length"
+        status = "in_progress" if output is None else "incomplete" if is_cut else "completed"
+        body, used = self.body, None if output is None else _usage(output, self.reasoning_tokens)
+        return {
+            "id": self.name,
+            "object": "response",
+            "created_at": self.generation.options.created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "error": None,
+            "model": self.generation.options.model,
+            "output": items.items,
+            "usage": used,
+            "parallel_tool_calls": True,
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": body.get("tools") or [],
+            "text": body.get("text") or {"format": {"type": "text"}},
+            "truncation": "disabled",
+            **{name: body.get(name) for name in _REPEATED},
+        }
+
+
+_REPEATED = (
+    *("instructions", "max_output_tokens", "metadata", "previous_response_id", "reasoning", "temperature"),
+    *("top_p", "user"),
+)
+"""Keys of a request that its response has as they were."""
+
+
+def _usage(output: RequestOutput, reasoning_tokens: int) -> dict[str, Any]:
+    prompt = len(output.prompt_token_ids)
+    generated = num_generated_tokens(result_body(output)["generations"])
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": output.num_cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": generated,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": prompt + generated,
+    }
+
+
+async def create(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await json_body(request)
+    stream = flag(body, "stream")
+    is_stored = flag(body, "store") if body.get("store") is not None else True
+    previous = body.get("previous_response_id")
+    earlier = [] if previous is None else service.conversations.find(previous)
+    chat = chat_body(body, earlier)
+    if (count := chat.get("n")) not in (None, 1):
+        raise bad_request(f"n={shown(count)}: a response has one output", "n")
+    conversation = chat["messages"][1:] if body.get("instructions") else chat["messages"]
+    row = service.row(CHAT, chat)
+    answer = _Answer(new_id("resp_"), Generation(service, [row]), body, conversation, is_stored)
+    if stream:
+        return await streamed(answer.lines())
+    return json_response(await while_connected(request, answer.whole()))

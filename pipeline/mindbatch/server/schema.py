@@ -1,0 +1,149 @@
+"""The keys of `mindbatch serve`, and what they may be together."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mindbatch.config.faults import shown
+from mindbatch.config.installed import SERVER_PACKAGES, is_installed, missing
+from mindbatch.config.machine import parse_bytes
+from mindbatch.config.model_task import ModelTaskConfig
+from mindbatch.config.path_faults import input_file_fault, run_folder_fault, settled
+from mindbatch.config.schema import SchemaKeys, option, section
+from mindbatch.io.amounts import is_day
+from mindbatch.run.batch_config import MESSAGE_FORMATS
+
+_SHORTEST_KEY = 16
+
+
+@dataclass
+class ServerConfig:
+    """Where the server listens, whom it answers, and how much it takes."""
+
+    host: str = option("127.0.0.1", "address to listen on; one that others reach needs a key")
+    port: int = option(8000, "port to listen on; 0 takes a free one, which is said", minimum=0, maximum=65535)
+    api_key: str | None = option(
+        None, "key that every request but /health must bring; best written as ${oc.env:NAME}"
+    )
+    api_key_file: str | None = option(None, "file with such a key on each line", is_path=True)
+    model_name: str | None = option(None, "name of the model in requests; null: that of its folder")
+    batches_dir: str | None = option(
+        None,
+        "folder of files and batches, which a server that starts there goes on with; null: none",
+        is_path=True,
+    )
+    message_format: str = option(
+        "auto",
+        "how the model writes reasoning and tool calls; auto goes by its chat template",
+        choices=MESSAGE_FORMATS,
+    )
+    date: str | None = option(None, "day that chat templates are told, as YYYY-MM-DD; null: today")
+    max_body: str = option("64MiB", "largest body of a request, but for files")
+    max_file: str = option("512MiB", "largest file")
+    max_files: int = option(10_000, "most files that are kept at a time", minimum=1)
+    max_requests: int = option(256, "most requests at a time; more are told to come again", minimum=1)
+    max_n: int = option(128, "most choices that a request may ask for", minimum=1)
+    max_batches: int = option(4, "most batches that run at a time; others wait", minimum=1)
+    request_seconds: int = option(3600, "longest that a request may take", minimum=1)
+    read_seconds: int = option(60, "longest wait for the next part of a request", minimum=1)
+    drain_seconds: int = option(
+        30, "time that requests have to finish when the server is told to end", minimum=0
+    )
+    keep_days: int | None = option(
+        None, "days after which files, and batches that have ended, are removed; null: never", minimum=1
+    )
+    cors_origins: Any = option(
+        (), "pages of which origins may call from a browser", accepts="list like [https://example.org]"
+    )
+    ssl_certfile: str | None = option(None, "certificate, for TLS", is_path=True)
+    ssl_keyfile: str | None = option(None, "its private key", is_path=True)
+
+    @property
+    def is_local(self) -> bool:
+        """True if only programs of this machine reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def has_key(self) -> bool:
+        return self.api_key is not None or self.api_key_file is not None
+
+    def read_keys(self) -> list[bytes]:
+        """The keys, any of which a request may bring."""
+        lines = [] if self.api_key is None else [self.api_key]
+        if self.api_key_file is not None:
+            lines += Path(self.api_key_file).read_text(encoding="utf-8").split("\n")
+        return [line.strip().encode() for line in lines if line.strip()]
+
+
+@dataclass
+class ServeConfig(ModelTaskConfig):
+    """The keys of `mindbatch serve`. `decoding` is what requests get that say nothing else."""
+
+    records_seed: ClassVar[bool] = True
+
+    server: ServerConfig = section(ServerConfig)
+
+    def settle_paths(self) -> list[str]:
+        faults, server = super().settle_paths(), self.server
+        server.batches_dir = settled("server.batches_dir", server.batches_dir, run_folder_fault, faults)
+        for name, holds in (
+            ("api_key_file", "a key on each line"),
+            ("ssl_certfile", "a certificate"),
+            ("ssl_keyfile", "a private key"),
+        ):
+            fault_of = input_file_fault(holds)
+            setattr(server, name, settled(f"server.{name}", getattr(server, name), fault_of, faults))
+        return faults
+
+    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_faults(keys)
+        yield from _server_faults(self.server)
+
+    def package_faults(self) -> Iterable[str]:
+        yield from super().package_faults()
+        yield from (f"mindbatch serve: {missing(name)}" for name in SERVER_PACKAGES if not is_installed(name))
+
+
+def _server_faults(server: ServerConfig) -> Iterator[str]:
+    for name in ("max_body", "max_file"):
+        try:
+            parse_bytes(getattr(server, name))
+        except ValueError as error:
+            yield f"server.{name}={shown(getattr(server, name))}: {error}"
+    origins = server.cors_origins
+    if not isinstance(origins, list | tuple) or not all(isinstance(origin, str) for origin in origins):
+        yield f"server.cors_origins={shown(origins)}: must be a list of origins, like [https://example.org]"
+    if server.date is not None and not is_day(server.date):
+        yield f"server.date={shown(server.date)}: must be a day like 2026-11-30"
+    if (server.ssl_certfile is None) != (server.ssl_keyfile is None):
+        yield "server.ssl_certfile, server.ssl_keyfile: TLS needs both; give both or neither"
+    yield from _key_faults(server)
+
+
+def _key_faults(server: ServerConfig) -> Iterator[str]:
+    """Yields errors of keys, none of which shows one."""
+    if not server.has_key:
+        if not server.is_local:
+            yield (
+                f"server.host={shown(server.host)}: others reach it there; needs server.api_key or "
+                "server.api_key_file, or server.host=127.0.0.1"
+            )
+        return
+    try:
+        keys = server.read_keys()
+    except (OSError, UnicodeDecodeError):
+        yield f"server.api_key_file={server.api_key_file}: cannot be read as text with a key on each line"
+        return
+    if not keys:
+        yield "server.api_key, server.api_key_file: hold no key"
+    if any(len(key) < _SHORTEST_KEY for key in keys):
+        yield f"server.api_key, server.api_key_file: a key must have at least {_SHORTEST_KEY} characters"

@@ -1,0 +1,157 @@
+"""What every route of the server uses: the engine, the names of the models, the settings, the counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mindbatch.async_llm import AsyncLLM
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.openai_request import CHAT
+from mindbatch.dataset.records import Record
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.decoding.value_kinds import drawn_seed
+from mindbatch.io.amounts import today
+from mindbatch.io.errors import PromptError
+from mindbatch.io.fault_lines import did_you_mean, shown
+from mindbatch.llm import LLM
+from mindbatch.message_formats.registry import MessageFormat
+from mindbatch.prompts.prompts import Prompt, token_ids_of
+from mindbatch.prompts.tokenizer import Tokenizer
+from mindbatch.run.outputs.openai_response import TokenNames
+from mindbatch.run.outputs.rows import OutputOptions
+from mindbatch.server.api_errors import ApiError, bad_request
+from mindbatch.server.batches import Batches
+from mindbatch.server.conversations import Conversations
+from mindbatch.server.metrics import Metrics
+from mindbatch.server.schema import ServeConfig
+
+
+@dataclass
+class Service:
+    """The parts of a server that runs.
+
+    format: how the model writes reasoning and tool calls; None where it writes plain text.
+    is_draining: it has been told to end.
+    """
+
+    config: ServeConfig
+    llm: LLM
+    engine: AsyncLLM
+    metrics: Metrics
+    batches: Batches | None
+    format: MessageFormat | None
+    is_draining: bool = False
+    num_active: int = 0
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        decoding = DecodingParams(**vars(self.config.decoding))
+        self._params = decoding
+        self.conversations = Conversations()
+        data = DataConfig(format="openai")
+        self.model_name = self.config.server.model_name or model_name(self.config)
+        tokenizer = self.llm.tokenizer
+        self.names = TokenNames(None if tokenizer is None else tokenizer.token_bytes)
+        self._maker = RowMaker(
+            data,
+            decoding,
+            is_openai=True,
+            lora=self.config.lora,
+            model_name=self.model_name,
+            message_format=self.format,
+        )
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters, those that stand for the base among them."""
+        return self.config.lora.names
+
+    @property
+    def fingerprint(self) -> str:
+        """Names this process of the server in answers."""
+        return f"fp_{self.started:x}"
+
+    @property
+    def date(self) -> str:
+        """What chat templates are told."""
+        return self.config.server.date or today()
+
+    def options(self, row: DataRow) -> OutputOptions:
+        """How an answer to a request is written."""
+        return OutputOptions(
+            logprobs=self._params.logprobs,
+            created=int(time.time()),
+            model=row.adapter or self.model_name,
+            message_format=self.format,
+        )
+
+    def check_model(self, model: object) -> None:
+        """Raises an ApiError for a name that is neither the model's nor an adapter's."""
+        names = [self.model_name, *self.adapters]
+        if model is None or model in names:
+            return
+        if not isinstance(model, str):
+            raise bad_request(f"model={shown(model)}: must be a text", "model")
+        message = f"model={shown(model)}: not served here; there are {', '.join(names)}"
+        raise ApiError(404, message + did_you_mean(model, names), "model_not_found", "model")
+
+    def row(self, endpoint: str, body: dict[str, object], key: str = "0") -> DataRow:
+        """The row that a request's body stands for; checked as a line of a batch is.
+
+        Raises:
+            ApiError: naming every fault.
+        """
+        self.check_model(body.get("model"))
+        columns = {"custom_id": key, "method": "POST", "url": endpoint, "body": body}
+        item = self._maker.make(0, Record("request", 1, columns))
+        if isinstance(item, RowFailure):
+            raise bad_request(item.reason.replace("body.", ""))
+        if (count := item.overrides.get("num_return_sequences", 1)) > self.config.server.max_n:
+            raise bad_request(f"n={count}: at most {self.config.server.max_n} choices", "n")
+        return item
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; an ApiError where it has none."""
+        if self.llm.tokenizer is None:
+            raise bad_request("the model has no tokenizer: give and take token ids")
+        return self.llm.tokenizer
+
+    async def tokens(self, row: DataRow, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a row's prompt."""
+        tokenizer, prompt, most = self.tokenizer, row.prompt(self.date), self.llm.seq_length
+
+        def encode(llm: LLM) -> list[int]:
+            if prompt.text is not None and not add_special_tokens:
+                return tokenizer.encode(prompt.text, add_special_tokens=False, most_tokens=most)
+            return [*token_ids_of(prompt, tokenizer, most)]
+
+        try:
+            return await asyncio.wrap_future(self.engine.ask(encode))
+        except PromptError as error:
+            raise bad_request(error.faults) from error
+
+    def num_choices(self, row: DataRow) -> int:
+        """The outputs that a row gets."""
+        return row.params(self._params).num_return_sequences
+
+    def prompt(self, row: DataRow) -> tuple[Prompt, DecodingParams]:
+        """The input of the engine; without a seed of the request's own, other draws each time."""
+        params = row.params(self._params)
+        if params.do_sample and "seed" not in row.overrides:
+            params = replace(params, seed=drawn_seed())
+        return row.prompt(self.date), params
+
+
+def model_name(config: ServeConfig) -> str:
+    """The name of the folder of the model."""
+    return Path(config.model.checkpoint_name_or_path or "").name
+
+
+def is_chat(row: DataRow) -> bool:
+    """True if the prompt is a conversation."""
+    return bool(row.extra.get("endpoint") == CHAT)

@@ -1,0 +1,172 @@
+"""The life of the server's process: it listens, answers, drains when it is told to end, and is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mindbatch.async_llm import AsyncLLM
+from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.screen_text import hide, say
+from mindbatch.llm import LLM
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.run.outputs.chat_message import message_format
+from mindbatch.server.app import application
+from mindbatch.server.batches import Batches
+from mindbatch.server.metrics import Metrics
+from mindbatch.server.schema import ServeConfig
+from mindbatch.server.service import Service, model_name
+
+_LARGEST_HEAD = 64 << 10
+_SECONDS_BETWEEN_REMOVALS = 3600
+
+
+def hide_keys(config: ServeConfig) -> None:
+    """From now on no message, log or record has a key."""
+    for key in config.server.read_keys():
+        hide(key.decode(), "server.api_key")
+
+
+def bound_socket(config: ServeConfig) -> socket.socket:
+    """A socket with the address that is asked for, on which nothing listens yet.
+
+    Raises:
+        ConfigError: it is taken, or not of this machine.
+    """
+    host, port = config.server.host, config.server.port
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"server.host={host}, server.port={port}: cannot be listened on ({reason}); try another, or port 0"
+        ) from error
+    return bound
+
+
+def serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.socket) -> int:
+    """Answers requests until the process is told to end; returns the exit code."""
+    return asyncio.run(_serve(config, llm, opened, bound))
+
+
+async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.socket) -> int:
+    async with AsyncLLM.over(llm) as engine:
+        batches = _batches(config, llm, opened, engine)
+        name = config.server.model_name or model_name(config)
+        format = message_format(config.server.message_format, llm.tokenizer)
+        service = Service(config, llm, engine, Metrics(name), batches, format)
+        server = _Server(_uvicorn_config(config, service), service)
+        scheme = "https" if config.server.ssl_certfile else "http"
+        host, port = bound.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
+        say(f"{name}: {scheme}://{host}:{port}/v1 (Ctrl-C ends)")
+        if batches is not None:
+            await asyncio.to_thread(batches.start, llm.kernels)
+        looking = asyncio.create_task(_look_after(batches))
+        try:
+            await server.serve([bound])
+        finally:
+            looking.cancel()
+            if batches is not None:
+                await asyncio.to_thread(batches.stop)
+    return EXIT_DONE
+
+
+def _batches(config: ServeConfig, llm: LLM, opened: OpenedFolder, engine: AsyncLLM) -> Batches | None:
+    if config.server.batches_dir is None:
+        return None
+    return Batches(config, opened, engine, llm.settings.batch_size)
+
+
+def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
+    server = config.server
+
+    class Protocol(_PatientProtocol):
+        read_seconds = server.read_seconds
+
+    return uvicorn.Config(
+        application(service),
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=server.read_seconds,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=_LARGEST_HEAD,
+        ssl_certfile=server.ssl_certfile,
+        ssl_keyfile=server.ssl_keyfile,
+    )
+
+
+async def _look_after(batches: Batches | None) -> None:
+    """Each second ends what has expired; each hour removes what is old."""
+    seconds = 0
+    while batches is not None:
+        batches.end_expired()
+        if seconds % _SECONDS_BETWEEN_REMOVALS == 0:
+            await asyncio.to_thread(batches.remove_old)
+        seconds += 1
+        await asyncio.sleep(1)
+
+
+class _Server(uvicorn.Server):
+    """Drains when it is told to end: what runs is finished, what comes is refused; told twice, it ends."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._last_moment: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        seconds = self._service.config.server.drain_seconds
+        if self._last_moment is not None or seconds == 0:
+            self.should_exit = self.force_exit = True
+        self._last_moment = time.monotonic() + seconds
+        self._service.is_draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._last_moment is not None and not self.should_exit:
+            if self._service.batches is not None:
+                self._service.batches.interrupt()
+            self.should_exit = self._service.num_active == 0 or time.monotonic() > self._last_moment
+        return await super().on_tick(counter)
+
+
+class _PatientProtocol(H11Protocol):
+    """HTTP/1.1 whose connections end when no whole request head has come for `read_seconds`."""
+
+    read_seconds: float
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        is_first = self.cycle is None
+        super().data_received(data)
+        if is_first and self.cycle is not None:
+            self._waiting.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._waiting = self.loop.call_later(self.read_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        with contextlib.suppress(Exception):
+            self.transport.abort()
