@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from mindbatch.async_llm import AsyncLLM
@@ -21,6 +21,7 @@ from mindbatch.prompts.prompts import Prompt
 
 SECONDS_BETWEEN_LOOKS = 1.0
 """A batch that waits for its rows looks so often whether it is to end."""
+_ROWS_AT_ONCE = 256
 NEVER_TRIED = {
     "cancelled": "the batch was cancelled before this request was done",
     "expired": "the completion window ended before this request was done",
@@ -133,11 +134,10 @@ class BackgroundRows:
         stage = self._end or ""
         if stage not in NEVER_TRIED:
             raise Interrupted("the server ends")
-        reason = NEVER_TRIED[stage]
-        while keys:
-            failed = [RequestOutput.failed(key, reason, stage=stage) for key in keys]
+        left = chain(keys, (row.key for row, _ in source))
+        while some := [*islice(left, _ROWS_AT_ONCE)]:
+            failed = [RequestOutput.failed(key, NEVER_TRIED[stage], stage=stage) for key in some]
             yield self._counted(StepResult([], failed))
-            keys = [row.key for row, _ in islice(source, 256)]
 
     def _counted(self, result: StepResult) -> StepResult:
         prompt, cached, generated = self._tokens

@@ -237,7 +237,7 @@ class Batches:
                 errors.append(line_error("more_errors", f"and {more} more lines with errors"))
             if running.ending == "interrupted":
                 raise Interrupted("the server ends")
-            if errors or not record.total:
+            if errors or not (record.total or running.ending):
                 self._fail(record, errors or [line_error("empty_file", "the file holds no request")])
                 return
         with self._changing:

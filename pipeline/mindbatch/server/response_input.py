@@ -84,7 +84,7 @@ def _add_item(item: Any, where: str, messages: list[dict[str, Any]], faults: lis
         call = {name: item.get(name) for name in ("name", "arguments")}
         entry = {"id": item.get("call_id"), "type": "function", "function": call}
         if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": None})
+            messages.append({"role": "assistant", "content": ""})
         messages[-1].setdefault("tool_calls", []).append(entry)
     # Reasoning of earlier turns is not shown to models again.
 

@@ -66,10 +66,6 @@ async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: soc
         format = message_format(config.server.message_format, llm.tokenizer)
         service = Service(config, llm, engine, Metrics(name), batches, format)
         server = _Server(_uvicorn_config(config, service), service)
-        scheme = "https" if config.server.ssl_certfile else "http"
-        host, port = bound.getsockname()[:2]
-        host = f"[{host}]" if ":" in host else host
-        say(f"{name}: {scheme}://{host}:{port}/v1 (Ctrl-C ends)")
         if batches is not None:
             await asyncio.to_thread(batches.start, llm.kernels)
         looking = asyncio.create_task(_look_after(batches))
@@ -129,6 +125,15 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._last_moment: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens, and says where."""
+        await super().startup(sockets)
+        scheme = "https" if self.config.is_ssl else "http"
+        for bound in sockets or ():
+            host, port = bound.getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host
+            say(f"{self._service.model_name}: {scheme}://{host}:{port}/v1 (Ctrl-C ends)")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         seconds = self._service.config.server.drain_seconds

@@ -1,0 +1,321 @@
+"""`mindbatch serve` as its users see it: with OpenAI's own client, which judges the shape of every answer."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from mindbatch import LLM
+from mindbatch.cli import main
+from running_server import RunningServer
+
+KEY = "a key of the tests"
+CHAT = "/v1/chat/completions"
+TEXT = "Hello"
+MESSAGES: Any = [{"role": "user", "content": "Hi"}]
+TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALL = '<think>\nSo\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+AS_CALL = {"guided_regex": CALL.replace("{", r"\{").replace("}", r"\}"), "max_tokens": 100}
+
+
+@pytest.fixture(scope="module")
+def server(small_gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    running = RunningServer(
+        *(f"model.checkpoint_name_or_path={small_gpt2}", "server.model_name=small"),
+        *(f"server.batches_dir={tmp_path_factory.mktemp('served')}", "server.message_format=qwen3"),
+        *(f"server.api_key={KEY}", "decoding.max_new_tokens=12"),
+    )
+    yield running
+    assert running.end() == 0
+    assert KEY not in "".join(running.lines)
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=KEY, max_retries=0)
+
+
+def wait(client: openai.OpenAI, batch: Any) -> Any:
+    while batch.status not in ("completed", "failed", "cancelled", "expired"):
+        time.sleep(0.05)
+        batch = client.batches.retrieve(batch.id)
+    return batch
+
+
+def lines_of(*bodies: dict[str, Any], url: str = CHAT) -> bytes:
+    rows = [
+        {"custom_id": f"row-{number}", "method": "POST", "url": url, "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def begin(client: openai.OpenAI, data: bytes, endpoint: Any = CHAT, **options: Any) -> Any:
+    file = client.files.create(file=("rows.jsonl", data), purpose="batch")
+    options = {"completion_window": "24h"} | options
+    return client.batches.create(input_file_id=file.id, endpoint=endpoint, **options)
+
+
+def test_a_chat_is_what_generate_says_whole_and_streamed(client: openai.OpenAI, small_gpt2: Path) -> None:
+    whole = client.chat.completions.create(model="small", messages=MESSAGES, temperature=0)
+    parts = [
+        *client.chat.completions.create(
+            model="small",
+            messages=MESSAGES,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    ]
+    with LLM(small_gpt2) as llm:
+        (result,) = llm.chat(MESSAGES, max_new_tokens=12)
+    assert whole.choices[0].message.content == result.outputs[0].text
+    assert "".join(part.choices[0].delta.content or "" for part in parts[:-1]) == result.outputs[0].text
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert parts[-2].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
+    assert parts[-1].usage == whole.usage
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 12
+
+
+def test_several_prompts_and_choices_of_a_seed(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "small", "prompt": [TEXT, [5, 6, 7]], "n": 2, "temperature": 1.5, "logprobs": 1}
+    first, second = (client.completions.create(**asked, seed=3) for _ in range(2))
+    other, another = (client.completions.create(**asked) for _ in range(2))
+    texts = [[choice.text for choice in answer.choices] for answer in (first, second, other, another)]
+    assert texts[0] == texts[1]
+    assert len({*map(tuple, texts)}) == 3, "draws without a seed of their own are the same"
+    assert [choice.index for choice in first.choices] == [0, 1, 2, 3]
+    streamed = ["", "", "", ""]
+    logprobs: list[Any] = [None] * 4
+    for part in client.completions.create(**asked, seed=3, stream=True):
+        for choice in part.choices:
+            streamed[choice.index] += choice.text
+            logprobs[choice.index] = choice.logprobs or logprobs[choice.index]
+    assert streamed == texts[0]
+    assert logprobs == [choice.logprobs for choice in first.choices]
+
+
+def test_an_echo_scores_the_prompt(client: openai.OpenAI, small_gpt2: Path) -> None:
+    answer = client.completions.create(
+        model="small", prompt=TEXT, echo=True, logprobs=1, max_tokens=1, temperature=0
+    )
+    with LLM(small_gpt2) as llm:
+        (result,) = llm.generate(TEXT, max_new_tokens=1, prompt_logprobs=1, logprobs=1)
+    (choice,) = answer.choices
+    assert result.prompt_logprobs is not None
+    expected = [
+        None if likely is None else likely[token]
+        for token, likely in zip(result.prompt_token_ids, result.prompt_logprobs, strict=True)
+    ]
+    assert choice.text == TEXT + result.outputs[0].text
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
+    assert choice.logprobs.token_logprobs[:-1] == expected
+
+
+def test_structured_output_and_stops(client: openai.OpenAI) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    form: Any = {"type": "json_schema", "json_schema": {"name": "one", "schema": schema}}
+    answer = client.chat.completions.create(
+        model="small", messages=MESSAGES, response_format=form, max_tokens=60, temperature=0
+    )
+    assert json.loads(answer.choices[0].message.content or "")["a"] in (True, False)
+    limited = client.completions.create(
+        model="small", prompt=TEXT, extra_body={"guided_regex": "abc-def"}, stop="-", max_tokens=30
+    )
+    assert (limited.choices[0].text, limited.choices[0].finish_reason) == ("abc", "stop")
+
+
+def test_reasoning_and_calls_are_taken_out_of_the_text(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "small", "messages": MESSAGES, "tools": TOOLS, "extra_body": AS_CALL}
+    choice = client.chat.completions.create(**asked).choices[0]
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 1})
+    assert choice.message.model_extra is not None
+    assert choice.message.model_extra["reasoning_content"] == "So"
+    deltas = [part.choices[0].delta for part in client.chat.completions.create(**asked, stream=True)]
+    assert "".join((delta.model_extra or {}).get("reasoning_content", "") for delta in deltas) == "So"
+    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert [(call.index, call.function and call.function.arguments) for call in calls] == [
+        (0, choice.message.tool_calls[0].function.arguments)  # type: ignore[union-attr]
+    ]
+    without = client.chat.completions.create(model="small", messages=MESSAGES, extra_body=AS_CALL)
+    assert (without.choices[0].message.content or "").startswith("<tool_call>"), "no tools were offered"
+
+
+def test_a_call_that_does_not_parse_stays_text_and_says_so(client: openai.OpenAI) -> None:
+    broken = '<tool_call>\\{"name": 1\\}</tool_call>'
+    message = (
+        client.chat.completions.create(
+            model="small",
+            messages=MESSAGES,
+            tools=TOOLS,
+            extra_body={"guided_regex": broken, "max_tokens": 60},
+        )
+        .choices[0]
+        .message
+    )
+    assert message.content == broken.replace("\\", "")
+    assert message.model_extra is not None
+    assert len(message.model_extra["parse_errors"]) == 1
+
+
+def test_responses_go_on_and_call(client: openai.OpenAI) -> None:
+    first = client.responses.create(model="small", input="Hi", instructions="Be brief", temperature=0)
+    second = client.responses.create(
+        model="small", input="More", previous_response_id=first.id, temperature=0, max_output_tokens=5
+    )
+    assert (first.status, first.incomplete_details and first.incomplete_details.reason) == (
+        "incomplete",
+        "max_output_tokens",
+    )
+    turns: Any = [*MESSAGES, {"role": "assistant", "content": first.output_text}]
+    chat = client.chat.completions.create(
+        model="small", messages=[*turns, {"role": "user", "content": "More"}], temperature=0, max_tokens=5
+    )
+    assert second.output_text == chat.choices[0].message.content
+    tool: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": None}
+    extra = {"guided_regex": AS_CALL["guided_regex"]}
+    asked: Any = {"model": "small", "input": "Hi", "tools": [tool], "extra_body": extra}
+    events = [*client.responses.create(**asked, max_output_tokens=100, stream=True)]
+    assert [event.sequence_number for event in events] == [*range(len(events))]
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    last: Any = events[-1]
+    whole = client.responses.create(**asked, max_output_tokens=100)
+    kinds = [item.type for item in whole.output]
+    assert kinds == [item.type for item in last.response.output] == ["reasoning", "function_call"]
+    assert whole.output[1].arguments == '{"a": 1}'  # type: ignore[union-attr]
+    answered: Any = [
+        {"role": "user", "content": "Hi"},
+        whole.output[1].model_dump(),
+        {"type": "function_call_output", "call_id": "c", "output": "2"},
+    ]
+    assert client.responses.create(model="small", input=answered).output_text
+    with pytest.raises(openai.NotFoundError, match="previous_response_id='resp_x': not known"):
+        client.responses.create(model="small", input="Hi", previous_response_id="resp_x")
+
+
+def test_tokens_there_and_back(server: RunningServer) -> None:
+    key = {"authorization": f"Bearer {KEY}"}
+    status, answer = server.ask("POST", "/v1/tokenize", {"prompt": TEXT}, **key)
+    assert status == 200
+    tokens = json.loads(answer)["tokens"]
+    assert json.loads(server.ask("POST", "/v1/detokenize", {"tokens": tokens}, **key)[1]) == {"prompt": TEXT}
+    chat = json.loads(server.ask("POST", "/v1/tokenize", {"messages": MESSAGES}, **key)[1])
+    assert chat["count"] == len(chat["tokens"]) > 5
+
+
+def test_a_batch_is_the_run_of_its_file(
+    client: openai.OpenAI, server: RunningServer, small_gpt2: Path, tmp_path: Path
+) -> None:
+    bodies = [
+        {
+            "messages": [{"role": "user", "content": f"Say {number}"}],
+            "seed": number,
+            "n": 1 + number % 2,
+            "temperature": 1.1,
+        }
+        for number in range(40)
+    ]
+    data = lines_of(*bodies, {"messages": MESSAGES, "tools": TOOLS, **AS_CALL})
+    batch = wait(client, begin(client, data, metadata={"for": "tests"}))
+    assert (batch.status, batch.metadata) == ("completed", {"for": "tests"})
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (41, 0)
+    assert batch.error_file_id is None
+    (tmp_path / "rows.jsonl").write_bytes(data)
+    words = [f"model.checkpoint_name_or_path={small_gpt2}", f"data.path={tmp_path / 'rows.jsonl'}"]
+    words += [f"output.dir={tmp_path / 'run'}", "data=openai", "output.message_format=qwen3"]
+    assert main(["batch", *words, "decoding.max_new_tokens=12", "progress=none"]) == 0
+    ours = [json.loads(line) for line in (tmp_path / "run/results.jsonl").read_bytes().splitlines()]
+    theirs = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    for line in (*ours, *theirs):
+        line["response"]["body"].pop("created")
+    assert theirs == ours
+    assert theirs[-1]["response"]["body"]["choices"][0]["finish_reason"] == "tool_calls"
+    assert batch.id in [one.id for one in client.batches.list()]
+    assert client.files.retrieve(batch.output_file_id).purpose == "batch_output"
+    assert client.files.delete(batch.output_file_id).deleted
+    assert client.batches.retrieve(batch.id).output_file_id is None
+
+
+def test_every_wrong_line_of_a_batch_is_told_with_its_number(client: openai.OpenAI) -> None:
+    data = lines_of({"messages": MESSAGES}, {"messages": MESSAGES, "temprature": 1}, {"messages": []})
+    data += b"{]\n" + lines_of({"prompt": TEXT}, url="/v1/completions").replace(b"row-0", b"row-9")
+    batch = wait(client, begin(client, data))
+    assert batch.status == "failed"
+    errors = {error.line: error.message for error in batch.errors.data}
+    assert [*errors] == [2, 3, 4, 5]
+    assert errors[2] == "body.temprature: unknown; did you mean temperature?"
+    assert errors[5] == f"url=/v1/completions: the batch's is {CHAT}"
+    twice = wait(client, begin(client, lines_of({"messages": MESSAGES}) * 2))
+    assert (twice.status, "row-0" in twice.errors.data[0].message) == ("failed", True)
+    with pytest.raises(openai.BadRequestError, match="completion_window='soon': must be a time like 24h"):
+        begin(client, data, completion_window="soon")
+
+
+def test_a_cancelled_and_an_expired_batch_keep_what_is_done(client: openai.OpenAI) -> None:
+    rows = lines_of(*({"messages": MESSAGES, "max_tokens": 100, "seed": i} for i in range(3000)))
+    batch = begin(client, rows)
+    while client.batches.retrieve(batch.id).request_counts.completed == 0:
+        time.sleep(0.02)
+    client.batches.cancel(batch.id)
+    expired = begin(client, rows, completion_window="1s")
+    for ended, status in ((wait(client, batch), "cancelled"), (wait(client, expired), "expired")):
+        assert ended.status == status
+        counts = ended.request_counts
+        assert (counts.total, counts.completed + counts.failed) == (3000, 3000)
+        errors = client.files.content(ended.error_file_id).text.splitlines()
+        assert len(errors) == counts.failed
+        assert {json.loads(line)["error"]["code"] for line in errors} == {f"batch_{status}"}
+    with pytest.raises(openai.ConflictError, match="has ended already"):
+        client.batches.cancel(batch.id)
+
+
+def test_what_is_not_there_or_not_known_is_refused_by_name(
+    client: openai.OpenAI, server: RunningServer
+) -> None:
+    with pytest.raises(openai.NotFoundError, match="model='smal': not served here; there are small"):
+        client.completions.create(model="smal", prompt=TEXT)
+    with pytest.raises(
+        openai.BadRequestError, match="temprature: unknown; did you mean temperature.*n=0"
+    ) as wrong:
+        client.completions.create(model="small", prompt=TEXT, n=0, extra_body={"temprature": 1})
+    assert "body." not in str(wrong.value)
+    with pytest.raises(openai.BadRequestError, match="n=200: at most 128"):
+        client.completions.create(model="small", prompt=TEXT, n=200)
+    with pytest.raises(openai.BadRequestError, match="tool_choice='required': must be auto or none"):
+        client.chat.completions.create(model="small", messages=MESSAGES, tools=TOOLS, tool_choice="required")
+    with pytest.raises(openai.NotFoundError, match="file 'file-x': there is none"):
+        client.files.content("file-x")
+    with pytest.raises(openai.BadRequestError, match="purpose='assistants': must be batch"):
+        client.files.create(file=("a", b"b"), purpose="assistants")
+    with pytest.raises(openai.NotFoundError, match="no such route"):
+        client.images.generate(prompt="a")
+    wrong_key = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="other", max_retries=0)
+    with pytest.raises(openai.AuthenticationError, match="the key is missing or wrong"):
+        wrong_key.models.list()
+    assert [server.ask("GET", path)[0] for path in ("/health", "/ready", "/metrics", "/")] == [
+        200,
+        401,
+        401,
+        401,
+    ]
+
+
+def test_the_counts_are_prometheus_metrics(client: openai.OpenAI, server: RunningServer) -> None:
+    client.completions.create(model="small", prompt=TEXT)
+    status, page = server.ask("GET", "/metrics", authorization=f"Bearer {KEY}")
+    counts = dict(line.rsplit(" ", 1) for line in page.decode().splitlines() if line[0] != "#")
+    assert status == 200
+    assert float(counts['vllm:generation_tokens_total{model_name="small"}']) >= 12
+    assert float(counts['vllm:num_requests_waiting{model_name="small"}']) == 0
+    assert float(counts['mindbatch:http_responses_total{route="/v1/completions",status="200"}']) >= 1
