@@ -49,7 +49,7 @@ def bound_socket(config: ServeConfig) -> socket.socket:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
-            f"server.host={host}, server.port={port}: cannot be listened on ({reason}); try another, or port 0"
+            f"server.host={host}, server.port={port}: cannot be used ({reason}); give another port, or 0"
         ) from error
     return bound
 
