@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.engine.engine import StepEngine, StepResult
@@ -25,19 +25,17 @@ class Inbox(Protocol):
     def append(self, delivery: Delivery, /) -> None: ...
 
 
-class _Owner(NamedTuple):
-    """Whose an engine's request is, and what its caller calls it."""
+@dataclass(slots=True)
+class _Owner:
+    """Whose an engine's request is, and what its caller calls it.
+
+    sequences: that it runs at most. background: the request itself, of one that makes way for others.
+    """
 
     inbox: Inbox
     key: str
-
-
-@dataclass(slots=True)
-class _Background:
-    """A request that makes way for others, as the engine has it. sequences: that it runs at most."""
-
-    request: Request
     sequences: int
+    background: Request | None = None
     has_begun: bool = False
 
 
@@ -56,8 +54,7 @@ class EngineCalls:
         self._engine: StepEngine | None = engine
         self._process = os.getpid()
         self._engine_keys = map(str, itertools.count())
-        self._owners: dict[str, _Owner] = {}  # by the engine's key
-        self._background: dict[str, _Background] = {}  # by the engine's key, in the order they were added
+        self._owners: dict[str, _Owner] = {}  # by the engine's key, in the order they were added
         # Of calls that have ended; closed without the lock, which a destructor must not wait for.
         self._ended: deque[Inbox] = deque()
         self._over: str | None = None  # why no call is taken any more
@@ -92,44 +89,44 @@ class EngineCalls:
             requests = list(requests)
             moved = [] if in_background else self._make_way(requests)
             added = [self._add(request, inbox, in_background) for request in requests]
-            for key, background in moved:
-                self._add_again(key, background.request)
+            for key in moved:
+                self._add_again(key)
             return [failure for failure in added if failure is not None]
 
     def _add(self, request: Request, inbox: Inbox, in_background: bool) -> RequestOutput | None:
         key = next(self._engine_keys)
         queued = replace(request, key=key, row_key=request.key, source=request.source or request.key)
-        self._owners[key] = _Owner(inbox, request.key)
+        width = strategy_for(request.params).width(request.params)
+        self._owners[key] = _Owner(inbox, request.key, width, queued if in_background else None)
         try:
             self.engine.add(queued)
         except PromptError as error:
             del self._owners[key]
             return replace(queued.failure(error), key=request.key)
-        if in_background:
-            self._background[key] = _Background(queued, _sequences(queued))
         return None
 
-    def _make_way(self, requests: list[Request]) -> list[tuple[str, _Background]]:
-        """Takes requests in the background out of the engine that would keep these waiting."""
-        if not (requests and self._background):
-            return []
-        seats = self.engine.settings.batch_size - sum(map(_sequences, requests))
-        seats -= len(self._owners) - len(self._background)  # what else is in the foreground
+    def _make_way(self, requests: list[Request]) -> list[str]:
+        """Takes requests in the background out of the engine that would keep these waiting; their keys."""
+        seats = self.engine.settings.batch_size
+        seats -= sum(strategy_for(request.params).width(request.params) for request in requests)
+        seats -= sum(owner.sequences for owner in self._owners.values() if owner.background is None)
         moved = []
-        for key, background in self._background.items():
-            seats -= background.sequences
-            if seats < 0 or not background.has_begun:
-                moved.append((key, background))
-        self.engine.abort({key for key, _ in moved})
+        for key, owner in self._owners.items() if requests else ():
+            if owner.background is not None:
+                seats -= owner.sequences
+                if seats < 0 or not owner.has_begun:
+                    moved.append(key)
+        if moved:
+            self.engine.abort({*moved})
         return moved
 
-    def _add_again(self, key: str, request: Request) -> None:
+    def _add_again(self, key: str) -> None:
         """Queues a request that has made way, as another one to the engine: nothing of it is left there."""
-        again = replace(request, key=next(self._engine_keys))
-        self._owners[again.key] = self._owners.pop(key)
-        sequences = self._background.pop(key).sequences
+        owner = self._owners.pop(key)
+        assert owner.background is not None
+        again = replace(owner.background, key=next(self._engine_keys))
+        self._owners[again.key] = replace(owner, has_begun=False)
         self.engine.add(again)
-        self._background[again.key] = _Background(again, sequences)
 
     def step(self, is_needed: Callable[[], bool] = lambda: True) -> None:
         """Computes a step for all calls; nothing if it `is_needed` no longer when the engine is free.
@@ -168,7 +165,6 @@ class EngineCalls:
             keys = [key for key, owner in self._owners.items() if owner.inbox is inbox]
             for key in keys:
                 del self._owners[key]
-                self._background.pop(key, None)
             if keys:
                 self.engine.abort(set(keys))
 
@@ -181,12 +177,10 @@ class EngineCalls:
 
         for event in result.events:
             owner = self._owners[event.key]
-            if event.key in self._background:
-                self._background[event.key].has_begun = True
+            owner.has_begun = True
             part(owner).events.append(replace(event, key=owner.key))
         for output in result.finished:
             owner = self._owners.pop(output.key)
-            self._background.pop(output.key, None)
             part(owner).finished.append(replace(output, key=owner.key))
         for inbox, mine in parts.values():
             inbox.append(mine)
@@ -198,12 +192,7 @@ class EngineCalls:
         for inbox in {id(owner.inbox): owner.inbox for owner in self._owners.values()}.values():
             inbox.append(error)
         self._owners.clear()
-        self._background.clear()
         self.engine.abort()
-
-
-def _sequences(request: Request) -> int:
-    return strategy_for(request.params).width(request.params)
 
 
 class Call:

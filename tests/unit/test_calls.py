@@ -5,14 +5,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.forks import run_forked
 from mindbatch import DecodingParams, MindBatchError, PromptError
+from mindbatch.engine.request import RequestOutput
 from mindbatch.llm import LLM
 from mindbatch.mindspore_lock import FairLock, refuse_forked
+from mindbatch.prompts.prompts import Prompt
 from shadow_llm import greedy_tokens, make_llm
 
 SAMPLED = DecodingParams(do_sample=True, num_return_sequences=2, max_new_tokens=12, seed=5, eos_token_id=())
@@ -39,8 +42,8 @@ def gathered(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         most.append(len(engine.scheduler.running) + len(engine.scheduler.waiting))
         return step()
 
-    def added(*given: Any) -> Any:
-        refused = add(*given)
+    def added(*given: Any, **options: Any) -> Any:
+        refused = add(*given, **options)
         everybody.wait(60)
         return refused
 
@@ -77,6 +80,31 @@ def test_an_end_of_one_call_leaves_the_others_alone() -> None:
     tokens = [token for event in going_on for token in event.token_ids]
     assert tokens == greedy_tokens([32], 9)
     assert not llm._model.engine.has_work
+
+
+def test_calls_in_the_background_make_way_and_give_the_same() -> None:
+    """Of four places the rows that began first keep those that are left; what waits goes behind who comes."""
+    llm, long = make_llm(None), DecodingParams(max_new_tokens=30, eos_token_id=())
+    background = llm.call(in_background=True)
+    prompts = {
+        str(number): Prompt(key=str(number), source="", token_ids=[30 + number]) for number in range(6)
+    }
+    background.add(llm.request(prompt, long) for prompt in prompts.values())
+    for _ in range(3):
+        background.next()
+    foreground = llm.submit([(replace(prompts["0"], key="a", token_ids=[90]), SAMPLED)])  # two sequences
+    assert [llm.statistics.running_sequences, llm.statistics.waiting_requests] == [2, 1 + 4]
+    assert [owner.key for owner in llm._calls._owners.values() if owner.has_begun] == ["0", "1"]
+    done: list[str] = []
+    while background.num_unfinished or foreground.num_unfinished:
+        if foreground.num_unfinished:
+            done += ["a" for item in foreground.next() if isinstance(item, RequestOutput)]
+        for output in background.next().finished if background.num_unfinished else ():
+            done.append(output.key)
+            assert output.outputs[0].token_ids == greedy_tokens([30 + int(output.key)], 30)
+    assert done[0] == "a", "rows that had not begun went before it"
+    assert {*done[1:3]} == {"0", "1"}
+    assert not llm._calls._owners
 
 
 def test_a_step_that_fails_ends_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
