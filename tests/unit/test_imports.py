@@ -60,17 +60,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm_input": {"config", "decoding"} | LOWEST,
     "message_formats": LOWEST,
     "mindspore_lock": LOWEST,
-    "calls": {"engine", "loading", "mindspore_lock"} | LOWEST,
+    "calls": {"decoding", "engine", "loading", "mindspore_lock"} | LOWEST,
     "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "loading", "parallel"}
     | {"kernels.native_library"}
     | LOWEST,
     "generation_progress": {"engine", "loading"} | LOWEST,
     "llm": FACADE | {"generation_progress", "calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
-    "async_llm": {"calls", "engine", "loading", "llm", "llm_input"} | LOWEST,
+    "async_llm": {"calls", "decoding", "engine", "loading", "llm", "llm_input", "prompts"} | LOWEST,
     "ledger": LOWEST,
-    "dataset": {"prompts", "decoding", "config"} | LOWEST,
+    "dataset": {"prompts", "decoding", "config", "message_formats"} | LOWEST,
     "run": {
         "dataset",
+        "message_formats",
         "hub",
         "ledger",
         "prompts",
@@ -82,6 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "parallel",
     }
     | LOWEST,
+    "server": FACADE | {"async_llm", "calls", "dataset", "ledger", "llm", "message_formats", "run"} | LOWEST,
     "ray": {"llm", "llm_input", "replicas", "run", "dataset", "engine", "loading", "decoding", "config"}
     | LOWEST,
     "lm_eval": {"llm", "engine", "loading", "decoding", "prompts"} | LOWEST,
@@ -103,7 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "parallel",
     }
     | DECLARATIONS
-    | {"run", "dataset", "evaluation", "ledger", "launch", "replicas"}
+    | {"run", "dataset", "evaluation", "ledger", "launch", "replicas", "server"}
     | LOWEST,
     "cli": {"tasks", "config"} | LOWEST,
     "__init__": {"llm", "async_llm", "decoding", "engine", "streaming"} | LOWEST,
@@ -167,6 +169,9 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "pandas": ({"ray/batches.py"}, set()),
     "ray": ({"launch/ray_driver.py", "launch/ray_place.py", "ray/job_date.py"}, set()),
     "lm_eval": ({"lm_eval/*"}, set()),
+    "starlette": ({"server/*"}, {"server/schema.py", "server/records.py", "server/background.py"}),
+    "uvicorn": ({"server/serving.py"}, set()),
+    "prometheus_client": ({"server/metrics.py"}, set()),
 }
 # The modules that may import the simulation of Ascend, each where its task asks for a compilation.
 SIMULATING = {"tasks/plan/compilation.py", "tasks/plan/mindformers_layout.py"}

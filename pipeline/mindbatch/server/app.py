@@ -20,7 +20,7 @@ from mindbatch.server.metrics import CONTENT_TYPE
 from mindbatch.server.service import Service
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
-"""Of the page: nothing from elsewhere."""
+"""Content policy of the page: nothing from elsewhere."""
 
 
 def application(service: Service) -> Starlette:
@@ -62,7 +62,7 @@ async def _refused(request: Request, error: ApiError) -> Response:
 
 
 async def _unknown(request: Request, error: HTTPException) -> Response:
-    """What Starlette refuses: a path or a method that no route has, a form that is none."""
+    """Answers to what Starlette refuses: a path or a method without a route, a form that is none."""
     if error.status_code in (404, 405):
         what = f"{request.method} {request.url.path}: no such route; docs/server.md lists them"
         return ApiError(error.status_code, what, "no_such_route").response

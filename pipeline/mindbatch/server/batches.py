@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from mindbatch.async_llm import AsyncLLM
@@ -138,11 +139,11 @@ class Batches:
         """A file that a client has brought or a batch has written, and where it lies."""
         if (record := self.files.find(name)) is not None:
             return record, self.files.path(name)
-        found = result_of(name)
-        batch = None if found is None else self.find(found[0])
-        if found is None or batch is None or batch.result_id(found[1]) != name:
+        batch_id, kind = result_of(name)
+        batch = self.find(batch_id)
+        if batch is None or batch.result_id(kind) != name:
             return None
-        folder, kind = RunFolder(self._folder / batch.id), found[1]
+        folder = RunFolder(self._folder / batch.id)
         path = folder.results("openai") if kind == RESULTS else folder.errors
         if not path.is_file():
             return None
@@ -152,14 +153,14 @@ class Batches:
 
     def delete_file(self, name: str) -> None:
         """Removes a file; that of a batch which has not begun ends that batch."""
-        found = result_of(name)
-        if found is None:
+        batch_id, kind = result_of(name)
+        if not kind:
             self.files.delete(name)
             return
         file = self.file(name)
         with self._changing:
-            batch = self._batches[found[0]]
-            batch.removed.append(found[1])
+            batch = self._batches[batch_id]
+            batch.removed.append(kind)
             self._records.write(batch)
         if file is not None:
             file[1].unlink(missing_ok=True)
@@ -231,9 +232,9 @@ class Batches:
         record = running.record
         config = run_config(self._config, self.files.path(record.input_file_id), self._folder / record.id)
         if record.status == "validating":
-            found = line_errors(record, config, lambda: running.ending is not None)
-            errors = [error for _, error in zip(range(MOST_ERRORS), found, strict=False)]
-            if more := sum(1 for _ in found):
+            wrong = line_errors(record, config, lambda: running.ending is not None)
+            errors = [*islice(wrong, MOST_ERRORS)]
+            if more := sum(1 for _ in wrong):
                 errors.append(line_error("more_errors", f"and {more} more lines with errors"))
             if running.ending == "interrupted":
                 raise Interrupted("the server ends")

@@ -33,7 +33,7 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What the work returns; it is cancelled when the client has gone (ClientDisconnect)."""
+    """Awaits the work, which is cancelled when the client has gone (ClientDisconnect)."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:

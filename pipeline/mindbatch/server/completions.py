@@ -17,7 +17,7 @@ from mindbatch.io.fault_lines import shown
 from mindbatch.io.screen_text import say
 from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
 from mindbatch.server.bodies import json_body, while_connected
-from mindbatch.server.generation import Generation, Stream, sse
+from mindbatch.server.generation import OnlineRequest, Stream, sse
 from mindbatch.server.service import Service
 
 MOST_PROMPTS = 1024
@@ -40,7 +40,7 @@ async def _answer(request: Request, endpoint: str) -> Response:
         raise bad_request("echo=true: not with stream=true; leave one out", "echo")
     prompts = [body] if endpoint == CHAT else _one_prompt_each(body)
     rows = [service.row(endpoint, prompt, str(position)) for position, prompt in enumerate(prompts)]
-    generation = Generation(service, [_scoring(row) for row in rows] if echo else rows, echo)
+    generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
     if not stream:
         return json_response(await while_connected(request, generation.answer()))
     return await streamed(Stream(generation, with_usage=with_usage).events())

@@ -29,7 +29,7 @@ Item = StreamEvent | RequestOutput
 
 
 @dataclass
-class Generation:
+class OnlineRequest:
     """The rows of one request, which are alike but for their prompts. echo: completions repeat the prompt."""
 
     service: Service
@@ -45,7 +45,7 @@ class Generation:
         return is_chat(self.rows[0])
 
     async def items(self) -> AsyncGenerator[Item, None]:
-        """What the engine brings; the keys are the positions of the rows.
+        """Yields events and outputs of the engine; the keys are the positions of the rows.
 
         Raises:
             ApiError: a prompt cannot be run, or cannot go on.
@@ -73,8 +73,8 @@ class Generation:
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
         async with aclosing(self.items()) as items:
-            found = {item.key: item async for item in items if isinstance(item, RequestOutput)}
-        return [found[row.key] for row in self.rows]
+            outputs = {item.key: item async for item in items if isinstance(item, RequestOutput)}
+        return [outputs[row.key] for row in self.rows]
 
     async def answer(self) -> dict[str, Any]:
         """The completion object; with several prompts the choices of all."""
@@ -129,7 +129,7 @@ class Stream:
     Log-probabilities come with the last chunk of a choice, once all of them are known.
     """
 
-    def __init__(self, generation: Generation, *, with_usage: bool) -> None:
+    def __init__(self, generation: OnlineRequest, *, with_usage: bool) -> None:
         self._generation = generation
         self._with_usage = with_usage
         self._rows = {row.key: row for row in generation.rows}
@@ -188,7 +188,7 @@ class Stream:
 class _Choice:
     """One choice of a stream: the text that has come, cut into what a client is told of."""
 
-    def __init__(self, generation: Generation, row: DataRow, index: int, place: int) -> None:
+    def __init__(self, generation: OnlineRequest, row: DataRow, index: int, place: int) -> None:
         self._generation, self._row, self._index, self._place = generation, row, index, place
         self._parser: MessageParser | None = parser_of(row, generation.options)
         self._num_calls = 0

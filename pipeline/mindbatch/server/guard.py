@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, how much at a time, how large, how long; and the log."""
+"""Stands before every route: who may ask, how much at a time, how large, how long; and the log."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class Guard:
 
     def _has_key(self, authorization: str) -> bool:
         """In a time that does not depend on how much of a key is right."""
-        scheme, _, given = authorization.partition(" ")
-        key = given.strip().encode("utf-8", "surrogateescape")
+        scheme, _, credentials = authorization.partition(" ")
+        key = credentials.strip().encode("utf-8", "surrogateescape")
         if scheme.lower() == "basic":
             try:
                 key = base64.b64decode(key, validate=True).partition(b":")[2]

@@ -1,4 +1,4 @@
-"""What is kept of files and batches: small JSON files, each written whole."""
+"""Records of files and batches: small JSON files, each written whole."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def is_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
-def result_of(name: str) -> tuple[str, str] | None:
-    """The batch, and which of its files, that the identifier of a result file names; None for others."""
+def result_of(name: str) -> tuple[str, str]:
+    """The batch, and which of its files, that the identifier of a result file names; empty for others."""
     match = _RESULT_ID.fullmatch(name)
-    return None if match is None else (f"batch_{match[1]}", match[2])
+    return ("", "") if match is None else (f"batch_{match[1]}", match[2])
 
 
 def window_seconds(text: object) -> int | None:

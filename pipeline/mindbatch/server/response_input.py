@@ -57,14 +57,14 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
 
 
 def _messages(body: Mapping[str, Any], faults: list[str]) -> list[dict[str, Any]]:
-    given = body.get("input")
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    if not isinstance(given, list) or not given:
-        faults.append(f"input={shown(given)}: must be a text or a list of items")
+    items = body.get("input")
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    if not isinstance(items, list) or not items:
+        faults.append(f"input={shown(items)}: must be a text or a list of items")
         return []
     messages: list[dict[str, Any]] = []
-    for place, item in enumerate(given):
+    for place, item in enumerate(items):
         _add_item(item, f"input[{place}]", messages, faults)
     return messages
 
@@ -73,8 +73,8 @@ def _add_item(item: Any, where: str, messages: list[dict[str, Any]], faults: lis
     kind = item.get("type", "message") if isinstance(item, Mapping) else None
     if kind not in _ITEM_TYPES:
         near = did_you_mean(kind, _ITEM_TYPES) if isinstance(kind, str) else ""
-        found = f".type={shown(kind)}" if isinstance(item, Mapping) else f"={shown(item)}"
-        faults.append(f"{where}{found}: must be one of {', '.join(_ITEM_TYPES)}{near}")
+        excerpt = f".type={shown(kind)}" if isinstance(item, Mapping) else f"={shown(item)}"
+        faults.append(f"{where}{excerpt}: must be one of {', '.join(_ITEM_TYPES)}{near}")
     elif kind == "message":
         messages.append({"role": item.get("role"), "content": _content(item.get("content"), where, faults)})
     elif kind == "function_call_output":

@@ -20,7 +20,7 @@ from mindbatch.run.outputs.chat_message import parser_of
 from mindbatch.server.api_errors import bad_request
 from mindbatch.server.bodies import json_body, while_connected
 from mindbatch.server.completions import flag, json_response, streamed
-from mindbatch.server.generation import Generation, sse
+from mindbatch.server.generation import OnlineRequest, sse
 from mindbatch.server.records import new_id
 from mindbatch.server.response_input import chat_body
 from mindbatch.server.response_items import Event, OutputItems
@@ -32,7 +32,7 @@ class _Answer:
     """A response in the making. messages: the conversation before it, without instructions."""
 
     name: str
-    generation: Generation
+    generation: OnlineRequest
     body: Mapping[str, Any]
     messages: list[dict[str, Any]]
     is_stored: bool
@@ -131,7 +131,7 @@ async def create(request: Request) -> Response:
         raise bad_request(f"n={shown(count)}: a response has one output", "n")
     conversation = chat["messages"][1:] if body.get("instructions") else chat["messages"]
     row = service.row(CHAT, chat)
-    answer = _Answer(new_id("resp_"), Generation(service, [row]), body, conversation, is_stored)
+    answer = _Answer(new_id("resp_"), OnlineRequest(service, [row]), body, conversation, is_stored)
     if stream:
         return await streamed(answer.lines())
     return json_response(await while_connected(request, answer.whole()))

@@ -22,7 +22,7 @@ _SHORTEST_KEY = 16
 
 @dataclass
 class ServerConfig:
-    """Where the server listens, whom it answers, and how much it takes."""
+    """Address of the server, who may ask, and how much."""
 
     host: str = option("127.0.0.1", "address to listen on; one that others reach needs a key")
     port: int = option(8000, "port to listen on; 0 takes a free one, which is said", minimum=0, maximum=65535)

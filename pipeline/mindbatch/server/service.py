@@ -1,4 +1,4 @@
-"""What every route of the server uses: the engine, the names of the models, the settings, the counts."""
+"""Owns what every route of the server uses: engine, names of models, settings, counts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Service:
 
     @property
     def date(self) -> str:
-        """What chat templates are told."""
+        """The day that chat templates are told."""
         return self.config.server.date or today()
 
     def options(self, row: DataRow) -> OutputOptions:
