@@ -118,6 +118,31 @@ def test_an_echo_scores_the_prompt(client: openai.OpenAI, small_gpt2: Path) -> N
     assert choice.logprobs.token_logprobs[:-1] == expected
 
 
+def test_embeddings_are_pooled_states_of_length_one(client: openai.OpenAI, small_gpt2: Path) -> None:
+    with LLM(small_gpt2) as llm:
+        results = llm.generate([TEXT, "Other", [5, 6, 7]], pooling="last")
+    expected = [result.outputs[0].embedding for result in results]
+    for form in ({}, {"encoding_format": "float"}):  # the client asks for base64 unless told otherwise
+        asked: Any = {"model": "small", **form}
+        texts = client.embeddings.create(**asked, input=[TEXT, "Other"])
+        ids = client.embeddings.create(**asked, input=[5, 6, 7])
+        assert [item.embedding for item in (*texts.data, *ids.data)] == expected
+        assert ids.usage.prompt_tokens == 3
+    batch = wait(client, begin(client, lines_of({"input": TEXT}, url="/v1/embeddings"), "/v1/embeddings"))
+    line = json.loads(client.files.content(batch.output_file_id).text)
+    assert line["response"]["body"]["data"][0]["embedding"] == expected[0]
+    with pytest.raises(openai.BadRequestError, match="dimensions=3: not supported; leave it out"):
+        client.embeddings.create(model="small", input=TEXT, dimensions=3)
+
+
+def test_scores_are_cosines_of_embeddings(client: openai.OpenAI) -> None:
+    body = {"model": "small", "text_1": TEXT, "text_2": [TEXT, "Other"]}
+    scores = client.post("/score", body=body, cast_to=object)["data"]  # type: ignore[index]
+    same, other = (item["score"] for item in scores)
+    assert same == pytest.approx(1, abs=1e-6)
+    assert other < 0.999
+
+
 def test_structured_output_and_stops(client: openai.OpenAI) -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     schema["additionalProperties"] = False

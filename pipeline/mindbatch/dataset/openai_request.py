@@ -20,8 +20,9 @@ from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 
-CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-_PROMPTS = {CHAT: "messages", COMPLETION: "prompt"}
+CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+ENDPOINTS = {CHAT: "messages", COMPLETION: "prompt", EMBEDDINGS: "input"}
+"""The endpoints, each with the field of its prompt."""
 
 _WITHOUT_EFFECT = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier")
 """Fields that concern OpenAI's service only."""
@@ -34,6 +35,8 @@ _ONE_VALUE: dict[str, Any] = {
     "include_stop_str_in_output": False,
 }
 """Fields that are known, and the one value with which leaving them out changes nothing."""
+_OF_EMBEDDINGS = {"encoding_format": "float", "dimensions": None}
+"""Fields of embeddings, and the one value that each may have."""
 _OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice")
 _TOOL_CHOICES = (None, "none", "auto")
 
@@ -44,6 +47,7 @@ class OpenAIRequests:
     adapters: that requests may name as their model; where there are any, each names one of them, the model
         itself by its `model_name`, or none.
     message_format: how the model writes reasoning and tool calls; None where that stays text.
+    pooling: of embeddings.
     """
 
     def __init__(
@@ -52,7 +56,9 @@ class OpenAIRequests:
         adapters: Collection[str] = (),
         model_name: str | None = None,
         message_format: MessageFormat | None = None,
+        pooling: str = "last",
     ) -> None:
+        self._pooling = pooling
         self._options = options
         self._adapters = adapters
         self._model_name = model_name
@@ -68,9 +74,12 @@ class OpenAIRequests:
         if not isinstance(body, Mapping):
             return
         draft.extra = {"endpoint": url, "model": body.get("model")}
-        endpoint = url if url in (CHAT, COMPLETION) else CHAT if "messages" in body else COMPLETION
+        endpoint = url if url in ENDPOINTS else CHAT if "messages" in body else COMPLETION
         draft.row_faults += _body_faults(body, endpoint)
-        read_parameters(body, endpoint == CHAT, draft)
+        if endpoint == EMBEDDINGS:
+            draft.decoding["pooling"] = self._pooling
+        else:
+            read_parameters(body, endpoint == CHAT, draft)
         if endpoint == CHAT and self._shows_special_tokens:
             draft.decoding.setdefault("skip_special_tokens", False)
         self._read_adapter(body.get("model"), draft)
@@ -93,12 +102,12 @@ class OpenAIRequests:
         draft.adapter = model
 
     def _content(self, body: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
-        name = _PROMPTS[endpoint]
+        name = ENDPOINTS[endpoint]
         if name not in body:
             raise ColumnError(f"body.{name}: missing; {endpoint} needs it")
         if endpoint == CHAT:
             return conversation_of(body[name], f"body.{name}", self._of_request(body))
-        _refuse_several(body[name])
+        _refuse_several(body[name], name)
         content = text_or_ids(body[name], f"body.{name}")
         refuse_idle_options(content, self._options)
         return content
@@ -111,10 +120,10 @@ class OpenAIRequests:
         return replace(options, tools=None) if body.get("tool_choice") == "none" else options
 
 
-def _refuse_several(prompt: object) -> None:
+def _refuse_several(prompt: object, name: str) -> None:
     """OpenAI's prompt may hold several; a result line has room for one."""
     if isinstance(prompt, list) and any(isinstance(item, (str, list, Mapping)) for item in prompt):
-        raise PromptError(f"body.prompt={shown(prompt)}: must be one text or one list of token ids")
+        raise PromptError(f"body.{name}={shown(prompt)}: must be one text or one list of token ids")
 
 
 def _line_faults(columns: Mapping[str, Any]) -> list[str]:
@@ -126,9 +135,9 @@ def _line_faults(columns: Mapping[str, Any]) -> list[str]:
         faults.append(f"custom_id{fault}")
     if "method" in columns and columns["method"] != "POST":
         faults.append(f"method={shown(columns['method'])}: must be POST")
-    if "url" in columns and columns["url"] not in (CHAT, COMPLETION):
-        near = did_you_mean(columns["url"], _PROMPTS) if isinstance(columns["url"], str) else ""
-        allowed = f"must be {CHAT} or {COMPLETION}{near}"
+    if "url" in columns and columns["url"] not in [*ENDPOINTS]:
+        near = did_you_mean(columns["url"], ENDPOINTS) if isinstance(columns["url"], str) else ""
+        allowed = f"must be {CHAT}, {COMPLETION} or {EMBEDDINGS}{near}"
         faults.append(f"url={shown(columns['url'])}: {allowed}")
     if "body" in columns and not isinstance(columns["body"], Mapping):
         faults.append(f"body={shown(columns['body'])}: must be a mapping with the fields of the request")
@@ -140,13 +149,15 @@ def _id_fault(value: object) -> str | None:
 
 
 def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
-    known = {*PARAMETERS, *_WITHOUT_EFFECT, "model", _PROMPTS[endpoint]}
+    known = {*_WITHOUT_EFFECT, "model", ENDPOINTS[endpoint]}
     known |= {*_OF_CHATS} if endpoint == CHAT else set()
+    known |= set() if endpoint == EMBEDDINGS else {*PARAMETERS}
+    one_value = _OF_EMBEDDINGS if endpoint == EMBEDDINGS else _ONE_VALUE
     faults = []
     for name, value in body.items():
-        if name in known or (name in _ONE_VALUE and value in (None, _ONE_VALUE[name])):
+        if name in known or (name in one_value and value in (None, one_value[name])):
             continue
-        if name in _ONE_VALUE:
+        if name in one_value:
             faults.append(f"body.{name}={shown(value)}: not supported; leave it out")
         else:
             faults.append(f"body.{name}: unknown{did_you_mean(name, known)}")

@@ -67,6 +67,10 @@ class OverrideRules:
     def _validated(self, decoding: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         if decoding.get("seed") == RANDOM:
             return {}, ("decoding.seed=random: is for all rows of a run; a row gives a number",)
+        if decoding.get("pooling") is not None:  # the row wants no text, and nothing that the run says of it
+            own = {name: getattr(self._base, name) for name in PARAMETERS}
+            idle = {name: DECODING[name].default for name in own if own[name] != DECODING[name].default}
+            decoding = {**idle, **decoding}
         if decoding.get("temperature") == 0 and self._base.do_sample:
             # The row wants the likeliest tokens: what the run samples among is not its concern.
             decoding = {**{name: DECODING[name].default for name in FILTERS}, **decoding}

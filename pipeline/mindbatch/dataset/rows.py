@@ -158,7 +158,13 @@ class RowMaker:
         adapters = {} if lora is None else dict.fromkeys(lora.names)
         self._default_adapter = None if lora is None else lora.row_default
         self._reader: _Reader = (
-            OpenAIRequests(options, adapters, None if lora and lora.is_merged else model_name, message_format)
+            OpenAIRequests(
+                options,
+                adapters,
+                None if lora and lora.is_merged else model_name,
+                message_format,
+                decoding.pooling or "last",
+            )
             if is_openai
             else ColumnRows(data, self._template, options, adapters)
         )

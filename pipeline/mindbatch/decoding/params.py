@@ -321,6 +321,14 @@ class DecodingParams:
         "the same for the prompt's own tokens",
         of_model=False,
     )
+    pooling: str | None = parameter(
+        None,
+        kind.choice("last", "mean"),
+        "an embedding of the prompt in place of text: its last token's hidden state, or the mean of all",
+        asks=Asks("embedding", samples=False, outputs="one"),
+        of_model=False,
+        in_every_record=False,
+    )
     prompt_logprobs_start: int = parameter(
         0,
         kind.whole(0),

@@ -16,6 +16,7 @@ def strategies() -> tuple[DecodingStrategy, ...]:
     from mindbatch.decoding.beam_sampling import BeamSampling
     from mindbatch.decoding.beam_search import BeamSearch
     from mindbatch.decoding.contrastive import ContrastiveSearch
+    from mindbatch.decoding.embedding import Embedding
     from mindbatch.decoding.group_beam_search import GroupBeamSearch
     from mindbatch.decoding.sample_and_rank import SampleAndRank
     from mindbatch.decoding.speculative import SpeculativeStrategy
@@ -27,6 +28,7 @@ def strategies() -> tuple[DecodingStrategy, ...]:
         BeamSampling(),
         SampleAndRank(),
         SpeculativeStrategy(),
+        Embedding(),
         _SAMPLING,
     )
 

@@ -32,7 +32,8 @@ class Branch:
 class Hypothesis:
     """A continuation that has ended, with the score that its search ranks it by, if it ranks.
 
-    `cumulative_logprob` and `logprobs` are those of the model's raw logits, as in `Row`.
+    `cumulative_logprob` and `logprobs` are those of the model's raw logits, as in `Row`. embedding: of the
+    prompt, where that was asked for in place of a continuation.
     """
 
     token_ids: tuple[int, ...]
@@ -40,6 +41,7 @@ class Hypothesis:
     cumulative_logprob: float
     logprobs: tuple[dict[int, float], ...] | None
     score: float | None = None
+    embedding: tuple[float, ...] | None = None
 
     @classmethod
     def of(cls, row: Row, reason: FinishReason, score: float | None = None) -> Hypothesis:

@@ -96,6 +96,11 @@ def cutoff() -> ValueKind:
     return number("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
+def choice(*names: str) -> ValueKind:
+    """One of some names, or null."""
+    return of(f"{', '.join(names)} or null", lambda value: value is None or value in names)
+
+
 def token_id() -> ValueKind:
     """Accepts a token id or None."""
     single = whole(0, optional=True)

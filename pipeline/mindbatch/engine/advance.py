@@ -238,6 +238,7 @@ def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[Str
                 logprobs=None if hypothesis.logprobs is None else list(hypothesis.logprobs),
                 score=hypothesis.score,
                 rank=None if hypothesis.score is None else index + 1,
+                embedding=None if hypothesis.embedding is None else list(hypothesis.embedding),
             )
         )
         events.append(StreamEvent(group.request.key, index, text, rest, hypothesis.finish_reason))

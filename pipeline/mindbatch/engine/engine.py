@@ -247,6 +247,8 @@ class Engine:
                 f"{key}: decoding.prompt_logprobs={request.params.prompt_logprobs}: the prompt is the input "
                 "of an encoder, which gives its tokens no probabilities; remove it"
             )
+        if started and request.params.pooling is not None:
+            raise PromptError(f"{key}: decoding.pooling: not of a model with an encoder; remove it")
         if max_tokens <= len(prompt) + started:
             raise PromptError(
                 f"{key}: the prompt has {len(prompt)} tokens and prompt and output together may have "

@@ -50,6 +50,7 @@ class CompletionOutput:
         asked for.
     score: what a search ranked it by; None where nothing is ranked.
     rank: 1 for the best score; None where nothing is ranked.
+    embedding: of the prompt, of length 1, where that was asked for in place of text.
     num_drafted_tokens, num_accepted_tokens: of speculative decoding; the output has the accepted ones.
     """
 
@@ -61,6 +62,7 @@ class CompletionOutput:
     logprobs: list[dict[int, float]] | None = None
     score: float | None = None
     rank: int | None = None
+    embedding: list[float] | None = None
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
 

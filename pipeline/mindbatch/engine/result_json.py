@@ -9,6 +9,8 @@ from mindbatch.engine.request import CompletionOutput, RequestOutput
 
 STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
 """Fields that a generation has only where its strategy ranks or drafts."""
+EMBEDDING = "embedding"
+"""The field of a generation that is one."""
 
 
 def result_body(output: RequestOutput) -> dict[str, Any]:
@@ -32,6 +34,8 @@ def _generation_body(output: CompletionOutput) -> dict[str, Any]:
     }
     if output.score is not None:
         generation |= {"score": output.score, "rank": output.rank}
+    if output.embedding is not None:
+        generation[EMBEDDING] = output.embedding
     if output.num_drafted_tokens:
         generation["drafted_tokens"] = output.num_drafted_tokens
         generation["accepted_tokens"] = output.num_accepted_tokens
@@ -46,7 +50,8 @@ def result_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, Any]:
     They are generations, prompt_tokens, generated_tokens and, where they were asked for, prompt_logprobs. A
     generation has index, text, token_ids (if wanted), finish_reason, tokens, cumulative_logprob and, where
     they were asked for, logprobs; of a search that ranks, score and rank; of speculative decoding,
-    drafted_tokens and accepted_tokens. There are no times: a resumed run writes what an unbroken one does.
+    drafted_tokens and accepted_tokens; in place of text, embedding. There are no times: a resumed run writes
+    what an unbroken one does.
     """
     generations = body["generations"]
     fields = {
@@ -71,7 +76,7 @@ def _generation_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, An
     generation["finish_reason"] = body["finish_reason"]
     generation["tokens"] = len(body["token_ids"])
     generation["cumulative_logprob"] = body["cumulative_logprob"]
-    generation |= {name: body[name] for name in STRATEGY_FIELDS if name in body}
+    generation |= {name: body[name] for name in (*STRATEGY_FIELDS, EMBEDDING) if name in body}
     if body.get("logprobs") is not None:
         generation["logprobs"] = body["logprobs"]
     return generation

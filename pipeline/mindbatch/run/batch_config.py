@@ -16,7 +16,7 @@ RESULT_FIELDS = frozenset(
 )
 CSV_FIELDS = RESULT_FIELDS | {
     *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob", "logprobs"),
-    *("score", "rank", "drafted_tokens", "accepted_tokens"),
+    *("score", "rank", "drafted_tokens", "accepted_tokens", "embedding"),
 }
 """Fields that results have already: no column of the data can have such a name there."""
 ADAPTER = "adapter"

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from mindbatch.server import batch_routes, completions, responses
+from mindbatch.server import batch_routes, completions, embeddings, responses
 from mindbatch.server.api_errors import ApiError
 from mindbatch.server.guard import Guard
 from mindbatch.server.metrics import CONTENT_TYPE
@@ -35,6 +35,8 @@ def application(service: Service) -> Starlette:
         Route("/v1/chat/completions", completions.chat_completions, methods=["POST"]),
         Route("/v1/completions", completions.completions, methods=["POST"]),
         Route("/v1/responses", responses.create, methods=["POST"]),
+        Route("/v1/embeddings", embeddings.embeddings, methods=["POST"]),
+        Route("/v1/score", embeddings.score, methods=["POST"]),
         Route("/v1/tokenize", completions.tokenize, methods=["POST"]),
         Route("/v1/detokenize", completions.detokenize, methods=["POST"]),
         Route("/v1/files", batch_routes.upload, methods=["POST"]),

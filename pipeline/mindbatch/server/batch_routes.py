@@ -10,7 +10,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from mindbatch.dataset.openai_request import CHAT, COMPLETION
+from mindbatch.dataset.openai_request import ENDPOINTS
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.storage import StorageError
 from mindbatch.io.strict_json import unicode_fault
@@ -89,8 +89,8 @@ async def create_batch(request: Request) -> Response:
     refuse_unknown(body, _BATCH_KEYS)
     faults = [f"{name}: missing" for name in _BATCH_KEYS[:3] if name not in body]
     endpoint, window, metadata = (body.get(name) for name in _BATCH_KEYS[1:])
-    if "endpoint" in body and endpoint not in (CHAT, COMPLETION):
-        faults.append(f"endpoint={shown(endpoint)}: must be {CHAT} or {COMPLETION}")
+    if "endpoint" in body and endpoint not in [*ENDPOINTS]:
+        faults.append(f"endpoint={shown(endpoint)}: must be one of {', '.join(ENDPOINTS)}")
     seconds = window_seconds(window)
     if "completion_window" in body and seconds is None:
         faults.append(f"completion_window={shown(window)}: must be a time like 24h, 30m or 7d")

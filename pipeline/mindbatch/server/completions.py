@@ -38,7 +38,7 @@ async def _answer(request: Request, endpoint: str) -> Response:
     echo = flag(body, "echo") if endpoint == COMPLETION else False
     if stream and echo:
         raise bad_request("echo=true: not with stream=true; leave one out", "echo")
-    prompts = [body] if endpoint == CHAT else _one_prompt_each(body)
+    prompts = [body] if endpoint == CHAT else one_prompt_each(body, "prompt")
     rows = [service.row(endpoint, prompt, str(position)) for position, prompt in enumerate(prompts)]
     generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
     if not stream:
@@ -66,16 +66,16 @@ def flag(body: dict[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _one_prompt_each(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """A body for each prompt of a completion: a text or token ids, or a list of such."""
-    prompt = body.get("prompt")
+def one_prompt_each(body: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """A body for each prompt, under its name there: a text or token ids, or a list of such."""
+    prompt = body.get(name)
     several = isinstance(prompt, list) and len(prompt) > 0 and not isinstance(prompt[0], int)
     if not several:
         return [body]
     assert isinstance(prompt, list)
     if len(prompt) > MOST_PROMPTS:
-        raise bad_request(f"prompt: holds {len(prompt)}; at most {MOST_PROMPTS}", "prompt")
-    return [{**body, "prompt": one} for one in prompt]
+        raise bad_request(f"{name}: holds {len(prompt)}; at most {MOST_PROMPTS}", name)
+    return [{**body, name: one} for one in prompt]
 
 
 def _scoring(row: DataRow) -> DataRow:

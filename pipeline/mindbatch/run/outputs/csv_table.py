@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from mindbatch.engine.result_json import STRATEGY_FIELDS
+from mindbatch.engine.result_json import EMBEDDING, STRATEGY_FIELDS
 from mindbatch.run.outputs.rows import (
     FinishedRow,
     OutputOptions,
@@ -70,6 +70,7 @@ def columns(options: OutputOptions) -> list[str]:
         "tokens",
         "cumulative_logprob",
         *STRATEGY_FIELDS,
+        *([EMBEDDING] if options.embeddings else []),
         "prompt_tokens",
         "logprobs",
         "prompt_logprobs",
@@ -85,6 +86,7 @@ def _generation(body: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": len(body["token_ids"]),
         "cumulative_logprob": body["cumulative_logprob"],
         **{name: body.get(name, "") for name in STRATEGY_FIELDS},
+        EMBEDDING: _cell(body.get(EMBEDDING)),
         "logprobs": _cell(body.get("logprobs")),
     }
 

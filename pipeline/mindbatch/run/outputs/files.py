@@ -117,6 +117,7 @@ def output_options(
         token_ids=config.output.token_ids,
         columns=config.output.columns,
         adapter=bool(config.lora.names),
+        embeddings=config.decoding.pooling is not None,
         logprobs=config.decoding.logprobs,
         fingerprint=record.fingerprint,
         created=int(datetime.fromisoformat(record.created).timestamp()),

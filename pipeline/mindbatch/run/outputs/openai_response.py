@@ -6,12 +6,12 @@ completion or a (text) completion object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.engine.result_json import num_generated_tokens
+from mindbatch.engine.result_json import EMBEDDING, num_generated_tokens
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.run.outputs.chat_message import chat_message
 from mindbatch.run.outputs.jsonl import JsonLines
@@ -204,7 +204,9 @@ def _line(
 
 
 def completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> dict[str, Any]:
-    """A chat completion object where the prompt was a conversation, else a text completion object."""
+    """A chat completion object where the prompt was a conversation, else one of text, or embeddings."""
+    if row.body["generations"][0].get(EMBEDDING) is not None:
+        return embeddings([row], options)
     is_chat = "messages" in row.row.content
     choice = _chat_choice if is_chat else _text_choice
     generations = row.body["generations"]
@@ -223,6 +225,21 @@ def completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> d
     if row.body.get("prompt_logprobs") is not None:
         answer["prompt_logprobs"] = row.body["prompt_logprobs"]
     return answer
+
+
+def embeddings(rows: Sequence[FinishedRow], options: OutputOptions) -> dict[str, Any]:
+    """A list of embedding objects, one of each row; at least one."""
+    tokens = sum(row.body["prompt_tokens"] for row in rows)
+    vectors = [generation[EMBEDDING] for row in rows for generation in row.body["generations"]]
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
+        ],
+        "model": rows[0].row.extra.get("model") or options.model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
 
 
 def _chat_choice(

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mindbatch.engine.result_json import STRATEGY_FIELDS, num_generated_tokens
+from mindbatch.engine.result_json import EMBEDDING, STRATEGY_FIELDS, num_generated_tokens
 from mindbatch.run.outputs.rows import (
     FinishedRow,
     OutputOptions,
@@ -113,6 +113,7 @@ def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> p
         ("cumulative_logprob", pa.float64()),
         ("score", pa.float64()),
         *((name, pa.int64()) for name in STRATEGY_FIELDS if name != "score"),
+        *([(EMBEDDING, pa.list_(pa.float32()))] if options.embeddings else []),
         ("logprobs", pa.list_(_LIKELY_TOKENS)),
     ]
     return pa.schema(
@@ -151,7 +152,7 @@ def _generation(body: Mapping[str, Any], options: OutputOptions) -> dict[str, An
         "finish_reason": body["finish_reason"],
         "tokens": len(body["token_ids"]),
         "cumulative_logprob": body["cumulative_logprob"],
-        **{name: body.get(name) for name in STRATEGY_FIELDS},
+        **{name: body.get(name) for name in (*STRATEGY_FIELDS, EMBEDDING)},
         "logprobs": _likely_tokens(body.get("logprobs")),
     }
 
@@ -173,7 +174,7 @@ def _size(cells: Mapping[str, Any], body: Mapping[str, Any]) -> int:
     size = len(cells["prompt"] or "") + _logprobs_size(body.get("prompt_logprobs"))
     for generation in body["generations"]:
         size += len(generation["text"]) + _BYTES_PER_TOKEN * len(generation["token_ids"])
-        size += _logprobs_size(generation.get("logprobs"))
+        size += _logprobs_size(generation.get("logprobs")) + 4 * len(generation.get(EMBEDDING) or ())
     return size
 
 

@@ -35,6 +35,7 @@ class OutputOptions:
     prompt, token_ids: write the prompt, and the tokens of each generation.
     columns: of the data, written beside the results.
     adapter: write the name of the row's adapter.
+    embeddings: rows have one, in place of text.
     logprobs: the number of likeliest tokens that rows ask for unless they say otherwise.
     fingerprint: names the settings of the run; identifiers are made of it.
     created: when the run was begun, in whole seconds since 1970.
@@ -48,6 +49,7 @@ class OutputOptions:
     token_ids: bool = False
     columns: Sequence[str] = ()
     adapter: bool = False
+    embeddings: bool = False
     logprobs: int | None = None
     fingerprint: str = ""
     created: int = 0

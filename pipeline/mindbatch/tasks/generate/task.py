@@ -177,7 +177,12 @@ class ResultWriter:
             return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
         prompt = (result.prompt or "") if self._with_prompt else ""
         texts = [
-            prompt + output.text if self._has_text else str(output.token_ids) for output in result.outputs
+            str(output.embedding)
+            if output.embedding is not None
+            else prompt + output.text
+            if self._has_text
+            else str(output.token_ids)
+            for output in result.outputs
         ]
         if not self._labelled:
             return texts

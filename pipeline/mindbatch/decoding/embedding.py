@@ -1,0 +1,46 @@
+"""Embeddings: a prompt's last hidden states pooled to one vector of length 1, in place of text."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.softmax import Summary
+from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis, guarded
+
+
+class Embedding:
+    """Ends each request after its prompt. The hidden states are those that logits are made of: after the
+    model's last norm."""
+
+    searches = True
+    needs_hidden = True
+
+    def name(self, params: DecodingParams) -> str | None:
+        return "embedding" if params.pooling is not None else None
+
+    def width(self, params: DecodingParams) -> int:
+        return 1
+
+    def begin(self, params: DecodingParams) -> Any:
+        return None
+
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
+        """Returns the vectors."""
+        return [guarded(group, partial(_decision, group)) for group in groups]
+
+
+def _decision(group: GroupView) -> Decision:
+    hidden = group.prompt_hidden
+    assert hidden is not None
+    if group.rows[0].params.pooling == "last":
+        pooled = hidden[-1].astype(np.float64)
+    else:
+        pooled = hidden.mean(axis=0, dtype=np.float64)
+    vector = (pooled / max(np.linalg.norm(pooled), np.finfo(np.float64).tiny)).astype(np.float32)
+    return Decision([], results=[Hypothesis((), "stop", 0.0, None, embedding=tuple(vector.tolist()))])
