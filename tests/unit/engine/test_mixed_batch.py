@@ -34,6 +34,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         "num_return_sequences": 3,
     },
     "contrastive": {"penalty_alpha": 0.6, "top_k": 4},
+    "embedding": {"pooling": "last"},
     "sample_and_rank": {"do_sample": True, "best_of": 4, "num_return_sequences": 2},
     "lookup": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 1},
     "sampled_lookup": {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 1, "do_sample": True},

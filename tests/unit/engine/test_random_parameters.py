@@ -33,6 +33,7 @@ STRATEGIES: list[dict[str, Any]] = [
     {"num_assistant_tokens": 2, "do_sample": True},
     {"prompt_lookup_num_tokens": 2},
     {"prompt_lookup_num_tokens": 2, "do_sample": True},
+    {"pooling": "mean"},
 ]
 TOKENS = range(VOCABULARY)
 VALUES: dict[str, Sequence[Any]] = {
