@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.row import NotFiniteError
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis, guarded
 
@@ -42,5 +43,7 @@ def _decision(group: GroupView) -> Decision:
         pooled = hidden[-1].astype(np.float64)
     else:
         pooled = hidden.mean(axis=0, dtype=np.float64)
+    if not np.isfinite(pooled).all():
+        raise NotFiniteError("the model's hidden states are no numbers (NaN or infinite)")
     vector = (pooled / max(np.linalg.norm(pooled), np.finfo(np.float64).tiny)).astype(np.float32)
     return Decision([], results=[Hypothesis((), "stop", 0.0, None, embedding=tuple(vector.tolist()))])
