@@ -15,8 +15,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_last_state_points_where_the_logits_do(folder: Path) -> None:
-    """GPT-2's logits are products of its last state with the tokens' embeddings: up to the state's length, and
-    what makes them log-probabilities, differences of logits are those of products with the vector."""
+    """GPT-2's logits are products of its last state with the tokens' embeddings: up to the state's length and
+    what makes them log-probabilities, they are products with the vector."""
     import safetensors.numpy
 
     with LLM(folder) as llm:

@@ -1,0 +1,163 @@
+"""Times `mindbatch serve` at 1 to 64 users beside `mindbatch batch` on the same rows.
+
+    python benchmarks/bench_serve.py [--users 1 8 32 64] [--rows 192] [--dtype float32] [--rounds 3]
+
+GPT-2 124M shapes with random weights; the rows of bench_batch.py as OpenAI's completions of token ids. So many
+users each send the next row when they have their answer; the batch has as many places as there are users.
+Answers come whole, then as streams, of which the time to the first token is taken. Server and clients share
+the machine's processors. The sides take turns; shown are medians of the rounds, and ratios of their medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import queue
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench_model import GPT2_124M, write_random
+from bench_rows import make_rows
+from mindbatch.tasks.doctor import processor
+
+ENDPOINT = "/v1/completions"
+JSON = {"content-type": "application/json"}
+FIRST_USERS = 8
+"""Users for whom the first token's time is shown."""
+
+
+class Server:
+    """The server's process."""
+
+    def __init__(self, *settings: str) -> None:
+        command = [sys.executable, "-m", "mindbatch", "serve", *settings, "server.port=0"]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        self.port = int(line.split("127.0.0.1:")[1].split("/")[0])
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def run_users(
+    port: int, bodies: Sequence[dict[str, Any]], users: int, answer: Callable[..., float]
+) -> list[float]:
+    """Sends all bodies, so many at a time; the seconds in all, then those to the first token of each."""
+    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    for body in bodies:
+        waiting.put(body)
+    first: list[float] = []
+
+    def user() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        while True:
+            try:
+                body = waiting.get_nowait()
+            except queue.Empty:
+                return
+            first.append(answer(connection, body))
+
+    threads = [threading.Thread(target=user) for _ in range(users)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [time.perf_counter() - begun, *first]
+
+
+def whole(connection: http.client.HTTPConnection, body: dict[str, Any]) -> float:
+    """One answer as a whole; the seconds it took."""
+    begun = time.perf_counter()
+    connection.request("POST", ENDPOINT, json.dumps(body), JSON)
+    answer = json.loads(connection.getresponse().read())
+    assert answer["usage"]["completion_tokens"] == body["max_tokens"], answer
+    return time.perf_counter() - begun
+
+
+def streamed(connection: http.client.HTTPConnection, body: dict[str, Any]) -> float:
+    """One answer as a stream; the seconds to its first token."""
+    begun, first = time.perf_counter(), 0.0
+    connection.request("POST", ENDPOINT, json.dumps({**body, "stream": True}), JSON)
+    response = connection.getresponse()
+    while line := response.readline():
+        if not first and line.startswith(b"data: {"):
+            first = time.perf_counter() - begun
+    return first
+
+
+def run_batch(
+    folder: Path, model: Sequence[str], bodies: Sequence[dict[str, Any]], users: int, name: str
+) -> float:
+    """The same rows as a batch; the seconds of the run, without loading the model."""
+    data, run = folder / "rows.jsonl", folder / name
+    with data.open("w") as file:
+        for number, body in enumerate(bodies):
+            line = {"custom_id": f"{number}", "method": "POST", "url": ENDPOINT, "body": body}
+            file.write(json.dumps(line) + "\n")
+    words = [f"data.path={data}", "data=openai", f"output.dir={run}", f"model.batch_size={users}"]
+    command = [sys.executable, "-m", "mindbatch", "batch", *model, *words, "progress=none"]
+    subprocess.run(command, check=True)
+    return float(json.loads((run / "manifest.json").read_text())["seconds"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--users", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--rows", type=int, default=192)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
+    options = parser.parse_args()
+    print(f"{processor()}, {options.dtype}, {options.rows} rows, medians of {options.rounds} rounds")
+    print("users   batch tok/s   server   streams   server/batch   first token ms (median, 95%)")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "model").mkdir()
+        write_random(folder / "model", GPT2_124M)
+        model = [f"model.checkpoint_name_or_path={folder / 'model'}", f"model.dtype={options.dtype}"]
+        model += ["decoding.eos_token_id=[]", "runtime.prefix_caching=false"]
+        for users in options.users:
+            measure(folder, model, users, options)
+
+
+def measure(folder: Path, model: Sequence[str], users: int, options: argparse.Namespace) -> None:
+    """Prints the line for a number of users."""
+    count = options.rows if users > 1 else max(8, options.rows // 8)
+    rows = make_rows(count, GPT2_124M["vocab_size"])
+    bodies = [{"prompt": row.prompt, "max_tokens": row.answer_tokens, "temperature": 0} for row in rows]
+    tokens = sum(row.answer_tokens for row in rows)
+    seconds: dict[str, list[float]] = {"batch": [], "whole": [], "stream": []}
+    first: list[float] = []
+    server = Server(*model, f"model.batch_size={users}")
+    try:
+        run_users(server.port, bodies[:users], users, whole)
+        for number in range(options.rounds):
+            seconds["batch"].append(run_batch(folder, model, bodies, users, f"{users}-{number}"))
+            seconds["whole"].append(run_users(server.port, bodies, users, whole)[0])
+            in_all, *firsts = run_users(server.port, bodies, users, streamed)
+            seconds["stream"].append(in_all)
+            first += firsts
+    finally:
+        server.close()
+    batch, answered, stream = (tokens / statistics.median(times) for times in seconds.values())
+    first.sort()
+    middle, late = (1000 * first[int(share * (len(first) - 1))] for share in (0.5, 0.95))
+    print(
+        f"{users:5}   {batch:11.0f}   {answered:6.0f}   {stream:7.0f}   {answered / batch:12.3f}   "
+        f"{middle:.0f}, {late:.0f}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
