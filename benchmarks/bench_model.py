@@ -152,6 +152,43 @@ GLM5_SMALL = {
     "tie_word_embeddings": False,
 }
 """GLM-5's kinds of layers and heads, an eighth of them and a sixth of its width; 16 of 256 experts."""
+HUNYUAN_0_5B = {
+    "model_type": "hunyuan_v1_dense",
+    "architectures": ["HunYuanDenseV1ForCausalLM"],
+    "vocab_size": 120818,
+    "hidden_size": 1024,
+    "intermediate_size": 3584,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 32768,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4,
+    "tie_word_embeddings": True,
+}
+"""A Hunyuan of 0.54B parameters: 0.5B's width; positions are not scaled."""
+GPT_OSS_SMALL = {
+    "model_type": "gpt_oss",
+    "architectures": ["GptOssForCausalLM"],
+    "vocab_size": 32768,
+    "hidden_size": 1440,
+    "intermediate_size": 1440,
+    "num_hidden_layers": 6,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "sliding_window": 128,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "tie_word_embeddings": False,
+}
+"""gpt-oss 20B at half of its width: a quarter of its layers, half of its experts and heads."""
 SHAPES: dict[str, Config] = {
     "gpt2": GPT2_124M,
     "qwen2.5": QWEN2_5_0_5B,
@@ -159,6 +196,8 @@ SHAPES: dict[str, Config] = {
     "qwen3.5": QWEN3_5_0_8B,
     "gemma4": GEMMA4_LAYERS,
     "glm5": GLM5_SMALL,
+    "hunyuan": HUNYUAN_0_5B,
+    "gpt_oss": GPT_OSS_SMALL,
 }
 """By name: what config.json says."""
 
