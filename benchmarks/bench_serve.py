@@ -2,7 +2,7 @@
 
     python benchmarks/bench_serve.py [--users 1 8 32 64] [--rows 192] [--dtype float32] [--rounds 3]
 
-GPT-2 124M shapes with random weights; the rows of bench_batch.py as OpenAI's completions of token ids. So many
+GPT-2 124M shapes with random weights; rows as of bench_batch.py, as completions of token ids. So many
 users each send the next row when they have their answer; the batch has as many places as there are users.
 Answers come whole, then as streams, of which the time to the first token is taken. Server and clients share
 the machine's processors. The sides take turns; shown are medians of the rounds, and ratios of their medians.

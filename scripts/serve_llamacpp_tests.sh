@@ -57,7 +57,7 @@ run_tests() {
     server=""
 }
 
-prepare_venv runtime
+prepare_venv test  # what serves is among what the tests need
 cp -R -- "$tests" "$work/tests"
 sed -i -E 's#"/(chat/completions|completions|models|responses)"#"/v1/\1"#g' "$work"/tests/unit/*.py
 code=0

@@ -67,6 +67,11 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """True if it was closed."""
+        return not self._stop.alive
+
     async def close(self) -> None:
         """Ends the thread and closes the LLM; what runs ends with a MindBatchError."""
         try:

@@ -136,6 +136,11 @@ class LLM(Closing):
         return self._model.engine.settings.seq_length
 
     @property
+    def most_tokens(self) -> int:
+        """The most tokens that a sequence can come to: of the model, and of the cache."""
+        return min(self.settings.seq_length, self.settings.num_blocks * self.settings.block_size)
+
+    @property
     def continues_prompts(self) -> bool:
         """False of a model with an encoder: its outputs stand for themselves."""
         return self._model.engine.settings.decoder_start_id is None

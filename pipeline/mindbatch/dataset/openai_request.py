@@ -33,11 +33,15 @@ _ONE_VALUE: dict[str, Any] = {
     "suffix": "",
     "echo": False,
     "include_stop_str_in_output": False,
+    "verbosity": "medium",
+    **dict.fromkeys(
+        ("audio", "function_call", "functions", "prediction", "stream_options", "web_search_options"), None
+    ),
 }
 """Fields that are known, and the one value with which leaving them out changes nothing."""
 _OF_EMBEDDINGS = {"encoding_format": "float", "dimensions": None}
 """Fields of embeddings, and the one value that each may have."""
-_OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice")
+_OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice", "reasoning_effort")
 _TOOL_CHOICES = (None, "none", "auto")
 
 
@@ -114,9 +118,10 @@ class OpenAIRequests:
 
     def _of_request(self, body: Mapping[str, Any]) -> ChatOptions:
         """Reads the options of this request's chat. With tool_choice none it is as if there were no tools."""
-        options = self._options.of_row(
-            body.get(TOOLS), body.get(TEMPLATE_KWARGS), f"body.{TOOLS}", f"body.{TEMPLATE_KWARGS}"
-        )
+        kwargs = body.get(TEMPLATE_KWARGS)
+        if (effort := body.get("reasoning_effort")) is not None and isinstance(kwargs, Mapping | None):
+            kwargs = {"reasoning_effort": effort, **(kwargs or {})}  # as templates that know it call it
+        options = self._options.of_row(body.get(TOOLS), kwargs, f"body.{TOOLS}", f"body.{TEMPLATE_KWARGS}")
         return replace(options, tools=None) if body.get("tool_choice") == "none" else options
 
 

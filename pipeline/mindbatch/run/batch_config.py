@@ -41,6 +41,9 @@ class BatchOutputConfig:
         choices=("auto", "jsonl", "parquet", "csv", "openai"),
     )
     prompt: bool = option(True, "write the prompt beside its generations")
+    model: str | None = option(
+        None, "in OpenAI's format, the model's own name in requests and responses; null: that of its folder"
+    )
     message_format: str = option(
         "auto",
         "in OpenAI's format, how the model writes reasoning and tool calls; auto goes by its chat template, "
@@ -73,6 +76,11 @@ class BatchConfig(ModelTaskConfig):
         "how progress is shown; auto is rich on a terminal, else a plain line every 30 s",
         choices=("auto", "none", "plain", "rich"),
     )
+
+    @property
+    def model_name(self) -> str:
+        """The model's own name in OpenAI's requests and responses."""
+        return self.output.model or Path(self.model.checkpoint_name_or_path or "").name
 
     def settle_paths(self) -> list[str]:
         faults = super().settle_paths()

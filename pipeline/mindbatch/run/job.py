@@ -132,7 +132,7 @@ class BatchJob:
             columns=self._config.output.columns,
             is_finished=FinishedRows(folder).__contains__,
             lora=self._config.lora,
-            model_name=Path(self._config.model.checkpoint_name_or_path or "").name,
+            model_name=self._config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
         )
         with closing(maker), closing(ReadingLine(self._config.progress)) as line:

@@ -55,6 +55,7 @@ def application(service: Service) -> Starlette:
         middleware.insert(0, cors)
     handlers = {ApiError: _refused, HTTPException: _unknown}
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
+    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
@@ -67,7 +68,7 @@ async def _unknown(request: Request, error: HTTPException) -> Response:
     """Answers to what Starlette refuses: a path or a method without a route, a form that is none."""
     if error.status_code in (404, 405):
         what = f"{request.method} {request.url.path}: no such route; docs/server.md lists them"
-        return ApiError(error.status_code, what, "no_such_route").response
+        return ApiError(error.status_code, what, "no_such_route", headers=error.headers).response
     return ApiError(error.status_code, error.detail, "invalid_request").response
 
 

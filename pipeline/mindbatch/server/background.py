@@ -151,7 +151,10 @@ class BackgroundRows:
         return result
 
     def _ask(self, function: Callable[[LLM], Answer]) -> Answer:
-        return self._engine.ask(function).result()
+        try:
+            return self._engine.ask(function).result()
+        except MindBatchError as error:
+            raise Interrupted("the server ends") if self._engine.is_closed else error from None
 
 
 class _WaitingInbox(deque[Delivery]):

@@ -14,10 +14,12 @@ from omegaconf import OmegaConf
 from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
-from mindbatch.dataset.rows import RowFailure, RowMaker
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.loading.providers import OpenedFolder
+from mindbatch.prompts.prompt_lines import EMPTY_LINE
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchOutputConfig, BatchTaskConfig
 from mindbatch.run.generation import Generator
@@ -37,7 +39,9 @@ def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchTaskConfig
     run = BatchTaskConfig(
         **{name: copy(getattr(config, name)) for name in _SECTIONS},
         data=DataConfig(path=str(data), format="openai", max_errors=None, date=config.server.date),
-        output=BatchOutputConfig(dir=str(folder), message_format=config.server.message_format),
+        output=BatchOutputConfig(
+            dir=str(folder), message_format=config.server.message_format, model=config.server.model_name
+        ),
         progress="none",
     )
     run.drawn = dict(config.drawn)
@@ -50,13 +54,15 @@ def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchTaskConfig
     written = OmegaConf.to_container(OmegaConf.create(config.unresolved_yaml), resolve=False)
     assert isinstance(written, dict)
     kept = {name: written[name] for name in _SECTIONS if name in written}
+    kept["decoding"]["max_length"] = own_length = config.decoding.max_length
     run.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(kept | own))
     run.resolved_settings = deepcopy({name: config.resolved_settings[name] for name in _SECTIONS}) | own
+    run.resolved_settings["decoding"]["max_length"] = own_length
     return run
 
 
 def line_errors(
-    record: BatchRecord, run: BatchTaskConfig, is_over: Callable[[], bool]
+    record: BatchRecord, config: ServeConfig, path: Path, is_over: Callable[[], bool]
 ) -> Iterator[dict[str, Any]]:
     """Reads a batch's file; yields OpenAI's error object for each line that is no request of its endpoint.
 
@@ -65,23 +71,34 @@ def line_errors(
     Raises:
         ConfigError: the file cannot be read.
     """
-    data = run.data
-    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
-    params = DecodingParams(**vars(run.decoding))
-    name = Path(run.model.checkpoint_name_or_path or "").name
-    maker = RowMaker(data, params, is_openai=True, lora=run.lora, model_name=name)
+    data = DataConfig(path=str(path), format="openai")
+    dataset = Dataset(path, data.format, parse_bytes(data.max_line_bytes))
+    params = DecodingParams(**vars(config.decoding))
+    maker = RowMaker(data, params, is_openai=True, lora=config.lora, model_name=config.name)
     for position, line in enumerate(dataset.records()):
         if is_over():
             return
         record.total = position + 1
         item = maker.make(position, line)
         if isinstance(item, RowFailure):
-            yield line_error("invalid_request", item.reason, item.line)
-        elif item.extra["endpoint"] != record.endpoint:
-            asked = item.extra["endpoint"]
-            yield line_error(
-                "mismatched_endpoint", f"url={asked}: the batch's is {record.endpoint}", line.line
-            )
+            if line.fault != EMPTY_LINE:  # an error of a row, but no reason to leave the others
+                yield line_error("invalid_request", item.reason, item.line)
+            continue
+        if item.extra["endpoint"] != record.endpoint:
+            message = f"url={item.extra['endpoint']}: the batch's is {record.endpoint}"
+            yield line_error("mismatched_endpoint", message, item.line)
+        for fault in server_faults(item, config):
+            yield line_error("invalid_request", f"body.{fault}", item.line)
+
+
+def server_faults(row: DataRow, config: ServeConfig) -> Iterator[str]:
+    """Yields errors of a request that a run would take: another model, more choices than the server gives."""
+    names, model = [config.name, *config.lora.names], row.extra.get("model")
+    if model is not None and model not in names:
+        near = did_you_mean(model, names)
+        yield f"model={shown(model)}: not served here; there are {', '.join(names)}{near}"
+    if (count := row.overrides.get("num_return_sequences", 1)) > config.server.max_n:
+        yield f"n={count}: at most {config.server.max_n} choices"
 
 
 def line_error(code: str, message: str, line: int | None = None) -> dict[str, Any]:

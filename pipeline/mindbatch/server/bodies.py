@@ -29,7 +29,9 @@ async def json_body(request: Request) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is no UTF-8 text (byte {error.start})") from None
     except JsonFault as fault:
-        raise bad_request(f"the body {fault}") from None
+        raise bad_request(
+            f"the body is {fault}" if str(fault).startswith("not ") else f"the body: {fault}"
+        ) from None
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -43,7 +43,7 @@ async def _answer(request: Request, endpoint: str) -> Response:
     generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
     if not stream:
         return json_response(await while_connected(request, generation.answer()))
-    return await streamed(Stream(generation, with_usage=with_usage).events())
+    return await streamed(service, Stream(generation, with_usage=with_usage).events())
 
 
 def _stream_options(body: dict[str, Any]) -> tuple[bool, bool]:
@@ -89,17 +89,19 @@ def json_response(content: Mapping[str, Any]) -> Response:
     return Response(sse(content)[len(b"data: ") : -2], media_type="application/json")
 
 
-async def streamed(events: AsyncGenerator[bytes, None]) -> Response:
+async def streamed(service: Service, events: AsyncGenerator[bytes, None]) -> Response:
     """A stream of server-sent events, from when the first is there: a refusal has a status of its own."""
     try:
         first = await anext(events)
     except StopAsyncIteration:
         first = b""
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(_rest(first, events), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_rest(service, first, events), media_type="text/event-stream", headers=headers)
 
 
-async def _rest(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _rest(
+    service: Service, first: bytes, events: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(events):
         yield first
         try:
@@ -108,8 +110,10 @@ async def _rest(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncGener
         except ApiError as error:
             yield sse(error.body)
         except MindBatchError as error:
-            say(f"a stream ended: {error}")
-            yield sse(ApiError(500, "the engine has failed", "server_error").body)
+            if not service.is_draining:
+                say(f"a stream ended: {error}")
+            why = "the server ends" if service.is_draining else "the engine has failed"
+            yield sse(ApiError(503, why, "server_error").body)
 
 
 async def models(request: Request) -> Response:

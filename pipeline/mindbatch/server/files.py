@@ -15,6 +15,11 @@ LONGEST_NAME = 255
 _CHUNK = 1 << 20
 
 
+def is_own(path: Path) -> bool:
+    """True if there is a file of ours: no link, which could lead anywhere."""
+    return path.is_file() and not path.is_symlink()
+
+
 class Files:
     """Files of one folder. A file is there once its record is; what was cut off goes at the next start."""
 
@@ -25,7 +30,7 @@ class Files:
         self._lock = threading.Lock()
         self._files = self._records.read_all(FileRecord)
         for path in folder.glob("*.jsonl"):
-            if path.stem not in self._files and is_id(path.stem):
+            if is_id(path.stem) and is_own(path) and not (folder / f"{path.stem}.json").exists():
                 path.unlink()
 
     def add(self, content: BinaryIO, filename: str) -> FileRecord:

@@ -12,13 +12,14 @@ from typing import Any
 import orjson
 
 from mindbatch.dataset.rows import DataRow
-from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import num_generated_tokens, result_body
 from mindbatch.message_formats.pieces import Content, MessageParser, Piece, Reasoning, ToolCall
 from mindbatch.run.outputs.chat_message import call_id, end_of, parser_of, tool_call
 from mindbatch.run.outputs.openai_response import (
     completion,
     completion_logprobs,
+    error_code,
     usage,
 )
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
@@ -120,7 +121,7 @@ def refuse(outputs: Iterable[RequestOutput]) -> None:
     """Raises an ApiError with the errors of results that have any."""
     faults = [output.error.removeprefix("request:1: ") for output in outputs if output.error is not None]
     if faults:
-        raise ApiError(400, faults, "invalid_prompt")
+        raise ApiError(400, faults, error_code(PROMPT_STAGE, "; ".join(faults)))
 
 
 class Stream:

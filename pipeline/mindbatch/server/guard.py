@@ -101,7 +101,7 @@ class Guard:
     def _refuse_other_hosts(self, host: str) -> None:
         """A page may have its own name lead to this machine: its requests still say the name."""
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name and name not in (*_LOCAL_NAMES, self._server.host):
+        if name and name.lower().rstrip(".") not in (*_LOCAL_NAMES, self._server.host):
             raise ApiError(
                 403, f"host {name}: a server without a key answers to localhost only", "wrong_host"
             )
@@ -109,7 +109,7 @@ class Guard:
     def _has_key(self, authorization: str) -> bool:
         """In a time that does not depend on how much of a key is right."""
         scheme, _, credentials = authorization.partition(" ")
-        key = credentials.strip().encode("utf-8", "surrogateescape")
+        key = credentials.strip().encode("latin-1")  # as it came
         if scheme.lower() == "basic":
             try:
                 key = base64.b64decode(key, validate=True).partition(b":")[2]

@@ -6,9 +6,9 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -160,10 +160,21 @@ def _read(path: Path, kind: type[Record]) -> Record | None:
         content = orjson.loads(read_regular(path, _LARGEST_RECORD))
     except (OSError, orjson.JSONDecodeError):
         return None
-    names = {entry.name for entry in fields(kind)}
     if not isinstance(content, Mapping) or content.get("id") != path.stem or not is_id(path.stem):
         return None
-    try:
-        return kind(**{name: value for name, value in content.items() if name in names})
-    except TypeError:
+    hints = get_type_hints(kind)
+    values = {name: value for name, value in content.items() if name in hints}
+    if not all(_is_of(value, hints[name]) for name, value in values.items()):
         return None
+    try:
+        return kind(**values)
+    except TypeError:  # one is missing
+        return None
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """True for a value of a field's type; of lists and mappings what they hold is not looked at."""
+    kinds = [get_origin(part) or part for part in get_args(hint) or (hint,)]
+    if get_origin(hint) in (list, dict):
+        kinds = [get_origin(hint)]
+    return type(value) in kinds

@@ -11,11 +11,12 @@ from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
 _TEXT_PARTS = ("input_text", "output_text", "text")
 _ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 _SAME_MEANING = {"max_output_tokens": "max_completion_tokens"}
-_HERE = ("input", "instructions", "text", "reasoning", "tools", "previous_response_id", "store")
+_HERE = ("include", "input", "instructions", "text", "reasoning", "tools", "previous_response_id", "store")
 _ONE_VALUE: dict[str, Any] = {
     "truncation": "disabled",
     "background": False,
-    "include": [],
+    "context_management": None,
+    "stream_options": None,
     "max_tool_calls": None,
     "top_logprobs": 0,
     "conversation": None,
@@ -35,6 +36,8 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
         for name, value in _ONE_VALUE.items()
         if body.get(name) not in (None, value)
     ]
+    if not set(body.get("include") or ()) <= {"reasoning.encrypted_content"}:  # there is none of that
+        faults.append(f"include={shown(body['include'])}: not supported; leave it out")
     chat: dict[str, Any] = {
         _SAME_MEANING.get(name, name): value
         for name, value in body.items()
@@ -52,7 +55,7 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
     if faults:
         raise bad_request(faults)
     if reasoning := body.get("reasoning"):
-        chat["chat_template_kwargs"] = _reasoning(reasoning) | (chat.get("chat_template_kwargs") or {})
+        chat |= _reasoning(reasoning)
     return chat
 
 
@@ -141,7 +144,7 @@ def _format(text: Any, faults: list[str]) -> dict[str, Any]:
 
 
 def _reasoning(reasoning: Any) -> dict[str, Any]:
-    """The variable by which chat templates are told how much to reason."""
+    """The field of a chat that says how much to reason."""
     if not isinstance(reasoning, Mapping):
         raise bad_request(f"reasoning={shown(reasoning)}: must be an object", "reasoning")
     refuse_unknown(reasoning, ("effort", "summary"), "reasoning.")

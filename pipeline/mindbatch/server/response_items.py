@@ -40,7 +40,7 @@ class OutputItems:
             logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
             yield self.event(f"{_PARTS[kind]}.delta", **self._place(), delta=piece.text, **logprobs)
 
-    def close(self) -> Iterator[Event]:
+    def close(self, status: str = "completed") -> Iterator[Event]:
         """Ends the item that text was added to, if there is one."""
         if (kind := self._open) is None:
             return
@@ -50,7 +50,7 @@ class OutputItems:
         logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         yield self.event(f"{_PARTS[kind]}.done", **self._place(), text=part["text"], **logprobs)
         yield self.event("content_part.done", **self._place(), part=part)
-        item["status"] = "completed"
+        item["status"] = status
         yield self._item("done")
 
     def _begin(self, kind: str) -> Iterator[Event]:

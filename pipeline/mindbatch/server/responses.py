@@ -57,7 +57,8 @@ class _Answer:
                 for piece in pieces:
                     for event in items.add(piece):
                         yield event
-        for event in items.close():
+        is_cut = output is not None and output.outputs[0].finish_reason == "length"
+        for event in items.close("incomplete" if is_cut else "completed"):
             yield event
         whole = self._object(items, output)
         if self.is_stored:
@@ -133,5 +134,5 @@ async def create(request: Request) -> Response:
     row = service.row(CHAT, chat)
     answer = _Answer(new_id("resp_"), OnlineRequest(service, [row]), body, conversation, is_stored)
     if stream:
-        return await streamed(answer.lines())
+        return await streamed(service, answer.lines())
     return json_response(await while_connected(request, answer.whole()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class ServerConfig:
     max_file: str = option("512MiB", "largest file")
     max_files: int = option(10_000, "most files that are kept at a time", minimum=1)
     max_requests: int = option(256, "most requests at a time; more are told to come again", minimum=1)
-    max_n: int = option(128, "most choices that a request may ask for", minimum=1)
+    max_n: int = option(16, "most choices that a request may ask for", minimum=1)
     max_batches: int = option(4, "most batches that run at a time; others wait", minimum=1)
     request_seconds: int = option(3600, "longest that a request may take", minimum=1)
     read_seconds: int = option(60, "longest wait for the next part of a request", minimum=1)
@@ -92,6 +93,11 @@ class ServeConfig(ModelTaskConfig):
 
     server: ServerConfig = section(ServerConfig)
 
+    @property
+    def name(self) -> str:
+        """The name of the model in requests."""
+        return self.server.model_name or Path(self.model.checkpoint_name_or_path or "").name
+
     def settle_paths(self) -> list[str]:
         faults, server = super().settle_paths(), self.server
         server.batches_dir = settled("server.batches_dir", server.batches_dir, run_folder_fault, faults)
@@ -126,6 +132,14 @@ def _server_faults(server: ServerConfig) -> Iterator[str]:
         yield f"server.date={shown(server.date)}: must be a day like 2026-11-30"
     if (server.ssl_certfile is None) != (server.ssl_keyfile is None):
         yield "server.ssl_certfile, server.ssl_keyfile: TLS needs both; give both or neither"
+    elif server.ssl_certfile is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                server.ssl_certfile, server.ssl_keyfile
+            )
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "reason", None) or error
+            yield f"server.ssl_certfile, server.ssl_keyfile: are no certificate and its key ({reason})"
     yield from _key_faults(server)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
@@ -53,7 +52,7 @@ class Service:
         self._params = decoding
         self.conversations = Conversations()
         data = DataConfig(format="openai")
-        self.model_name = self.config.server.model_name or model_name(self.config)
+        self.model_name = self.config.name
         tokenizer = self.llm.tokenizer
         self.names = TokenNames(None if tokenizer is None else tokenizer.token_bytes)
         self._maker = RowMaker(
@@ -145,11 +144,6 @@ class Service:
         if params.do_sample and "seed" not in row.overrides:
             params = replace(params, seed=drawn_seed())
         return row.prompt(self.date), params
-
-
-def model_name(config: ServeConfig) -> str:
-    """The name of the folder of the model."""
-    return Path(config.model.checkpoint_name_or_path or "").name
 
 
 def is_chat(row: DataRow) -> bool:

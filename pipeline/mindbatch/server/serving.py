@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from types import FrameType
@@ -22,10 +23,11 @@ from mindbatch.server.app import application
 from mindbatch.server.batches import Batches
 from mindbatch.server.metrics import Metrics
 from mindbatch.server.schema import ServeConfig
-from mindbatch.server.service import Service, model_name
+from mindbatch.server.service import Service
 
 _LARGEST_HEAD = 64 << 10
 _SECONDS_BETWEEN_REMOVALS = 3600
+_SECONDS_TO_SAY_SO = 0.5
 
 
 def hide_keys(config: ServeConfig) -> None:
@@ -62,9 +64,8 @@ def serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.soc
 async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.socket) -> int:
     async with AsyncLLM.over(llm) as engine:
         batches = _batches(config, llm, opened, engine)
-        name = config.server.model_name or model_name(config)
         format = message_format(config.server.message_format, llm.tokenizer)
-        service = Service(config, llm, engine, Metrics(name), batches, format)
+        service = Service(config, llm, engine, Metrics(config.name), batches, format)
         server = _Server(_uvicorn_config(config, service), service)
         if batches is not None:
             await asyncio.to_thread(batches.start, llm.kernels)
@@ -86,6 +87,8 @@ def _batches(config: ServeConfig, llm: LLM, opened: OpenedFolder, engine: AsyncL
 
 def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
     server = config.server
+    for name in ("uvicorn", "asyncio"):  # what they say of clients is no news; errors are said by the guard
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
     class Protocol(_PatientProtocol):
         read_seconds = server.read_seconds
@@ -137,16 +140,18 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         seconds = self._service.config.server.drain_seconds
-        if self._last_moment is not None or seconds == 0:
-            self.should_exit = self.force_exit = True
-        self._last_moment = time.monotonic() + seconds
+        self._last_moment = time.monotonic() + (seconds if self._last_moment is None else 0)
         self._service.is_draining = True
 
     async def on_tick(self, counter: int) -> bool:
         if self._last_moment is not None and not self.should_exit:
             if self._service.batches is not None:
                 self._service.batches.interrupt()
-            self.should_exit = self._service.num_active == 0 or time.monotonic() > self._last_moment
+            is_late = time.monotonic() > self._last_moment
+            if is_late and self._service.num_active:
+                await self._service.engine.close()  # what runs ends with an error that says so
+                await asyncio.sleep(_SECONDS_TO_SAY_SO)
+            self.should_exit = is_late or self._service.num_active == 0
         return await super().on_tick(counter)
 
 

@@ -17,4 +17,7 @@ def run(config: ServeConfig) -> int:
     opened = open_model(config.model, replica_of(config.parallel).part_of(0))
     with LoadingLine() as line:
         llm = LLM.from_config(config, line, opened=opened)
+    if config.decoding.max_length is None and config.decoding.max_new_tokens is None:
+        # Clients expect answers as long as the model gives them.
+        vars(config.decoding).update(max_length=llm.most_tokens)
     return serve(config, llm, opened, bound)

@@ -205,7 +205,7 @@ def test_a_refused_request_has_a_response_with_an_error() -> None:
             }
         },
     }
-    assert body(prompt)["error"]["code"] == "invalid_prompt"
+    assert body(prompt)["error"]["code"] == "invalid_value"
     assert own["response"]["status_code"] == 500
     assert body(own)["error"]["type"] == "server_error"
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from mindbatch.dataset.rows import DataRow, RowFailure
@@ -121,7 +120,7 @@ def output_options(
         logprobs=config.decoding.logprobs,
         fingerprint=record.fingerprint,
         created=int(datetime.fromisoformat(record.created).timestamp()),
-        model=Path(config.model.checkpoint_name_or_path or "").name,
+        model=config.model_name,
         token_bytes=None if tokenizer is None else tokenizer.token_bytes,
         message_format=format,
         prompt_end=end,

@@ -6,6 +6,7 @@ completion or a (text) completion object.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
@@ -142,7 +143,9 @@ def _completion_name(token_id: int, previous: int | None, names: TokenNames) -> 
     return f"bytes:{name.text}" if name.is_part else name.text
 
 
-_ERROR_CODES = {"read": "invalid_line", "row": "invalid_request", "prompt": "invalid_prompt"}
+_ERROR_CODES = {"read": "invalid_line", "row": "invalid_request", "prompt": "invalid_value"}
+TOO_LONG = "context_length_exceeded"
+_LENGTH = re.compile(r"tokens and prompt and output together may have|tokens; at most \d+ can be taken")
 _NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
 
 
@@ -168,7 +171,7 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
     its body; a line that is no request at all has no response and `error` is set."""
 
     def as_json(row: RowFailure) -> Mapping[str, Any]:
-        code = _ERROR_CODES.get(row.stage)
+        code = error_code(row.stage, row.reason)
         message = f"{row.place}: {row.reason}"
         if row.key is None or row.stage in _NEVER_TRIED:
             error = {"code": _NEVER_TRIED.get(row.stage, code or "server_error"), "message": message}
@@ -183,6 +186,11 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
         return _line(row.key, row.key, options, response, None)
 
     return JsonLines(file, as_json)
+
+
+def error_code(stage: str, reason: str) -> str | None:
+    """The code of an error; None of the program's own. Clients act on that of a prompt that is too long."""
+    return TOO_LONG if stage == "prompt" and _LENGTH.search(reason) else _ERROR_CODES.get(stage)
 
 
 def _line(

@@ -1,0 +1,160 @@
+"""The life of a batch in a thread of its own: checked, run, finished; its failures are its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from mindbatch.async_llm import AsyncLLM
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.screen_text import say
+from mindbatch.io.storage import StorageError
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.run.generation import Generator
+from mindbatch.run.manifest import rows_of
+from mindbatch.server.background import BackgroundRows, Interrupted, Places
+from mindbatch.server.batch_run import MOST_ERRORS, batch_job, line_error, line_errors, run_config
+from mindbatch.server.files import is_own
+from mindbatch.server.records import BatchRecord
+from mindbatch.server.schema import ServeConfig
+
+_MOST_TRIES = 3
+"""Times that a batch is begun in one process of the server, where it is not the batch that fails."""
+_SECONDS_UNTIL_ROOM = 60.0
+"""A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
+
+
+@dataclass
+class BatchSetup:
+    """The parts that all batches of a server share. write: keeps a record; raises StorageError.
+
+    changing: held while records change.
+    """
+
+    config: ServeConfig
+    opened: OpenedFolder
+    engine: AsyncLLM
+    places: Places
+    write: Callable[[BatchRecord], None]
+    kernels: str = ""
+    changing: threading.RLock = field(default_factory=threading.RLock)
+
+
+class BatchWork:
+    """One batch that runs. data: its file; folder: of its run."""
+
+    def __init__(self, record: BatchRecord, setup: BatchSetup, data: Path, folder: Path) -> None:
+        self.record = record
+        self._setup, self._data, self._folder = setup, data, folder
+        self._rows: BackgroundRows | None = None
+        self._before = (0, 0)  # rows that earlier sessions have done, and that have failed
+        self._ending: str | None = None
+        self._woken = threading.Event()
+        if record.status == "cancelling":
+            self.end("cancelled")
+        elif record.expires_at <= time.time():
+            self.end("expired")
+
+    def end(self, reason: str) -> None:
+        """Has it end: "cancelled", "expired" or, to go on another time, "interrupted"."""
+        self._ending = self._ending or reason
+        self._woken.set()
+        if self._rows is not None:
+            self._rows.end(reason)
+
+    def count(self) -> None:
+        """Brings the record's counts up to now."""
+        if self._rows is not None:
+            self.record.completed = self._before[0] + self._rows.num_done
+            self.record.failed = self._before[1] + self._rows.num_failed
+
+    def run(self) -> None:
+        """Runs it to its end, or until the server ends."""
+        tries = 0
+        while tries < _MOST_TRIES:
+            try:
+                self._try()
+                return
+            except Interrupted:
+                return
+            except StorageError as error:
+                say(f"{self.record.id}: waits: {'; '.join(error.faults)}")
+                self._woken.clear()
+                self._woken.wait(_SECONDS_UNTIL_ROOM)
+                if self._ending == "interrupted":
+                    return
+            except Exception as error:
+                if self._setup.engine.is_closed:
+                    return
+                tries += 1
+                lines = [error] if isinstance(error, MindBatchError) else traceback.format_exception(error)
+                text = " ".join(map(str, lines))
+                say(f"{self.record.id}: ended ({tries} of {_MOST_TRIES} times): {text}")
+        with suppress(StorageError):
+            self._fail([line_error("server_error", "the server could not run it; its log says why")])
+
+    def _try(self) -> None:
+        try:
+            if self.record.has_ended:  # which could not be written down
+                self._setup.write(self.record)
+            elif self._is_sound():
+                self._generate()
+        except (ConfigError, CheckpointError) as error:
+            self._fail([line_error("invalid_batch", fault) for fault in error.faults[:MOST_ERRORS]])
+
+    def _is_sound(self) -> bool:
+        """Checks the file's lines, if that is not done; a batch with wrong ones has failed."""
+        record = self.record
+        if not is_own(self._data):
+            raise ConfigError(f"{record.input_file_id}: its content is gone")
+        if record.status == "validating":
+            wrong = line_errors(record, self._setup.config, self._data, lambda: self._ending is not None)
+            errors = [*islice(wrong, MOST_ERRORS)]
+            if more := sum(1 for _ in wrong):
+                errors.append(line_error("more_errors", f"and {more} more lines with errors"))
+            if self._ending == "interrupted":
+                raise Interrupted("the server ends")
+            if errors or not (record.total or self._ending):
+                self._fail(errors or [line_error("empty_file", "the file holds no request")])
+                return False
+        with self._setup.changing:
+            if record.status == "validating":
+                record.enter("in_progress")
+            self._setup.write(record)
+        return True
+
+    def _generate(self) -> None:
+        config = run_config(self._setup.config, self._data, self._folder)
+        batch_job(config, self._setup.opened, self._begin).run()
+        counts = rows_of(RunFolder(self._folder))
+        record = self.record
+        with self._setup.changing:
+            self._rows = None
+            record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
+            record.finalizing_at = int(time.time())
+            ended = self._ending if self._ending in ("cancelled", "expired") else None
+            record.enter(ended or "completed")
+            self._setup.write(record)
+
+    def _begin(self, folder: RunFolder) -> Generator:
+        """The rows of this session, where any are left."""
+        before = rows_of(folder)
+        rows = BackgroundRows(self._setup.engine, self._setup.places, self._setup.kernels)
+        with self._setup.changing:
+            self._before, self._rows = (before.done, before.failed), rows
+            if self._ending is not None:
+                rows.end(self._ending)
+        return rows
+
+    def _fail(self, errors: list[dict[str, object]]) -> None:
+        with self._setup.changing:
+            self.record.errors = errors
+            self.record.enter("failed")
+            self._setup.write(self.record)
