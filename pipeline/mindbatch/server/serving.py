@@ -27,7 +27,7 @@ from mindbatch.server.service import Service
 
 _LARGEST_HEAD = 64 << 10
 _SECONDS_BETWEEN_REMOVALS = 3600
-_SECONDS_TO_SAY_SO = 0.5
+_SECONDS_TO_SAY_SO = 5
 
 
 def hide_keys(config: ServeConfig) -> None:
@@ -147,11 +147,10 @@ class _Server(uvicorn.Server):
         if self._last_moment is not None and not self.should_exit:
             if self._service.batches is not None:
                 self._service.batches.interrupt()
-            is_late = time.monotonic() > self._last_moment
-            if is_late and self._service.num_active:
+            seconds_late = time.monotonic() - self._last_moment
+            if seconds_late > 0 and self._service.num_active:
                 await self._service.engine.close()  # what runs ends with an error that says so
-                await asyncio.sleep(_SECONDS_TO_SAY_SO)
-            self.should_exit = is_late or self._service.num_active == 0
+            self.should_exit = seconds_late > _SECONDS_TO_SAY_SO or self._service.num_active == 0
         return await super().on_tick(counter)
 
 
