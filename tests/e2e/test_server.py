@@ -367,7 +367,7 @@ def test_a_server_that_is_told_to_end_finishes_what_runs(tmp_path: Path) -> None
 def test_what_runs_when_the_time_is_over_is_told_so(tmp_path: Path) -> None:
     server = RunningServer("model=tiny_gpt2", "server.drain_seconds=0", "server.max_n=32")
     chunks = server.stream(
-        "/v1/completions", {"prompt": "one,", "max_tokens": 2000, "n": 32, "temperature": 1}
+        "/v1/completions", {"prompt": "one,", "ignore_eos": True, "n": 32, "temperature": 1}
     )
     next(chunks)
     server.process.terminate()
