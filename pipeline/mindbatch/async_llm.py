@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Prompts = PromptInput | Sequence[PromptInput]
+_ROWS_AT_ONCE = 8
 Commands = SimpleQueue[Callable[[LLM | Exception], None] | None]
 
 
@@ -111,9 +113,16 @@ class AsyncLLM:
                     refuse_failed([item])
 
     async def submit(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> AsyncRun:
-        """Queues rows as `LLM.submit`."""
-        inbox = _LoopInbox()
-        return AsyncRun(await self._ask(lambda llm: llm.submit(rows, inbox)), inbox)
+        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed."""
+        inbox, source = _LoopInbox(), iter(rows)
+        run = await self._ask(lambda llm: llm.submit((), inbox))
+        try:
+            while some := [*islice(source, _ROWS_AT_ONCE)]:
+                await self._ask(lambda llm, some=some: run.add(llm.request(*row) for row in some))  # type: ignore[misc]
+        except BaseException:
+            run.close()
+            raise
+        return AsyncRun(run, inbox)
 
     async def _run(self, prompts: Prompts, params: Params, options: dict[str, Any]) -> AsyncRun:
         inbox = _LoopInbox()

@@ -263,11 +263,18 @@ class Run:
         rows: Iterable[Request | RequestOutput],
         inbox: deque[Delivery] | None = None,
     ) -> None:
-        call_rows = list(rows)
         self._call = Call(calls, inbox)
-        self.refused = self._call.add(call_rows)
-        keys = {failure.key for failure in self.refused}
-        self.requests = [row for row in call_rows if isinstance(row, Request) and row.key not in keys]
+        self.refused: list[RequestOutput] = []
+        self.requests: list[Request] = []
+        self.add(rows)
+
+    def add(self, rows: Iterable[Request | RequestOutput]) -> None:
+        """Queues further requests."""
+        call_rows = list(rows)
+        refused = self._call.add(call_rows)
+        keys = {failure.key for failure in refused}
+        self.refused += refused
+        self.requests += [row for row in call_rows if isinstance(row, Request) and row.key not in keys]
 
     def __iter__(self) -> Iterator[StreamEvent | RequestOutput]:
         try:

@@ -42,6 +42,7 @@ _ONE_VALUE: dict[str, Any] = {
 _OF_EMBEDDINGS = {"encoding_format": "float", "dimensions": None}
 """Fields of embeddings, and the one value that each may have."""
 _OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice", "reasoning_effort")
+_MOST_FAULTS = 20
 _TOOL_CHOICES = (None, "none", "auto")
 
 
@@ -158,8 +159,11 @@ def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
     known |= {*_OF_CHATS} if endpoint == CHAT else set()
     known |= set() if endpoint == EMBEDDINGS else {*PARAMETERS}
     one_value = _OF_EMBEDDINGS if endpoint == EMBEDDINGS else _ONE_VALUE
-    faults = []
+    faults: list[str] = []
     for name, value in body.items():
+        if len(faults) == _MOST_FAULTS:  # near names are sought for each, which takes long
+            faults.append("and perhaps more")
+            break
         if name in known or (name in one_value and value in (None, one_value[name])):
             continue
         if name in one_value:

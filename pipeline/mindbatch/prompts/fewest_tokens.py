@@ -53,6 +53,9 @@ _KEEPING_NORMALIZERS = {
 _KEEPING_SPLITS = {"ByteLevel", "Metaspace", "Digits"}
 
 
+_PART = 1 << 16
+
+
 def characters_per_token(backend: Backend) -> int | None:
     """The most characters of a text, white space left out, that one token can stand for; None if unknown.
 
@@ -73,7 +76,9 @@ def characters_per_token(backend: Backend) -> int | None:
 
 def fewest_tokens(text: str, most_characters: int) -> int:
     """A lower bound of the number of tokens. most_characters: see `characters_per_token`."""
-    return -(-sum(map(len, text.split())) // most_characters)
+    # In parts: a list of all words would take many times the text's memory, and hold other threads up.
+    parts = (text[first : first + _PART] for first in range(0, len(text), _PART))
+    return -(-sum(len("".join(part.split())) for part in parts) // most_characters)
 
 
 def _parts(setting: Any, name: str) -> list[dict[str, Any]]:

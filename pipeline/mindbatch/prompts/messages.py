@@ -13,6 +13,7 @@ Message = dict[str, Any]
 
 # "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+_MOST_FAULTS = 20
 DEEPEST_VALUE = 64
 """Lists and mappings inside one another, below a message: far from where recursion would end the program."""
 
@@ -33,7 +34,11 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
     if not messages:
         raise PromptError(f"{where}: holds no message; at least one with role and content is needed")
     faults: list[str] = []
-    checked = [_checked_message(message, f"{where}[{i}]", faults) for i, message in enumerate(messages)]
+    checked = []
+    for i, message in enumerate(messages):
+        checked.append(_checked_message(message, f"{where}[{i}]", faults))
+        if len(faults) > _MOST_FAULTS:  # a row's line names no more, and near names take long to find
+            break
     if faults:
         raise PromptError(faults)
     return checked

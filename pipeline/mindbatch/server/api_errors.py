@@ -11,6 +11,8 @@ from mindbatch.io.screen_text import printable
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 LONGEST_MESSAGE = 4000
+MOST_FAULTS = 20
+"""Errors of one kind that are told; comparing each name with all that are known takes long."""
 
 
 class ApiError(Exception):
@@ -51,5 +53,7 @@ def refuse_unknown(content: Mapping[str, Any], known: Sequence[str], where: str 
     from mindbatch.io.fault_lines import did_you_mean, shown
 
     unknown = [name for name in content if name not in known]
+    lines = [f"{where}{shown(name)}: unknown{did_you_mean(name, known)}" for name in unknown[:MOST_FAULTS]]
     if unknown:
-        raise bad_request([f"{where}{shown(name)}: unknown{did_you_mean(name, known)}" for name in unknown])
+        more = len(unknown) - len(lines)
+        raise bad_request(lines + [f"and {more} more"] * (more > 0))

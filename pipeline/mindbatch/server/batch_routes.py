@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mindbatch.dataset.openai_request import ENDPOINTS
 from mindbatch.io.fault_lines import shown
+from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import StorageError
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
@@ -20,6 +23,7 @@ from mindbatch.server.bodies import json_body
 from mindbatch.server.records import BatchRecord, FileRecord, window_seconds
 
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
+_PART_BYTES = 1 << 18
 _MOST_METADATA = 16
 _LONGEST_METADATA = (64, 512)
 Item = TypeVar("Item", FileRecord, BatchRecord)
@@ -67,7 +71,23 @@ async def read_file(request: Request) -> Response:
 
 async def file_content(request: Request) -> Response:
     record, path = await _file(request)
-    return FileResponse(path, media_type="application/octet-stream", filename=record.filename)
+    try:
+        file = os.fdopen(open_regular(path), "rb")
+    except OSError as error:
+        raise ApiError(404, f"file {record.id}: was removed", "file_not_found", "file_id") from error
+    name = quote(record.filename, safe="")
+    headers = {
+        "content-length": str(os.fstat(file.fileno()).st_size),
+        "content-disposition": f"attachment; filename*=utf-8''{name}",
+    }
+    return StreamingResponse(_parts_of(file), headers=headers, media_type="application/octet-stream")
+
+
+async def _parts_of(file: BinaryIO) -> AsyncIterator[bytes]:
+    """The file as it was when it was opened, whoever removes it meanwhile."""
+    with file:
+        while part := await asyncio.to_thread(file.read, _PART_BYTES):
+            yield part
 
 
 async def delete_file(request: Request) -> Response:
@@ -162,7 +182,7 @@ def _query(request: Request, known: Sequence[str]) -> dict[str, str]:
 def _page(items: list[Item], query: Mapping[str, str], most: int) -> Response:
     """A part of a list: `limit` of it (20), after the one that is named."""
     limit = query.get("limit", str(min(20, most)))
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= most):
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 6 and 1 <= int(limit) <= most):
         raise bad_request(f"limit={shown(limit)}: must be from 1 to {most}", "limit")
     if (after := query.get("after")) is not None:
         places = [place for place, item in enumerate(items) if item.id == after]

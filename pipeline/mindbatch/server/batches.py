@@ -66,6 +66,10 @@ class Batches:
         self, input_file_id: str, endpoint: str, window: str, seconds: int, metadata: dict[str, str] | None
     ) -> BatchRecord:
         """Begins a batch; its file's lines are checked first. Raises StorageError."""
+        if len(self._running) >= self._setup.config.server.max_files:
+            raise ApiError(
+                429, f"{len(self._running)} batches have not ended, the most at a time", "too_many_batches"
+            )
         begun = int(time.time())
         record = BatchRecord(
             new_id("batch_"), endpoint, input_file_id, window, begun, begun + seconds, metadata

@@ -21,7 +21,10 @@ async def json_body(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:  # a form that a browser sends for another site is none
         raise ApiError(415, f"content-type {kind or '(none)'}: must be {JSON}", "unsupported_media_type")
-    data = await request.body()
+    return await asyncio.to_thread(_object_in, await request.body())
+
+
+def _object_in(data: bytes) -> dict[str, Any]:
     try:
         if fault := parts_fault(data):
             raise JsonFault(fault)

@@ -39,7 +39,7 @@ async def _answer(request: Request, endpoint: str) -> Response:
     if stream and echo:
         raise bad_request("echo=true: not with stream=true; leave one out", "echo")
     prompts = [body] if endpoint == CHAT else one_prompt_each(body, "prompt")
-    rows = [service.row(endpoint, prompt, str(position)) for position, prompt in enumerate(prompts)]
+    rows = await service.rows(endpoint, prompts)
     generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
     if not stream:
         return json_response(await while_connected(request, generation.answer()))
@@ -149,9 +149,9 @@ async def tokenize(request: Request) -> Response:
     service.check_model(body.pop("model", None))
     add_special = flag(body, "add_special_tokens") if "add_special_tokens" in body else True
     if "messages" in body:
-        row = service.row(CHAT, body)
+        [row] = await service.rows(CHAT, [body])
     elif isinstance(body.get("prompt"), str):
-        row = service.row(COMPLETION, body)
+        [row] = await service.rows(COMPLETION, [body])
     else:
         raise bad_request("prompt: must be a text, or messages a conversation", "prompt")
     ids = await service.tokens(row, add_special)
@@ -165,6 +165,7 @@ async def detokenize(request: Request) -> Response:
     refuse_unknown(body, ("model", "tokens"))
     service.check_model(body.get("model"))
     tokens = body.get("tokens")
-    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
-        raise bad_request(f"tokens={shown(tokens)}: must be a list of token ids", "tokens")
+    size = service.tokenizer.vocab_size
+    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < size for token in tokens):
+        raise bad_request(f"tokens={shown(tokens)}: must be a list of token ids below {size}", "tokens")
     return JSONResponse({"prompt": service.tokenizer.decode(tokens, skip_special_tokens=False)})

@@ -57,8 +57,7 @@ async def score(request: Request) -> Response:
 
 
 async def _embedded(service: Service, body: dict[str, Any]) -> dict[str, Any]:
-    bodies = one_prompt_each(body, "input")
-    rows = [service.row(EMBEDDINGS, one, str(position)) for position, one in enumerate(bodies)]
+    rows = await service.rows(EMBEDDINGS, one_prompt_each(body, "input"))
     asked = OnlineRequest(service, rows)
     outputs = await asked.outputs()
     results = [

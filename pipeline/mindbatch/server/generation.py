@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -79,7 +80,9 @@ class OnlineRequest:
 
     async def answer(self) -> dict[str, Any]:
         """The completion object; with several prompts the choices of all."""
-        outputs = await self.outputs()
+        return await asyncio.to_thread(self._answer, await self.outputs())
+
+    def _answer(self, outputs: list[RequestOutput]) -> dict[str, Any]:
         answers = [self.completion_of(*pair) for pair in zip(self.rows, outputs, strict=True)]
         answer, choices = answers[0], [choice for other in answers for choice in other["choices"]]
         answer["choices"] = [choice | {"index": index} for index, choice in enumerate(choices)]

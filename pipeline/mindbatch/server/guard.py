@@ -22,6 +22,8 @@ from mindbatch.server.service import Service
 OPEN_ROUTES = ("/health",)
 _UPLOAD = "/v1/files"
 _FORM_BYTES = 1 << 16  # of a form around its file
+_SLOWEST = 1024
+"""Bytes of a body that must come in each second."""
 _RETRY_SECONDS = "5"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
@@ -67,13 +69,11 @@ class Guard:
 
     def _admit(self, exchange: _Exchange) -> None:
         path, headers = exchange.path, exchange.headers
-        if not self._server.has_key and self._server.is_local:
-            self._refuse_other_hosts(headers.get("host", ""))
-        is_foreign = headers.get("sec-fetch-site") == "cross-site"
-        if is_foreign and exchange.method != "GET" and headers.get("origin") not in self._server.cors_origins:
-            raise ApiError(403, "pages of other sites may not call this server", "cross_site")
         if path in OPEN_ROUTES:
             return
+        if not self._server.has_key and self._server.is_local:
+            self._refuse_other_hosts(headers.get("host", ""))
+        self._refuse_other_pages(exchange)
         if (
             self._keys
             and exchange.method != "OPTIONS"
@@ -106,6 +106,16 @@ class Guard:
                 403, f"host {name}: a server without a key answers to localhost only", "wrong_host"
             )
 
+    def _refuse_other_pages(self, exchange: _Exchange) -> None:
+        """A browser says from which page a request comes, and sends what it knows of a key along."""
+        headers = exchange.headers
+        origin = headers.get("origin")
+        if exchange.method == "GET" or (origin or "") in self._server.cors_origins:
+            return
+        is_own = origin is None or origin.partition("://")[2] == headers.get("host")
+        if not is_own or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise ApiError(403, "pages of other sites may not call this server", "cross_site")
+
     def _has_key(self, authorization: str) -> bool:
         """In a time that does not depend on how much of a key is right."""
         scheme, _, credentials = authorization.partition(" ")
@@ -127,18 +137,19 @@ class Guard:
         length = exchange.headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > most:
             raise too_large
-        received = 0
-        is_whole = False
+        received, is_whole, begun = 0, False, time.monotonic()
 
         async def bounded() -> Message:
             nonlocal received, is_whole
             if is_whole:
                 return await receive()  # a client that goes away is waited for
+            limit = self._server.read_seconds
+            left = begun + limit + received / _SLOWEST - time.monotonic()
             try:
-                message = await asyncio.wait_for(receive(), self._server.read_seconds)
+                message = await asyncio.wait_for(receive(), min(limit, max(left, 0)))
             except asyncio.TimeoutError:
-                limit = self._server.read_seconds
-                raise ApiError(408, f"nothing more came within {limit} seconds", "timeout") from None
+                slow = f"nothing more came within {limit} seconds, or less than {_SLOWEST} bytes in each"
+                raise ApiError(408, slow, "timeout") from None
             received += len(message.get("body", b""))
             is_whole = not message.get("more_body", False)
             if received > most:
@@ -175,10 +186,7 @@ class _Exchange:
         """Answers with an error, unless an answer has begun."""
         if self.status:
             return
-        response = error.response
-        # What is left of the body is not read: nothing else can come over this connection.
-        response.headers["connection"] = "close"
-        await response({"type": "http"}, _nothing, self.send)
+        await error.response({"type": "http"}, _nothing, self.send)
 
 
 async def _nothing() -> Message:

@@ -88,6 +88,7 @@ class Metrics:
             now = getattr(statistics, field)
             total.inc(max(0, now - self._before[field]))
             self._before[field] = now
+        self._batches.clear()
         for status, count in batches.items():
             self._batches.labels(status).set(count)
         return generate_latest(self._registry)

@@ -131,7 +131,7 @@ async def create(request: Request) -> Response:
     if (count := chat.get("n")) not in (None, 1):
         raise bad_request(f"n={shown(count)}: a response has one output", "n")
     conversation = chat["messages"][1:] if body.get("instructions") else chat["messages"]
-    row = service.row(CHAT, chat)
+    [row] = await service.rows(CHAT, [chat])
     answer = _Answer(new_id("resp_"), OnlineRequest(service, [row]), body, conversation, is_stored)
     if stream:
         return await streamed(service, answer.lines())

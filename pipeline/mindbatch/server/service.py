@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
@@ -51,6 +54,7 @@ class Service:
         decoding = DecodingParams(**vars(self.config.decoding))
         self._params = decoding
         self.conversations = Conversations()
+        self._making = threading.Lock()  # of rows: what makes them remembers what it has checked
         data = DataConfig(format="openai")
         self.model_name = self.config.name
         tokenizer = self.llm.tokenizer
@@ -98,7 +102,20 @@ class Service:
         message = f"model={shown(model)}: not served here; there are {', '.join(names)}"
         raise ApiError(404, message + did_you_mean(model, names), "model_not_found", "model")
 
-    def row(self, endpoint: str, body: dict[str, object], key: str = "0") -> DataRow:
+    async def rows(self, endpoint: str, bodies: Sequence[dict[str, Any]]) -> list[DataRow]:
+        """The rows that the bodies of one request stand for; other requests go on meanwhile.
+
+        Raises:
+            ApiError: naming every fault.
+        """
+
+        def made() -> list[DataRow]:
+            with self._making:
+                return [self._row(endpoint, body, str(place)) for place, body in enumerate(bodies)]
+
+        return await asyncio.to_thread(made)
+
+    def _row(self, endpoint: str, body: dict[str, Any], key: str) -> DataRow:
         """The row that a request's body stands for; checked as a line of a batch is.
 
         Raises:

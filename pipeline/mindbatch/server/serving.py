@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
 from types import FrameType
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.io.errors import EXIT_DONE, ConfigError
@@ -21,6 +18,7 @@ from mindbatch.loading.providers import OpenedFolder
 from mindbatch.run.outputs.chat_message import message_format
 from mindbatch.server.app import application
 from mindbatch.server.batches import Batches
+from mindbatch.server.connection import Connection
 from mindbatch.server.metrics import Metrics
 from mindbatch.server.schema import ServeConfig
 from mindbatch.server.service import Service
@@ -87,10 +85,14 @@ def _batches(config: ServeConfig, llm: LLM, opened: OpenedFolder, engine: AsyncL
 
 def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
     server = config.server
-    for name in ("uvicorn", "asyncio"):  # what they say of clients is no news; errors are said by the guard
+    for name in (
+        "uvicorn",
+        "asyncio",
+        "python_multipart",
+    ):  # what they say of clients is no news; errors are said by the guard
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    class Protocol(_PatientProtocol):
+    class Protocol(Connection):
         read_seconds = server.read_seconds
 
     return uvicorn.Config(
@@ -152,30 +154,3 @@ class _Server(uvicorn.Server):
                 await self._service.engine.close()  # what runs ends with an error that says so
             self.should_exit = seconds_late > _SECONDS_TO_SAY_SO or self._service.num_active == 0
         return await super().on_tick(counter)
-
-
-class _PatientProtocol(H11Protocol):
-    """HTTP/1.1 whose connections end when no whole request head has come for `read_seconds`."""
-
-    read_seconds: float
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        is_first = self.cycle is None
-        super().data_received(data)
-        if is_first and self.cycle is not None:
-            self._waiting.cancel()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._waiting.cancel()
-        super().connection_lost(exc)
-
-    def _await_head(self) -> None:
-        self._waiting = self.loop.call_later(self.read_seconds, self._give_up)
-
-    def _give_up(self) -> None:
-        with contextlib.suppress(Exception):
-            self.transport.abort()
