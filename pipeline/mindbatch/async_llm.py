@@ -112,9 +112,14 @@ class AsyncLLM:
                 else:
                     refuse_failed([item])
 
-    async def submit(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> AsyncRun:
-        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed."""
-        inbox, source = _LoopInbox(), iter(rows)
+    async def submit(
+        self, rows: Iterable[tuple[Prompt, DecodingParams]], *, with_events: bool = True
+    ) -> AsyncRun:
+        """Queues rows as `LLM.submit`, a few at a time, between which steps for others are computed.
+
+        with_events: False brings results only, so that the loop is not woken at every step.
+        """
+        inbox, source = _LoopInbox(with_events), iter(rows)
         run = await self._ask(lambda llm: llm.submit((), inbox))
         try:
             while some := [*islice(source, _ROWS_AT_ONCE)]:
@@ -150,12 +155,15 @@ class AsyncLLM:
 class _LoopInbox(deque[Delivery]):
     """An inbox that wakes the task which waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_events: bool = True) -> None:
         super().__init__()
+        self._with_events = with_events
         self.filled = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def append(self, delivery: Delivery, /) -> None:
+        if not (self._with_events or isinstance(delivery, Exception) or delivery.finished):
+            return
         super().append(delivery)
         with suppress(RuntimeError):  # the loop was closed, and its tasks with it
             self._loop.call_soon_threadsafe(self.filled.set)

@@ -46,20 +46,20 @@ class OnlineRequest:
     def is_chat(self) -> bool:
         return is_chat(self.rows[0])
 
-    async def items(self) -> AsyncGenerator[Item, None]:
+    async def items(self, *, with_events: bool = True) -> AsyncGenerator[Item, None]:
         """Yields events and outputs of the engine; the keys are the positions of the rows.
 
         Raises:
             ApiError: a prompt cannot be run, or cannot go on.
         """
         service, begun, first = self.service, time.perf_counter(), True
-        run = await service.engine.submit([service.prompt(row) for row in self.rows])
+        run = await service.engine.submit(map(service.prompt, self.rows), with_events=with_events)
         refuse(run.refused)
         ends = {request.key: self._prompt_end(request.prompt_token_ids) for request in run.requests}
         self.options = replace(self.options, prompt_end=lambda row: ends[row.key])
         async with aclosing(run) as items:
             async for item in items:
-                if first:
+                if first and isinstance(item, StreamEvent):
                     service.metrics.first_token(time.perf_counter() - begun)
                     first = False
                 if isinstance(item, RequestOutput):
@@ -74,7 +74,7 @@ class OnlineRequest:
 
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
-        async with aclosing(self.items()) as items:
+        async with aclosing(self.items(with_events=False)) as items:
             outputs = {item.key: item async for item in items if isinstance(item, RequestOutput)}
         return [outputs[row.key] for row in self.rows]
 
