@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
 from mindbatch.dataset.columns import ColumnError
@@ -16,9 +16,11 @@ from mindbatch.dataset.records import REQUEST, Record, RowDraft
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
+
+if TYPE_CHECKING:
+    from mindbatch.message_formats.registry import MessageFormat
 
 CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 ENDPOINTS = {CHAT: "messages", COMPLETION: "prompt", EMBEDDINGS: "input"}

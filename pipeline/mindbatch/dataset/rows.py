@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import orjson
 
@@ -19,10 +19,12 @@ from mindbatch.dataset.records import Record, RowDraft
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.fault_lines import shown
-from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.prompts import Prompt
+
+if TYPE_CHECKING:
+    from mindbatch.message_formats.registry import MessageFormat
 
 Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
 

@@ -34,11 +34,7 @@ def checked_conversation(messages: object, where: str = "messages") -> list[Mess
     if not messages:
         raise PromptError(f"{where}: holds no message; at least one with role and content is needed")
     faults: list[str] = []
-    checked = []
-    for i, message in enumerate(messages):
-        checked.append(_checked_message(message, f"{where}[{i}]", faults))
-        if len(faults) > _MOST_FAULTS:  # a row's line names no more, and near names take long to find
-            break
+    checked = [_checked_message(message, f"{where}[{i}]", faults) for i, message in enumerate(messages)]
     if faults:
         raise PromptError(faults)
     return checked
@@ -48,7 +44,8 @@ def _checked_message(message: object, where: str, faults: list[str]) -> Message:
     if not isinstance(message, Mapping):
         faults.append(f"{where}: found {shown(message)}; must be a mapping with role and content")
         return {}
-    faults.extend(_role_faults(message, where))
+    # A row's line names few of them, and near names take long to find.
+    faults.extend(_role_faults(message, where, seek=len(faults) < _MOST_FAULTS))
     checked: Message = {**message, "content": _content(message, where, faults)}
     faults.extend(value_faults(checked, where))
     return checked
@@ -65,14 +62,14 @@ def _text(part: Mapping[str, Any]) -> str:
     return text
 
 
-def _role_faults(message: Mapping[Any, Any], where: str) -> list[str]:
+def _role_faults(message: Mapping[Any, Any], where: str, *, seek: bool) -> list[str]:
     role = message.get("role")
     if role in ROLES:
         return []
     allowed = f"must be one of {', '.join(ROLES)}"
     if "role" not in message:
         return [f"{where}.role: missing; {allowed}"]
-    near = did_you_mean(role, ROLES) if isinstance(role, str) else ""
+    near = did_you_mean(role, ROLES) if seek and isinstance(role, str) else ""
     return [f"{where}.role={shown(role)}: {allowed}{near}"]
 
 

@@ -10,7 +10,7 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
-from mindbatch.message_formats.registry import FORMATS
+from mindbatch.message_formats import NAMES
 
 RESULT_FIELDS = frozenset(
     ("key", "prompt", "generations", "prompt_tokens", "generated_tokens", "prompt_logprobs")
@@ -22,7 +22,7 @@ CSV_FIELDS = RESULT_FIELDS | {
 """Fields that results have already: no column of the data can have such a name there."""
 ADAPTER = "adapter"
 """Field that results have besides where there are adapters."""
-MESSAGE_FORMATS = ("auto", "none", *FORMATS)
+MESSAGE_FORMATS = ("auto", "none", *NAMES)
 """Choices of how a model writes reasoning and tool calls."""
 NO_RUN_FOLDER = "output.dir: must be given: the folder of the run, new or to be resumed"
 

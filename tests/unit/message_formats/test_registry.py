@@ -2,6 +2,7 @@
 
 import pytest
 
+from mindbatch.message_formats import NAMES
 from mindbatch.message_formats.registry import FORMATS, begins_in_reasoning, detect
 
 # Parts of the models' chat templates, as the files have them.
@@ -74,3 +75,7 @@ def test_each_format_has_its_own_name_and_flags() -> None:
         "gpt_oss",
     }
     assert {name for name in FORMATS if not FORMATS[name].thinks} == {"llama3", "hermes"}
+
+
+def test_choices_of_configurations_are_the_formats() -> None:
+    assert tuple(FORMATS) == NAMES

@@ -22,7 +22,7 @@ def test_a_type_is_named_in_two_files_beside_its_module() -> None:
     package = Path(mindbatch.__file__).parent
     tools = Path(__file__).parents[3] / "tools"
     others = ("backends/mindformers/", "checkpoint/names/", "config/predict_yaml/", "models/config_forms.py")
-    others += ("message_formats/registry.py",)
+    others += ("message_formats/",)
     modules = {f"models/{name}.py" for name in MODEL_TYPES}
     name = re.compile(rf'"({"|".join(MODEL_TYPES)})"')
     naming = {

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 # shellcheck source=scripts/venv.sh
-source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/venv.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../scripts/venv.sh"
 
 (($# >= 2)) || fail "needs a checkout of llama.cpp, and the folder of a model"
 tests=$1/tools/server/tests
