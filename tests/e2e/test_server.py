@@ -78,6 +78,13 @@ def test_a_chat_is_what_generate_says_whole_and_streamed(client: openai.OpenAI, 
     assert parts[0].choices[0].delta.role == "assistant"
     assert parts[-2].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
     assert parts[-1].usage == whole.usage
+    options: Any = {"continuous_usage_stats": True}
+    asked: Any = {"model": "small", "messages": MESSAGES, "temperature": 0, "stream_options": options}
+    usages = [part.usage for part in client.chat.completions.create(**asked, stream=True)]
+    assert [used.completion_tokens for used in usages if used] == sorted(
+        used.completion_tokens for used in usages if used
+    )
+    assert usages[-1] == whole.usage
     assert whole.usage is not None
     assert whole.usage.completion_tokens == 12
 

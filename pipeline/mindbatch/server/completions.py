@@ -34,7 +34,7 @@ async def completions(request: Request) -> Response:
 async def _answer(request: Request, endpoint: str) -> Response:
     service: Service = request.app.state.service
     body = await json_body(request)
-    stream, with_usage = _stream_options(body)
+    stream, with_usage, always = _stream_options(body)
     echo = flag(body, "echo") if endpoint == COMPLETION else False
     if stream and echo:
         raise bad_request("echo=true: not with stream=true; leave one out", "echo")
@@ -43,19 +43,21 @@ async def _answer(request: Request, endpoint: str) -> Response:
     generation = OnlineRequest(service, [_scoring(row) for row in rows] if echo else rows, echo)
     if not stream:
         return json_response(await while_connected(request, generation.answer()))
-    return await streamed(service, Stream(generation, with_usage=with_usage).events())
+    return await streamed(service, Stream(generation, with_usage=with_usage, always=always).events())
 
 
-def _stream_options(body: dict[str, Any]) -> tuple[bool, bool]:
-    """Takes out what a body says of a stream: if there is one, and if it ends with the usage."""
+def _stream_options(body: dict[str, Any]) -> tuple[bool, bool, bool]:
+    """Takes out what a body says of a stream: if there is one, if it ends with the usage, and if each chunk
+    has that, as vLLM's may."""
     stream = flag(body, "stream")
     options = body.pop("stream_options", None) or {}
     if not isinstance(options, Mapping):
         raise bad_request(f"stream_options={shown(options)}: must be an object", "stream_options")
     if options and not stream:
         raise bad_request("stream_options: has no effect without stream=true", "stream_options")
-    refuse_unknown(options, ("include_usage", "include_obfuscation"), "stream_options.")
-    return stream, flag({**options}, "include_usage")
+    known = ("include_usage", "include_obfuscation", "continuous_usage_stats")
+    refuse_unknown(options, known, "stream_options.")
+    return stream, flag({**options}, "include_usage"), flag({**options}, "continuous_usage_stats")
 
 
 def flag(body: dict[str, Any], name: str) -> bool:

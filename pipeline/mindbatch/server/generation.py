@@ -14,7 +14,7 @@ import orjson
 
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
-from mindbatch.engine.result_json import num_generated_tokens, result_body
+from mindbatch.engine.result_json import result_body
 from mindbatch.message_formats.pieces import Content, MessageParser, Piece, Reasoning, ToolCall
 from mindbatch.run.outputs.chat_message import call_id, end_of, parser_of, tool_call
 from mindbatch.run.outputs.openai_response import (
@@ -37,6 +37,7 @@ class OnlineRequest:
     service: Service
     rows: list[DataRow]
     echo: bool = False
+    prompt_tokens: int = 0
     options: OutputOptions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +56,7 @@ class OnlineRequest:
         service, begun, first = self.service, time.perf_counter(), True
         run = await service.engine.submit(map(service.prompt, self.rows), with_events=with_events)
         refuse(run.refused)
+        self.prompt_tokens = sum(len(request.prompt_token_ids) for request in run.requests)
         ends = {request.key: self._prompt_end(request.prompt_token_ids) for request in run.requests}
         self.options = replace(self.options, prompt_end=lambda row: ends[row.key])
         async with aclosing(run) as items:
@@ -131,32 +133,32 @@ class Stream:
     """The chunks of a generation's answer, as server-sent events.
 
     Log-probabilities come with the last chunk of a choice, once all of them are known.
+
+    with_usage: a last chunk has the usage; always: each one has that until then.
     """
 
-    def __init__(self, generation: OnlineRequest, *, with_usage: bool) -> None:
+    def __init__(self, generation: OnlineRequest, *, with_usage: bool, always: bool = False) -> None:
         self._generation = generation
-        self._with_usage = with_usage
+        self._with_usage, self._always = with_usage, always
+        self._num_generated = 0
         self._rows = {row.key: row for row in generation.rows}
         self._positions = {row.key: position for position, row in enumerate(generation.rows)}
         self._num_choices = generation.service.num_choices(generation.rows[0])
         self._choices: dict[int, _Choice] = {}
-        self._outputs: dict[str, RequestOutput] = {}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The lines of the stream; an ApiError before the first one."""
         async with aclosing(self._generation.items()) as items:
             async for item in items:
                 if isinstance(item, StreamEvent):
+                    self._num_generated += len(item.token_ids)
                     chunks = self._choice(item.key, item.index).added(item.text)
                 else:
                     chunks = self._finish(item)
                 for choice in chunks:
                     yield self._event([choice])
         if self._with_usage:
-            outputs = self._outputs.values()
-            prompt = sum(len(output.prompt_token_ids) for output in outputs)
-            bodies = [result_body(output)["generations"] for output in outputs]
-            yield self._event([], usage(prompt, sum(map(num_generated_tokens, bodies))))
+            yield self._event([])
         yield b"data: [DONE]\n\n"
 
     def _choice(self, key: str, index: int) -> _Choice:
@@ -167,13 +169,12 @@ class Stream:
         return self._choices[place]
 
     def _finish(self, output: RequestOutput) -> Iterable[dict[str, Any]]:
-        self._outputs[output.key] = output
         row = self._rows[output.key]
         whole = self._generation.completion_of(row, output)["choices"]
         for completed, choice in zip(output.outputs, whole, strict=True):
             yield from self._choice(output.key, completed.index).finished(choice, completed.finish_reason)
 
-    def _event(self, choices: list[dict[str, Any]], used: dict[str, int] | None = None) -> bytes:
+    def _event(self, choices: list[dict[str, Any]]) -> bytes:
         generation = self._generation
         kind = "chat.completion.chunk" if generation.is_chat else "text_completion"
         chunk: dict[str, Any] = {
@@ -184,8 +185,9 @@ class Stream:
             "system_fingerprint": generation.service.fingerprint,
             "choices": choices,
         }
-        if self._with_usage:
-            chunk["usage"] = used
+        if self._with_usage or self._always:
+            is_told = self._always or not choices
+            chunk["usage"] = usage(generation.prompt_tokens, self._num_generated) if is_told else None
         return sse(chunk)
 
 
