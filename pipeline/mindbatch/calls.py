@@ -107,15 +107,17 @@ class EngineCalls:
 
     def _make_way(self, requests: list[Request]) -> list[str]:
         """Takes requests in the background out of the engine that would keep these waiting; their keys."""
+        background = [pair for pair in self._owners.items() if pair[1].background is not None]
+        if not (requests and background):
+            return []
         seats = self.engine.settings.batch_size
         seats -= sum(strategy_for(request.params).width(request.params) for request in requests)
         seats -= sum(owner.sequences for owner in self._owners.values() if owner.background is None)
         moved = []
-        for key, owner in self._owners.items() if requests else ():
-            if owner.background is not None:
-                seats -= owner.sequences
-                if seats < 0 or not owner.has_begun:
-                    moved.append(key)
+        for key, owner in background:
+            seats -= owner.sequences
+            if seats < 0 or not owner.has_begun:
+                moved.append(key)
         if moved:
             self.engine.abort({*moved})
         return moved
@@ -178,7 +180,8 @@ class EngineCalls:
         for event in result.events:
             owner = self._owners[event.key]
             owner.has_begun = True
-            part(owner).events.append(replace(event, key=owner.key))
+            if owner.background is None:  # what begins again has events twice, which nobody reads
+                part(owner).events.append(replace(event, key=owner.key))
         for output in result.finished:
             owner = self._owners.pop(output.key)
             part(owner).finished.append(replace(output, key=owner.key))
@@ -201,7 +204,8 @@ class Call:
     def __init__(
         self, calls: EngineCalls, inbox: deque[Delivery] | None = None, *, in_background: bool = False
     ) -> None:
-        """`inbox`: one that does more than keep what it is given. in_background: makes way for others."""
+        """`inbox`: one that does more than keep what it is given. in_background: makes way for others,
+        and brings results only."""
         self._calls = calls
         self._in_background = in_background
         self._inbox: deque[Delivery] = deque() if inbox is None else inbox

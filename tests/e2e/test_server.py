@@ -232,6 +232,10 @@ def test_responses_go_on_and_call(client: openai.OpenAI) -> None:
         {"type": "function_call_output", "call_id": "c", "output": "2"},
     ]
     assert client.responses.create(model="small", input=answered).output_text
+    for include in (5, [{}], ["file_search_call.results"]):
+        body = {"model": "small", "input": "Hi", "include": include}
+        with pytest.raises(openai.BadRequestError, match="include=.*: not supported; leave it out"):
+            client.post("/responses", body=body, cast_to=object)
     with pytest.raises(openai.NotFoundError, match="previous_response_id='resp_x': not known"):
         client.responses.create(model="small", input="Hi", previous_response_id="resp_x")
 
@@ -356,42 +360,6 @@ def test_the_counts_are_prometheus_metrics(client: openai.OpenAI, server: Runnin
     assert float(counts['vllm:generation_tokens_total{model_name="small"}']) >= 12
     assert float(counts['vllm:num_requests_waiting{model_name="small"}']) == 0
     assert float(counts['mindbatch:http_responses_total{route="/v1/completions",status="200"}']) >= 1
-
-
-def test_a_server_that_is_told_to_end_finishes_what_runs(tmp_path: Path) -> None:
-    server = RunningServer("model=tiny_gpt2", f"server.batches_dir={tmp_path / 'served'}")
-    chunks = server.stream("/v1/completions", {"prompt": "one,", "max_tokens": 2000})
-    next(chunks)
-    server.process.terminate()
-    while json.loads(server.ask("GET", "/ready")[1])["status"] != "draining":
-        time.sleep(0.01)
-    status, answer = server.ask("POST", "/v1/completions", {"prompt": "two,"})
-    assert (status, json.loads(answer)["error"]["code"]) == (503, "draining")
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][-1] in ("length", "stop")
-    assert server.process.wait(30) == 0
-
-
-def test_what_runs_when_the_time_is_over_is_told_so(tmp_path: Path) -> None:
-    server = RunningServer("model=tiny_gpt2", "server.drain_seconds=0", "server.max_n=32")
-    chunks = server.stream(
-        "/v1/completions", {"prompt": "one,", "ignore_eos": True, "n": 32, "temperature": 1}
-    )
-    next(chunks)
-    server.process.terminate()
-    *_, last = chunks
-    assert last["error"]["message"] == "the server ends"
-    assert server.end() == 0
-    assert server.lines == []
-
-
-def test_answers_are_as_long_as_the_model_gives_them() -> None:
-    server = RunningServer("model=tiny_gpt2")
-    status, answer = server.ask("POST", "/v1/completions", {"prompt": "a", "ignore_eos": True})
-    assert status == 200
-    assert json.loads(answer)["usage"]["total_tokens"] == 2048
-    status, answer = server.ask("POST", "/v1/completions", {"prompt": [5] * 2048})
-    assert (status, json.loads(answer)["error"]["code"]) == (400, "context_length_exceeded")
-    assert server.end() == 0
 
 
 def test_a_file_that_a_batch_runs_stays(client: openai.OpenAI) -> None:

@@ -81,7 +81,7 @@ class OpenAIRequests:
         if not isinstance(body, Mapping):
             return
         draft.extra = {"endpoint": url, "model": body.get("model")}
-        endpoint = url if url in ENDPOINTS else CHAT if "messages" in body else COMPLETION
+        endpoint = url if url in [*ENDPOINTS] else CHAT if "messages" in body else COMPLETION
         draft.row_faults += _body_faults(body, endpoint)
         if endpoint == EMBEDDINGS:
             draft.decoding["pooling"] = self._pooling

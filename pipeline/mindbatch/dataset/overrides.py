@@ -68,8 +68,8 @@ class OverrideRules:
         if decoding.get("seed") == RANDOM:
             return {}, ("decoding.seed=random: is for all rows of a run; a row gives a number",)
         if decoding.get("pooling") is not None:  # the row wants no text, and nothing that the run says of it
-            own = {name: getattr(self._base, name) for name in PARAMETERS}
-            idle = {name: DECODING[name].default for name in own if own[name] != DECODING[name].default}
+            defaults = {name: DECODING[name].default for name in PARAMETERS}
+            idle = {name: value for name, value in defaults.items() if getattr(self._base, name) != value}
             decoding = {**idle, **decoding}
         if decoding.get("temperature") == 0 and self._base.do_sample:
             # The row wants the likeliest tokens: what the run samples among is not its concern.

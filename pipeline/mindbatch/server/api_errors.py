@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.screen_text import printable
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -50,8 +51,6 @@ def bad_request(message: str | Sequence[str], param: str | None = None) -> ApiEr
 
 def refuse_unknown(content: Mapping[str, Any], known: Sequence[str], where: str = "") -> None:
     """Raises an ApiError that names every key which is not known, and the near one."""
-    from mindbatch.io.fault_lines import did_you_mean, shown
-
     unknown = [name for name in content if name not in known]
     lines = [f"{where}{shown(name)}: unknown{did_you_mean(name, known)}" for name in unknown[:MOST_FAULTS]]
     if unknown:

@@ -158,13 +158,12 @@ class BackgroundRows:
 
 
 class _WaitingInbox(deque[Delivery]):
-    """An inbox that wakes the thread which waits for it when a row is done; events are read by nobody."""
+    """An inbox that wakes the thread which waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.filled = threading.Event()
 
     def append(self, delivery: Delivery, /) -> None:
-        if isinstance(delivery, Exception) or delivery.finished:
-            super().append(delivery)
-            self.filled.set()
+        super().append(delivery)
+        self.filled.set()

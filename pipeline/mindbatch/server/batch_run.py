@@ -93,12 +93,25 @@ def line_errors(
 
 def server_faults(row: DataRow, config: ServeConfig) -> Iterator[str]:
     """Yields errors of a request that a run would take: another model, more choices than the server gives."""
-    names, model = [config.name, *config.lora.names], row.extra.get("model")
-    if model is not None and model not in names:
-        near = did_you_mean(model, names)
-        yield f"model={shown(model)}: not served here; there are {', '.join(names)}{near}"
+    if fault := model_fault(row.extra.get("model"), config):
+        yield fault
+    if fault := count_fault(row, config):
+        yield fault
+
+
+def model_fault(model: str | None, config: ServeConfig) -> str | None:
+    """Explains why a request cannot have a model of that name; None if it can."""
+    names = [config.name, *config.lora.names]
+    if model is None or model in names:
+        return None
+    return f"model={shown(model)}: not served here; there are {', '.join(names)}{did_you_mean(model, names)}"
+
+
+def count_fault(row: DataRow, config: ServeConfig) -> str | None:
+    """Explains why a request cannot have so many choices; None if it can."""
     if (count := row.overrides.get("num_return_sequences", 1)) > config.server.max_n:
-        yield f"n={count}: at most {config.server.max_n} choices"
+        return f"n={count}: at most {config.server.max_n} choices"
+    return None
 
 
 def line_error(code: str, message: str, line: int | None = None) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
         for name, value in _ONE_VALUE.items()
         if body.get(name) not in (None, value)
     ]
-    if not set(body.get("include") or ()) <= {"reasoning.encrypted_content"}:  # there is none of that
+    if body.get("include") not in (None, [], ["reasoning.encrypted_content"]):  # there is none of that
         faults.append(f"include={shown(body['include'])}: not supported; leave it out")
     chat: dict[str, Any] = {
         _SAME_MEANING.get(name, name): value

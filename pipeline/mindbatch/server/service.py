@@ -18,7 +18,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.value_kinds import drawn_seed
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import PromptError
-from mindbatch.io.fault_lines import did_you_mean, shown
+from mindbatch.io.fault_lines import shown
 from mindbatch.llm import LLM
 from mindbatch.message_formats.registry import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
@@ -26,6 +26,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.outputs.openai_response import TokenNames
 from mindbatch.run.outputs.rows import OutputOptions
 from mindbatch.server.api_errors import ApiError, bad_request
+from mindbatch.server.batch_run import count_fault, model_fault
 from mindbatch.server.batches import Batches
 from mindbatch.server.conversations import Conversations
 from mindbatch.server.metrics import Metrics
@@ -94,13 +95,10 @@ class Service:
 
     def check_model(self, model: object) -> None:
         """Raises an ApiError for a name that is neither the model's nor an adapter's."""
-        names = [self.model_name, *self.adapters]
-        if model is None or model in names:
-            return
-        if not isinstance(model, str):
+        if not isinstance(model, str | None):
             raise bad_request(f"model={shown(model)}: must be a text", "model")
-        message = f"model={shown(model)}: not served here; there are {', '.join(names)}"
-        raise ApiError(404, message + did_you_mean(model, names), "model_not_found", "model")
+        if fault := model_fault(model, self.config):
+            raise ApiError(404, fault, "model_not_found", "model")
 
     async def rows(self, endpoint: str, bodies: Sequence[dict[str, Any]]) -> list[DataRow]:
         """The rows that the bodies of one request stand for; other requests go on meanwhile.
@@ -126,8 +124,8 @@ class Service:
         item = self._maker.make(0, Record("request", 1, columns))
         if isinstance(item, RowFailure):
             raise bad_request(item.reason.replace("body.", ""))
-        if (count := item.overrides.get("num_return_sequences", 1)) > self.config.server.max_n:
-            raise bad_request(f"n={count}: at most {self.config.server.max_n} choices", "n")
+        if fault := count_fault(item, self.config):
+            raise bad_request(fault, "n")
         return item
 
     @property

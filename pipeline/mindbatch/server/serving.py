@@ -86,11 +86,8 @@ def _batches(config: ServeConfig, llm: LLM, opened: OpenedFolder, engine: AsyncL
 
 def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
     server = config.server
-    for name in (
-        "uvicorn",
-        "asyncio",
-        "python_multipart",
-    ):  # what they say of clients is no news; errors are said by the guard
+    # Their words on clients are no news; errors are said by the guard.
+    for name in ("uvicorn", "asyncio", "python_multipart"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
     class Protocol(Connection):

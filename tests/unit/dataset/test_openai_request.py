@@ -368,3 +368,8 @@ def test_a_line_that_could_not_be_read():
     maker = RowMaker(DataConfig(), DecodingParams(), True)
     item = maker.make(7, Record("requests.jsonl", 3, None, "not valid JSON"))
     assert item == RowFailure(None, "requests.jsonl", 3, "read", "not valid JSON")
+
+
+def test_a_url_of_any_type_is_a_fault_of_its_own() -> None:
+    assert reason(line() | {"url": ["x"]}).startswith("url=[x]: must be /v1/chat/completions")
+    assert "unhashable" not in reason(line() | {"url": ["x"]})

@@ -15,7 +15,7 @@ from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.request import RequestOutput
+from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.engine.result_json import result_body, result_fields
 from mindbatch.generation_progress import GenerationProgress
 from mindbatch.io.amounts import today
@@ -176,17 +176,15 @@ class ResultWriter:
             content = self._content(result)
             return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
         prompt = (result.prompt or "") if self._with_prompt else ""
-        texts = [
-            str(output.embedding)
-            if output.embedding is not None
-            else prompt + output.text
-            if self._has_text
-            else str(output.token_ids)
-            for output in result.outputs
-        ]
+        texts = [self._text(prompt, output) for output in result.outputs]
         if not self._labelled:
             return texts
         return [f"[{label(result.key, i, len(texts))}] {text}" for i, text in enumerate(texts)]
+
+    def _text(self, prompt: str, output: CompletionOutput) -> str:
+        if output.embedding is not None:
+            return str(output.embedding)
+        return prompt + output.text if self._has_text else str(output.token_ids)
 
     def _content(self, result: RequestOutput) -> dict[str, Any]:
         """The line that a run writes of the row, with the token ids of prompt and text; or its error."""
