@@ -116,7 +116,9 @@ class ServeConfig(ModelTaskConfig):
 
     def package_faults(self) -> Iterable[str]:
         yield from super().package_faults()
-        yield from (f"mindbatch serve: {missing(name)}" for name in SERVER_PACKAGES if not is_installed(name))
+        lacking = next((name for name in SERVER_PACKAGES if not is_installed(name)), None)
+        if lacking is not None:  # one command brings all of them
+            yield f"mindbatch serve: {missing(lacking)}"
 
 
 def _server_faults(server: ServerConfig) -> Iterator[str]:
