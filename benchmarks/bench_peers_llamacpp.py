@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import llama_cpp as llama
 import numpy as np
 
 from bench_peer import Rows, consecutive, run_peer, timed
+from gguf_file import write_gguf
 
 SEQUENCES, CACHED_TOKENS, BATCHED_TOKENS = 64, 64 * 384, 512
 """Sequences at a time; tokens of the cache, which they share; tokens of a step."""
@@ -151,7 +151,7 @@ def convert(source: str, target: str, kind: str) -> None:
     """Writes a Hugging Face folder of GPT-2 or Qwen2 as a GGUF file; int8 is its Q8_0, a scale for 32."""
     whole = Path(target, "float32.gguf" if kind == "int8" else FILE)
     whole.parent.mkdir(parents=True, exist_ok=True)
-    _write(Path(source), whole)
+    write_gguf(Path(source), whole)
     if kind == "int8":
         _quiet()
         options = llama.llama_model_quantize_default_params()
@@ -160,47 +160,6 @@ def convert(source: str, target: str, kind: str) -> None:
         if llama.llama_model_quantize(*names, options) != 0:
             raise SystemExit("llama_model_quantize has failed")
         whole.unlink()
-
-
-def _write(source: Path, target: Path) -> None:
-    import gguf
-    from safetensors.numpy import load_file
-
-    config: dict[str, Any] = json.loads((source / "config.json").read_text())
-    kind = config["model_type"].upper()
-    layers = config.get("n_layer") or config["num_hidden_layers"]
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind], layers)
-    writer = gguf.GGUFWriter(target, config["model_type"])
-    _write_sizes(writer, config, layers)
-    for name, array in load_file(source / "model.safetensors").items():
-        known = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if known is None:
-            raise SystemExit(f"{name}: GGUF has no name for it")
-        # GPT-2's matrices are stored by inputs.
-        turned = array.T if kind == "GPT2" and array.ndim == 2 and ".h." in name else array
-        writer.add_tensor(known, turned.copy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _write_sizes(writer: Any, config: dict[str, Any], layers: int) -> None:
-    width = config.get("n_embd") or config["hidden_size"]
-    heads = config.get("n_head") or config["num_attention_heads"]
-    writer.add_tokenizer_model("no_vocab")
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_block_count(layers)
-    writer.add_context_length(config.get("n_positions") or config["max_position_embeddings"])
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(config.get("intermediate_size") or 4 * width)
-    writer.add_head_count(heads)
-    if config["model_type"] == "gpt2":
-        writer.add_layer_norm_eps(config.get("layer_norm_epsilon", 1e-5))
-    else:
-        writer.add_head_count_kv(config["num_key_value_heads"])
-        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
-        writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Times `mindbatch serve` at 1 to 64 users beside `mindbatch batch` on the same rows.
 
     python benchmarks/bench_serve.py [--users 1 8 32 64] [--rows 192] [--dtype float32] [--rounds 3]
+        [--model FOLDER] [--beside PORT]
 
-GPT-2 124M shapes with random weights; rows as of bench_batch.py, as completions of token ids. So many
-users each send the next row when they have their answer; the batch has as many places as there are users.
-Answers come whole, then as streams, of which the time to the first token is taken. Server and clients share
-the machine's processors. The sides take turns; shown are medians of the rounds, and ratios of their medians.
+GPT-2 124M shapes with random weights, or a folder of such; rows as of bench_batch.py, as completions of token
+ids. So many users each send the next row when they have their answer; the batch has as many places as there are
+users. Answers come whole, then as streams, of which the time to the first token is taken. Server and clients
+share the machine's processors. Another server (serve_llamacpp.py) that stands at a port of this machine, with as
+many places as there are users, gets the same streams. The sides take turns; shown are medians of the rounds, and
+ratios of their medians.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ def run_users(
             except queue.Empty:
                 return
             first.append(answer(connection, body))
+            connection.close()  # some servers end a connection after a stream, and do not say so
 
     threads = [threading.Thread(target=user) for _ in range(users)]
     begun = time.perf_counter()
@@ -117,14 +121,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=192)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--beside", type=int)
     options = parser.parse_args()
     print(f"{processor()}, {options.dtype}, {options.rows} rows, medians of {options.rounds} rounds")
     print("users   batch tok/s   server   streams   server/batch   first token ms (median, 95%)")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "model").mkdir()
-        write_random(folder / "model", GPT2_124M)
-        model = [f"model.checkpoint_name_or_path={folder / 'model'}", f"model.dtype={options.dtype}"]
+        if options.model is None:
+            options.model = folder / "model"
+            options.model.mkdir()
+            write_random(options.model, GPT2_124M)
+        model = [f"model.checkpoint_name_or_path={options.model}", f"model.dtype={options.dtype}"]
         model += ["decoding.eos_token_id=[]", "runtime.prefix_caching=false"]
         for users in options.users:
             measure(folder, model, users, options)
@@ -136,27 +144,40 @@ def measure(folder: Path, model: Sequence[str], users: int, options: argparse.Na
     rows = make_rows(count, GPT2_124M["vocab_size"])
     bodies = [{"prompt": row.prompt, "max_tokens": row.answer_tokens, "temperature": 0} for row in rows]
     tokens = sum(row.answer_tokens for row in rows)
-    seconds: dict[str, list[float]] = {"batch": [], "whole": [], "stream": []}
-    first: list[float] = []
+    seconds: dict[str, list[float]] = {"batch": [], "whole": [], "stream": [], "beside": []}
+    first: dict[str, list[float]] = {"stream": [], "beside": []}
     server = Server(*model, f"model.batch_size={users}")
+
+    def run_streams(side: str, port: int, bodies: Sequence[dict[str, Any]]) -> None:
+        in_all, *firsts = run_users(port, bodies, users, streamed)
+        seconds[side].append(in_all)
+        first[side] += firsts
+
     try:
         run_users(server.port, bodies[:users], users, whole)
         for number in range(options.rounds):
             seconds["batch"].append(run_batch(folder, model, bodies, users, f"{users}-{number}"))
             seconds["whole"].append(run_users(server.port, bodies, users, whole)[0])
-            in_all, *firsts = run_users(server.port, bodies, users, streamed)
-            seconds["stream"].append(in_all)
-            first += firsts
+            run_streams("stream", server.port, bodies)
+            if options.beside:
+                run_streams("beside", options.beside, [{**body, "ignore_eos": True} for body in bodies])
     finally:
         server.close()
-    batch, answered, stream = (tokens / statistics.median(times) for times in seconds.values())
-    first.sort()
-    middle, late = (1000 * first[int(share * (len(first) - 1))] for share in (0.5, 0.95))
+    rates = {side: tokens / statistics.median(times) for side, times in seconds.items() if times}
     print(
-        f"{users:5}   {batch:11.0f}   {answered:6.0f}   {stream:7.0f}   {answered / batch:12.3f}   "
-        f"{middle:.0f}, {late:.0f}",
+        f"{users:5}   {rates['batch']:11.0f}   {rates['whole']:6.0f}   {rates['stream']:7.0f}   "
+        f"{rates['whole'] / rates['batch']:12.3f}   {middle_and_late(first['stream'])}",
         flush=True,
     )
+    if options.beside:
+        late = middle_and_late(first["beside"])
+        print(f"  beside: streams {rates['beside']:.0f} tok/s, first token ms {late}", flush=True)
+
+
+def middle_and_late(seconds: list[float]) -> str:
+    """The median and the 95% quantile, in milliseconds."""
+    ordered = sorted(seconds)
+    return ", ".join(f"{1000 * ordered[int(share * (len(ordered) - 1))]:.0f}" for share in (0.5, 0.95))
 
 
 if __name__ == "__main__":
