@@ -3,12 +3,11 @@
     python benchmarks/bench_serve.py [--users 1 8 32 64] [--rows 192] [--dtype float32] [--rounds 3]
         [--model FOLDER] [--beside PORT]
 
-GPT-2 124M shapes with random weights, or a folder of such; rows as of bench_batch.py, as completions of token
-ids. So many users each send the next row when they have their answer; the batch has as many places as there are
-users. Answers come whole, then as streams, of which the time to the first token is taken. Server and clients
-share the machine's processors. Another server (serve_llamacpp.py) that stands at a port of this machine, with as
-many places as there are users, gets the same streams. The sides take turns; shown are medians of the rounds, and
-ratios of their medians.
+GPT-2 124M shapes with random weights, or a folder of such; rows as of bench_batch.py, as completions of
+token ids. So many users each send the next row when they have their answer; the batch has as many places.
+Answers come whole, then as streams, of which the time to the first token is taken. Server and clients share
+the machine's processors. Another server (serve_llamacpp.py) that stands at a port of this machine, with as
+many places, gets the same streams. The sides take turns; shown are medians of the rounds, and their ratios.
 """
 
 from __future__ import annotations
