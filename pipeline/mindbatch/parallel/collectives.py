@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import mindspore
 from mindspore import Tensor, mint, nn, ops
-from mindspore.communication import GlobalComm, create_group, get_group_size, get_rank
+from mindspore.communication import GlobalComm, get_group_size, get_rank
 
-from mindbatch.parallel.topology import TensorSlice, Topology, hand_over_group
+from mindbatch.parallel.topology import TensorSlice, hand_over_group
 
 
 class Identity(nn.Cell):
@@ -44,19 +43,6 @@ class FirstColumns(nn.Cell):
         return gathered if padding == 0 else mint.split(gathered, (self.total, padding), -1)[0]
 
 
-class SumOfParts(nn.Cell):
-    """Gathers as the sum of what each rank has and zeros elsewhere: exact, with more bytes to send."""
-
-    def __init__(self, shard: TensorSlice, group: str) -> None:
-        super().__init__()
-        self.before, self.after = shard.rank, shard.size - shard.rank - 1
-        self.reduce = ops.AllReduce(ops.ReduceOp.SUM, group)
-
-    def construct(self, x: Tensor) -> Tensor:
-        zeros = mint.zeros_like(x)
-        return self.reduce(ops.cat((zeros,) * self.before + (x,) + (zeros,) * self.after, -1))
-
-
 def model_group_name(first_rank: int) -> str:
     """The group in which the slices of a model meet whose first rank, in MindSpore's world, is this one."""
     return f"model_parallel_group_{first_rank}"
@@ -71,11 +57,8 @@ def all_gather(shard: TensorSlice, total: int) -> nn.Cell:
     """Concatenation of the last dimension over the model-parallel group: its first `total` columns."""
     if shard.size == 1:
         return Identity()
-    group = _group_of(shard)
-    if mindspore.get_context("device_target") == "CPU" and group != GlobalComm.WORLD_COMM_GROUP:
-        # MindSpore gathers on a CPU in the world group only.
-        return FirstColumns(SumOfParts(shard, group), total)
-    return FirstColumns(AllGatherLast(shard.size, group), total)
+    # MindSpore gathers on a CPU in the world group only, which is all that networks on a CPU have.
+    return FirstColumns(AllGatherLast(shard.size, _group_of(shard)), total)
 
 
 def _group_of(shard: TensorSlice) -> str:
@@ -107,12 +90,3 @@ class ReceiveHidden(nn.Cell):
 
     def construct(self, ids: Tensor) -> Tensor:
         return self.meet(ops.zeros((ids.shape[0], self.width), self.dtype))
-
-
-def join_neighbours(topology: Topology, rank: int) -> None:
-    """Enters the groups of a local rank; after MindSpore's `init`, in a world of one replica.
-
-    Every stage enters the group with the stage before first, so that none waits for another in a circle.
-    """
-    for name, ranks in topology.hand_over_groups(rank):
-        create_group(name, ranks)

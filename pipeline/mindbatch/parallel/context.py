@@ -7,7 +7,7 @@ from contextlib import suppress
 import mindspore
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.parallel.collectives import join_neighbours, model_group_name
+from mindbatch.parallel.collectives import model_group_name
 from mindbatch.parallel.topology import Topology
 
 
@@ -49,4 +49,6 @@ def join_group(topology: Topology, rank: int) -> None:
     if 1 < size < topology.world_size:
         first = rank - rank % size
         create_group(model_group_name(first), [*range(first, first + size)])
-    join_neighbours(topology, rank)
+    # Every stage enters the group with the stage before first, so that none waits for another in a circle.
+    for name, ranks in topology.hand_over_groups(rank):
+        create_group(name, ranks)
