@@ -14,7 +14,7 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from mindbatch.ray import Generate, job_date
+from mindbatch.ray import Generate, generate
 
 
 def children_of(process: int) -> list[int]:
@@ -33,7 +33,7 @@ class Located(Generate):
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        job_date.today = lambda: date.fromordinal(700_000 + os.getpid()).isoformat()
+        generate.today = lambda: date.fromordinal(700_000 + os.getpid()).isoformat()
         super().__init__(*arguments, **named)
 
     def __call__(self, batch: Any) -> pa.Table:

@@ -167,7 +167,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "transformers": (TRANSFORMERS, set()),
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
-    "ray": ({"launch/ray_driver.py", "launch/ray_place.py", "ray/job_date.py"}, set()),
+    "ray": ({"launch/ray_driver.py", "launch/ray_place.py", "ray/generate.py"}, set()),
     "lm_eval": ({"lm_eval/*"}, set()),
     "starlette": ({"server/*"}, {"server/schema.py", "server/records.py", "server/background.py"}),
     "uvicorn": ({"server/serving.py", "server/connection.py"}, set()),

@@ -26,35 +26,30 @@ _WHOLE = {
 """Decoding parameters that are no fractions."""
 
 
-class RayBatch:
-    """The columns of one batch, in whichever of Ray's formats it came.
+Columns = Mapping[str, Any]
+"""The columns of a batch by name: Arrow's arrays where Arrow has a type for what they hold, else lists."""
+
+
+def records(columns: Columns, decoding_column: str | None) -> Iterator[Record]:
+    """Yields the rows, numbered from 1; decoding_column: as in `data`."""
+    values = {name: _values(column) for name, column in columns.items()}
+    if decoding_column in values:
+        values[decoding_column] = [_with_whole_numbers(value) for value in values[decoding_column]]
+    for number, cells in enumerate(zip(*values.values(), strict=True), start=1):
+        usable_cells, unusable = split(dict(zip(values, cells, strict=True)))
+        yield Record(_SOURCE, number, usable_cells, unusable=unusable)
+
+
+def carried(columns: Columns, names: Sequence[str]) -> dict[str, pa.Array]:
+    """The columns of these names, with their types; as JSON texts where Arrow has no type for them.
 
     Raises:
-        ConfigError: it is none of NumPy, pandas and PyArrow, or has two columns of one name.
+        ConfigError: there are no such columns.
     """
-
-    def __init__(self, batch: Any) -> None:
-        self._columns = _columns(batch)
-
-    def records(self, decoding_column: str | None) -> Iterator[Record]:
-        """Yields the rows, numbered from 1; decoding_column: as in `data`."""
-        values = {name: _values(column) for name, column in self._columns.items()}
-        if decoding_column in values:
-            values[decoding_column] = [_with_whole_numbers(value) for value in values[decoding_column]]
-        for number, cells in enumerate(zip(*values.values(), strict=True), start=1):
-            columns, unusable = split(dict(zip(values, cells, strict=True)))
-            yield Record(_SOURCE, number, columns, unusable=unusable)
-
-    def carried(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """The columns of these names, with their types; as JSON texts where Arrow has no type for them.
-
-        Raises:
-            ConfigError: there are no such columns.
-        """
-        whole = Record(_SOURCE, 0, dict.fromkeys(self._columns))
-        if missing := [name for name in names if name not in self._columns]:
-            raise ConfigError([f"output.columns: {missing_column(name, whole)}" for name in missing])
-        return {name: _array(self._columns[name]) for name in names}
+    whole = Record(_SOURCE, 0, dict.fromkeys(columns))
+    if missing := [name for name in names if name not in columns]:
+        raise ConfigError([f"output.columns: {missing_column(name, whole)}" for name in missing])
+    return {name: _array(columns[name]) for name in names}
 
 
 def result_table(
@@ -78,8 +73,12 @@ def _cells(row: FinishedRow | RowFailure, options: OutputOptions) -> dict[str, A
     return {"key": row.key, ERROR: without_hidden(row.reason)}
 
 
-def _columns(batch: Any) -> dict[str, Any]:
-    """The columns by name, as Arrow's arrays where Arrow has a type for what they hold, else as lists."""
+def columns_of(batch: Any) -> Columns:
+    """The columns of a batch in whichever of Ray's formats it came.
+
+    Raises:
+        ConfigError: it is none of NumPy, pandas and PyArrow, or has two columns of one name.
+    """
     if isinstance(batch, pa.Table):
         names, columns = batch.column_names, batch.columns
     elif isinstance(batch, Mapping):

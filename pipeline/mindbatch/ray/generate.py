@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,9 +12,9 @@ from mindbatch.config.environment import prepare_environment
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import RequestOutput
+from mindbatch.io.amounts import is_day, today
 from mindbatch.io.errors import ConfigError
 from mindbatch.llm import LLM
-from mindbatch.ray.job_date import job_date
 from mindbatch.ray.settings import settings_of
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import outcome_of
@@ -21,6 +22,8 @@ from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_NAMESPACE = b"mindbatch"
 
 
 class Generate:
@@ -77,7 +80,7 @@ class Generate:
         )
         self._data = config.data
         self._maker = RowMaker(config.data, self._params, is_openai=False, lora=config.lora)
-        self._date = config.data.date or job_date()
+        self._date = config.data.date or _job_date()
         self._llm = _loaded(config)
 
     def __call__(self, batch: Any) -> pa.Table:
@@ -86,16 +89,16 @@ class Generate:
         Raises:
             ConfigError: the batch has not the columns that were asked for, or is in none of Ray's formats.
         """
-        from mindbatch.ray.batches import RayBatch, result_table  # pyarrow takes long to import
+        from mindbatch.ray.batches import carried, columns_of, records, result_table  # pyarrow takes long
 
-        own_batch = RayBatch(batch)
-        carried = own_batch.carried(self._columns)
+        columns = columns_of(batch)
+        beside = carried(columns, self._columns)
         rows = [
-            self._maker.make(record.line, record) for record in own_batch.records(self._data.decoding_column)
+            self._maker.make(record.line, record) for record in records(columns, self._data.decoding_column)
         ]
         if missing := self._maker.missing_columns():
             raise ConfigError(missing)
-        return result_table(self._outcomes(rows), self._written, carried)
+        return result_table(self._outcomes(rows), self._written, beside)
 
     def close(self) -> None:
         """Lets go of the model and ends the processes of templates; an actor's end does it, too."""
@@ -135,6 +138,21 @@ def _loaded(config: BatchConfig) -> LLM:
 
     prepare_environment(config.runtime.verbose, config.runtime.num_threads)
     return LLM.over(load_replicas(config))
+
+
+def _job_date() -> str:
+    """The day on which the first actor of this job asked for it, however late others are made; today outside
+    of a job."""
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return today()
+    from ray.experimental import internal_kv
+
+    name = f"date of job {ray.get_runtime_context().get_job_id()}".encode()
+    internal_kv._internal_kv_put(name, today().encode(), overwrite=False, namespace=_NAMESPACE)
+    stored_day = internal_kv._internal_kv_get(name, namespace=_NAMESPACE)
+    date = today() if stored_day is None else str(stored_day, "ascii", "replace")
+    return date if is_day(date) else today()
 
 
 def _outcome(row: DataRow, output: RequestOutput) -> FinishedRow | RowFailure:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mindbatch.config.faults import shown
-from mindbatch.config.lora_schema import LoraConfig
-from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
+from mindbatch.config.model_schema import DecodingConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.dataset.data_config import DataConfig, settle_beside_rows
 from mindbatch.decoding.value_kinds import RANDOM
@@ -56,7 +55,9 @@ def settings_of(
         *_section_faults("output", BatchOutputConfig, output, dict.fromkeys(_OF_FILES, "no file is written")),
     ]
     try:
-        config.model, config.runtime, config.parallel, config.lora = _model_of(path, options)
+        loaded = options_of(path, options)
+        config.model, config.runtime = loaded.model, loaded.runtime
+        config.parallel, config.lora = loaded.parallel, loaded.lora
     except ConfigError as error:
         faults += error.faults
     if not faults:
@@ -68,13 +69,6 @@ def settings_of(
     if faults:
         raise ConfigError(faults)
     return config
-
-
-def _model_of(
-    path: Any, options: Mapping[str, Any]
-) -> tuple[ModelConfig, RuntimeConfig, ParallelConfig, LoraConfig]:
-    config = options_of(path, options)
-    return config.model, config.runtime, config.parallel, config.lora
 
 
 def _section_faults(name: str, schema: type, section: object, refused: Mapping[str, str]) -> Iterator[str]:
