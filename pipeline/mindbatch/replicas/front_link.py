@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ from mindbatch.engine.engine import StepEngine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.io.errors import EXIT_FAILED, PromptError
 from mindbatch.io.screen_text import say
-from mindbatch.replicas.connection import Array, Message, MessageConnection, MessageError
+from mindbatch.replicas.connection import Message, MessageConnection, MessageError
 from mindbatch.replicas.messages import (
     ABORT,
     ADD,
@@ -22,9 +23,8 @@ from mindbatch.replicas.messages import (
     HELLO,
     NOTICE,
     STEP,
-    requests_of,
+    request_of,
     result_fields,
-    statistics_fields,
 )
 
 BEAT_SECONDS = 1.0
@@ -50,10 +50,10 @@ class FrontLink:
         for work in (self._read, self._beat):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
 
-    def send(self, kind: str, arrays: Sequence[Array] = (), **fields: Any) -> None:
+    def send(self, kind: str, **fields: Any) -> None:
         """Sends a message; ends this process if nobody takes it."""
         try:
-            self._connection.send(kind, arrays, **fields)
+            self._connection.send(kind, **fields)
         except OSError as error:
             self._leave(error)
 
@@ -122,8 +122,8 @@ def serve(link: FrontLink, engine: StepEngine) -> NoReturn:
 
 def _answer(link: FrontLink, engine: StepEngine, message: Message) -> None:
     if message.kind == ADD:
-        for request in requests_of(message.fields, message.arrays):
-            _add(link, engine, request)
+        for request in message.fields["requests"]:
+            _add(link, engine, request_of(request))
     elif message.kind == ABORT:
         keys = message.fields["keys"]
         engine.abort(None if keys is None else set(keys))
@@ -140,4 +140,4 @@ def _add(link: FrontLink, engine: StepEngine, request: Request) -> None:
 
 
 def _send(link: FrontLink, engine: StepEngine, result: StepResult) -> None:
-    link.send(STEP, statistics=statistics_fields(engine.statistics), **result_fields(result))
+    link.send(STEP, statistics=asdict(engine.statistics), **result_fields(result))

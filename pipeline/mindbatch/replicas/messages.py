@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-
-import numpy as np
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
-from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
-from mindbatch.replicas.connection import Array
 
 
 def versions() -> dict[str, str]:
@@ -41,33 +36,25 @@ _ERRORS: dict[str, type[MindBatchError]] = {
 }
 
 
-def request_parts(requests: Iterable[Request]) -> tuple[dict[str, Any], list[Array]]:
-    """Fields and arrays of requests; their text and source stay where they are."""
-    asked = [*requests]
-    prompts = [np.asarray(request.prompt_token_ids, np.int64) for request in asked]
-    return {"requests": [*map(_request_fields, asked)]}, prompts
-
-
-def requests_of(fields: Mapping[str, Any], arrays: Sequence[Array]) -> list[Request]:
-    return [
-        Request(
-            key=request["key"],
-            prompt_token_ids=tuple(prompt.tolist()),
-            params=DecodingParams(**request["params"]),
-            adapter=request["adapter"],
-            row_key=request["row_key"],
-        )
-        for request, prompt in zip(fields["requests"], arrays, strict=True)
-    ]
-
-
-def _request_fields(request: Request) -> dict[str, Any]:
+def request_fields(request: Request) -> dict[str, Any]:
+    """Packs a request; its text and source stay where they are."""
     params = {
         name: value
         for name, declared in PARAMETERS.items()
         if declared.in_config and (value := getattr(request.params, name)) != declared.default
     }
-    return {"key": request.key, "row_key": request.row_key, "adapter": request.adapter, "params": params}
+    return {
+        "key": request.key,
+        "prompt_token_ids": [*map(int, request.prompt_token_ids)],
+        "params": params,
+        "adapter": request.adapter,
+        "row_key": request.row_key,
+    }
+
+
+def request_of(fields: Mapping[str, Any]) -> Request:
+    prompt, params = tuple(fields["prompt_token_ids"]), DecodingParams(**fields["params"])
+    return Request(**{**fields, "prompt_token_ids": prompt, "params": params})
 
 
 def result_fields(result: StepResult) -> dict[str, Any]:
@@ -91,48 +78,24 @@ def result_of(fields: Mapping[str, Any]) -> StepResult:
 
 
 def _output_fields(output: RequestOutput) -> dict[str, Any]:
-    return {
-        "key": output.key,
-        "outputs": [vars(completion) for completion in output.outputs],
-        "prompt_logprobs": output.prompt_logprobs,
-        "error": output.error,
-        "num_cached_tokens": output.num_cached_tokens,
-    }
+    outputs = [vars(completion) for completion in output.outputs]
+    return {**vars(output), "prompt": None, "prompt_token_ids": [], "outputs": outputs}
 
 
 def _output_of(fields: Mapping[str, Any]) -> RequestOutput:
-    outputs = []
-    for completion in fields["outputs"]:
-        output = CompletionOutput(**completion)
-        output.logprobs = (
-            None if output.logprobs is None else [_by_token(logprobs) for logprobs in output.logprobs]
-        )
-        outputs.append(output)
-    scored = fields["prompt_logprobs"]
-    return RequestOutput(
-        key=fields["key"],
-        prompt=None,
-        prompt_token_ids=[],
-        outputs=outputs,
-        prompt_logprobs=None if scored is None else [by_token and _by_token(by_token) for by_token in scored],
-        error=fields["error"],
-        num_cached_tokens=fields["num_cached_tokens"],
-    )
+    outputs = [
+        CompletionOutput(**{**completion, "logprobs": _by_token(completion["logprobs"])})
+        for completion in fields["outputs"]
+    ]
+    scored = _by_token(fields["prompt_logprobs"])
+    return RequestOutput(**{**fields, "outputs": outputs, "prompt_logprobs": scored})
 
 
-def _by_token(logprobs: Mapping[Any, float]) -> dict[int, float]:
+def _by_token(logprobs: Sequence[Mapping[str, float] | None] | None) -> list[Any] | None:
     """By token id: JSON's keys are texts."""
-    return {int(token): logprob for token, logprob in logprobs.items()}
-
-
-def statistics_fields(statistics: EngineStatistics) -> dict[str, Any]:
-    """The counts of an engine."""
-    return dataclasses.asdict(statistics)
-
-
-def statistics_of(fields: Mapping[str, Any]) -> EngineStatistics:
-    """The counts of an engine."""
-    return EngineStatistics(**fields)
+    if logprobs is None:
+        return None
+    return [entry and {int(token): number for token, number in entry.items()} for entry in logprobs]
 
 
 def failure_fields(error: BaseException) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from mindbatch.replicas.connection import (
     Address,
-    Array,
     JobListener,
     Message,
     MessageConnection,
@@ -80,11 +79,11 @@ class RankLinks:
             if attempt == self._attempts[arrival.rank]:
                 return arrival
 
-    def send(self, rank: int, kind: str, arrays: Iterable[Array] = (), **fields: Any) -> None:
+    def send(self, rank: int, kind: str, **fields: Any) -> None:
         """Has a message sent to a rank. One that has gone gets nothing; that it has gone, `next` tells."""
         connection = self._connections.get(rank)
         if connection is not None:
-            connection.send(encoded(kind, fields, list(arrays)))
+            connection.send(encoded(kind, fields))
 
     def renew(self, ranks: Iterable[int], attempt: int) -> None:
         """Forgets the connections of ranks; from now on those of another attempt are taken."""

@@ -30,9 +30,8 @@ from mindbatch.replicas.messages import (
     READY,
     STEP,
     failure_of,
-    request_parts,
+    request_fields,
     result_of,
-    statistics_of,
 )
 from mindbatch.replicas.rank_links import Arrival, RankLinks
 from mindbatch.replicas.replica import Replica
@@ -185,8 +184,7 @@ class RemoteEngine:
         dealt: dict[int, list[Request]] = {}
         self._dealing.deal(lambda replica, request: dealt.setdefault(replica.leader, []).append(request))
         for leader, requests in dealt.items():
-            fields, arrays = request_parts(requests)
-            self._links.send(leader, ADD, arrays, **fields)
+            self._links.send(leader, ADD, requests=[*map(request_fields, requests)])
 
     def _answer(self, arrival: Arrival) -> StepResult | None:
         rank, message = arrival
@@ -235,7 +233,7 @@ class RemoteEngine:
 
     def _take_step(self, rank: int, message: Message) -> StepResult:
         replica = self._replica_of(rank)
-        replica.statistics = statistics_of(message.fields["statistics"])
+        replica.statistics = EngineStatistics(**message.fields["statistics"])
         return self._dealing.take(replica, result_of(message.fields))
 
     def _take_beat(self, rank: int, message: Message) -> None:

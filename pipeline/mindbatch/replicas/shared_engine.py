@@ -11,6 +11,7 @@ import json
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
@@ -24,11 +25,9 @@ from mindbatch.replicas.connection import Message
 from mindbatch.replicas.messages import (
     failure_fields,
     failure_of,
-    request_parts,
+    request_fields,
     result_fields,
     result_of,
-    statistics_fields,
-    statistics_of,
 )
 from mindbatch.replicas.remote_engine import WAIT_SECONDS, RemoteEngine, refuse_as_ranks
 from mindbatch.replicas.remote_nodes import RemoteNode
@@ -40,8 +39,7 @@ MOST_SECONDS_APART = 1800.0
 
 def digest_of(request: Request) -> str:
     """Hashes everything that decides the result of a request."""
-    fields, [prompt] = request_parts([request])
-    content = json.dumps([fields, prompt.tolist()], sort_keys=True, default=str)
+    content = json.dumps(request_fields(request), sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -96,8 +94,7 @@ class SharingEngine:
             raise
         if self._untold or result.events or result.finished:
             told, self._untold = self._untold, []
-            statistics = statistics_fields(self.statistics)
-            self.share(requests=told, statistics=statistics, **result_fields(result))
+            self.share(requests=told, statistics=asdict(self.statistics), **result_fields(result))
         return result
 
     def wait_until_ready(self) -> None:
@@ -223,7 +220,7 @@ class FollowingEngine:
             return StepResult([], [])
         self._theirs.update(fields["requests"])
         self._compare()
-        self.statistics = statistics_of(fields["statistics"])
+        self.statistics = EngineStatistics(**fields["statistics"])
         return self._part_of(result_of(fields))
 
     def _compare(self) -> None:

@@ -14,8 +14,8 @@ from mindbatch.replicas.connection import decoded, encoded
 from mindbatch.replicas.messages import (
     failure_fields,
     failure_of,
-    request_parts,
-    requests_of,
+    request_fields,
+    request_of,
     result_fields,
     result_of,
 )
@@ -36,9 +36,8 @@ from mindbatch.replicas.messages import (
 def test_a_request_is_the_same_after_its_way(given: dict[str, Any]) -> None:
     request = Request("7", (1, 2, 30_000), DecodingParams(**given), row_key="a\ud800b", adapter=None)
     other = replace(request, key="other", prompt_token_ids=(3,))
-    fields, arrays = request_parts([request, other])
-    message = decoded(encoded("add", fields, arrays))
-    assert requests_of(message.fields, message.arrays) == [request, other]
+    message = decoded(encoded("add", {"requests": [*map(request_fields, [request, other])]}))
+    assert [*map(request_of, message.fields["requests"])] == [request, other]
 
 
 def test_a_result_is_the_same_after_its_way() -> None:
