@@ -69,8 +69,8 @@ class ModelTaskConfig(TaskConfig):
     runtime: RuntimeConfig = section(RuntimeConfig)
 
     # Not annotated, as in TaskConfig.
-    job_setup = cast(Any, None)
-    """The JobSetup that `launch` and this machine have come to, once it is known. It is of these ranks: a
+    job = cast(Any, None)
+    """The Job that `launch` and this machine have come to, once it is known. It is of these ranks: a
     configuration made with others by `dataclasses.replace` has none."""
 
     @property

@@ -18,7 +18,7 @@ from mindbatch.io.errors import MindBatchError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import reason_of, write_whole
-from mindbatch.launch.process_plan import Address
+from mindbatch.launch.rank_environment import Address
 
 SECONDS = 600.0
 """For the copies to come to the calls that load their model."""

@@ -15,7 +15,7 @@ class LocalProcesses:
     """Starts and ends processes by name; see `Supervisor`.
 
     commands: by role, of `children.command`. logs: a folder that exists.
-    has_tables: whether the rank table of each replica is there, too. joins_mpi: see `JobSetup`.
+    has_tables: whether the rank table of each replica is there, too. joins_mpi: see `Job`.
     """
 
     def __init__(

@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from mindbatch.config.launch_schema import LaunchConfig, given_as
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.process_plan import Address, NodeLayout
+from mindbatch.launch.process_plan import LOCAL_HOST, Job
 from mindbatch.launch.rank_table import RankTable
 from mindbatch.launch.started_as import LauncherEnvironment, port_of
 from mindbatch.parallel.topology import Topology
-
-LOCAL_HOST = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class NodePlace:
-    """This node among those of a job.
-
-    meeting: where the front waits for the others; port 0 where there are none, or the front is to choose one
-    (see `CopyMeeting`). is_on_one_host: all nodes are copies of the command on this host.
-    """
-
-    node: int
-    layout: NodeLayout
-    meeting: Address
-    is_on_one_host: bool = False
-
-    @property
-    def is_front(self) -> bool:
-        return self.node == 0
-
-    @property
-    def ranks(self) -> range:
-        """The global ranks of this node."""
-        return self.layout.ranks_of(self.node)
 
 
 def node_place(
@@ -45,8 +20,8 @@ def node_place(
     table: RankTable | None = None,
     *,
     is_on_one_host: bool = False,
-) -> NodePlace:
-    """The place of this process.
+) -> Job:
+    """The job with the place of this process in it; the key is yet to be found.
 
     copy: as which copy of the command a launcher has started it; each copy is a node of its own.
     is_on_one_host: all copies are on this host.
@@ -59,18 +34,18 @@ def node_place(
     faults = [*_size_faults(launch, local, topology, copy, table)]
     if faults:
         raise ConfigError(faults)
-    layout = NodeLayout(topology, local)
     copy_rank = copy.rank if copy is not None else 0
+    job = Job(topology, local, copy_rank, launcher=launch.launcher, table=table, copy=copy)
     if is_on_one_host and not any((launch.node_rank, launch.master_addr, launch.master_port)):
-        return NodePlace(copy_rank, layout, (LOCAL_HOST, 0), is_on_one_host=True)
+        return replace(job, is_on_one_host=True)
     node = copy_rank if launch.node_rank is None else launch.node_rank
     host = launch.master_addr or (copy.master_addr if copy is not None else None)
     port = launch.master_port or _port_of(copy)
-    if layout.num_nodes > 1:
-        faults = [*_meeting_faults(layout, node, host, port)]
+    if job.num_nodes > 1:
+        faults = [*_meeting_faults(job.num_nodes, node, host, port)]
         if faults:
             raise ConfigError(faults)
-    return NodePlace(node, layout, (host or LOCAL_HOST, port or 0))
+    return replace(job, node=node, meeting=(host or LOCAL_HOST, port or 0))
 
 
 def _local_size(
@@ -131,8 +106,7 @@ def _port_of(copy: LauncherEnvironment | None) -> int | None:
     return port_of(copy.job) if copy.job is not None else copy.master_port
 
 
-def _meeting_faults(layout: NodeLayout, node: int, host: str | None, port: int | None) -> Iterator[str]:
-    nodes = layout.num_nodes
+def _meeting_faults(nodes: int, node: int, host: str | None, port: int | None) -> Iterator[str]:
     if not 0 <= node < nodes:
         yield f"{given_as('node_rank')}={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"
     for name, value in (("master_addr", host), ("master_port", port)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,72 +12,18 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.launch.copy_meeting import CopyMeeting
 from mindbatch.launch.free_ports import port_fault
 from mindbatch.launch.job_key import job_key
-from mindbatch.launch.node_place import NodePlace, node_place
+from mindbatch.launch.node_place import node_place
+from mindbatch.launch.process_plan import Job
 from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import LauncherEnvironment, started_as
-from mindbatch.launch.starters import STARTERS, Starter
+from mindbatch.launch.starters import STARTERS
 from mindbatch.launch.table_reader import Leave, read_rank_table
 from mindbatch.parallel.topology import Topology
 
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
-class JobSetup:
-    """Setup of a job's processes as seen from this node, validated: nothing of it is refused later.
-
-    copy: as which copy of the command a launcher has started this process.
-    ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
-    copies: where the copies find each other, if all are on this host.
-    joins_mpi: each rank takes its copy's place in the world of MPI that mpirun has made of the copies.
-    """
-
-    place: NodePlace
-    key: bytes
-    starter: Starter
-    launcher: str
-    table: RankTable | None = None
-    copy: LauncherEnvironment | None = None
-    ray_address: str | None = None
-    copies: CopyMeeting | None = None
-    joins_mpi: bool = False
-
-    @property
-    def table_digest(self) -> str:
-        """Digest of the rank table, which must be the same on all nodes; empty without one."""
-        return "" if self.table is None else self.table.digest
-
-    @property
-    def is_on_one_host(self) -> bool:
-        """True if all ranks are on this host; False with an existing Ray cluster: none is placed yet."""
-        is_placed = self.launcher != "ray" or self.ray_address is None
-        return is_placed and (self.place.layout.num_nodes == 1 or self.place.is_on_one_host)
-
-    @property
-    def device_offset(self) -> int:
-        """Devices of this host that copies before this one use; a rank table says which each has."""
-        if self.table is not None or self.copy is None:
-            return 0
-        if self.copy.device_id is not None:
-            return self.copy.device_id
-        return self.copy.local_rank * self.place.layout.local_size
-
-    def device_of(self, rank: int) -> int:
-        """The device of a global rank: that of the rank table, else they are numbered on each node.
-
-        A process that Ray has found a device for sees no other.
-        """
-        if self.launcher == "ray":
-            return 0
-        if self.table is None:
-            offset = self.device_offset if rank in self.place.ranks else 0  # an agent adds that of its own
-            return offset + rank % self.place.layout.local_size
-        return {
-            device.rank_id: device.device_id for server in self.table.servers for device in server.devices
-        }[rank]
-
-
-def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> JobSetup:
+def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> Job:
     """Resolves the section `launch` on this machine.
 
     environment: the variables of this process, by which launchers tell which copy it is.
@@ -90,25 +36,24 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
     knows_copy = not collected.faults
     table = None if launch.rank_table is None else collected.of(lambda: _table(launch, topology))
     is_here = collected.of(lambda: _is_on_one_host(copy)) if knows_copy else None
-    place = (
+    job = (
         collected.of(lambda: node_place(launch, topology, copy, table, is_on_one_host=is_here))
         if is_here is not None
         else None
     )
-    starter = STARTERS[launch.launcher]
-    collected.faults += starter.faults()
-    if place is None:
+    collected.faults += STARTERS[launch.launcher].faults()
+    if job is None:
         raise ConfigError(collected.faults)
-    is_shared = place.layout.num_nodes > 1 and not place.is_on_one_host
+    is_shared = job.num_nodes > 1 and not job.is_on_one_host
     key = collected.of(lambda: job_key(environment, is_shared=is_shared))
-    collected.faults += _port_faults(launch, place, copy)
+    collected.faults += _port_faults(launch, job)
     if table is not None:
-        collected.faults += _node_faults(place, table, launch.rank_table)
+        collected.faults += _node_faults(job, table, launch.rank_table)
     if collected.faults or key is None:
         raise ConfigError(collected.faults)
     ray_address = launch.ray_address or environment.get("RAY_ADDRESS") or None
-    copies = CopyMeeting.next_of(copy.identity) if copy is not None and place.is_on_one_host else None
-    return JobSetup(place, key, starter, launch.launcher, table, copy, ray_address, copies)
+    copies = CopyMeeting.next_of(copy.identity) if copy is not None and job.is_on_one_host else None
+    return replace(job, key=key, ray_address=ray_address, copies=copies)
 
 
 class _Collected:
@@ -147,11 +92,11 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
     return table
 
 
-def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterator[str]:
+def _node_faults(job: Job, table: RankTable, path: str | None) -> Iterator[str]:
     """Nodes whose ranks are not those of one server."""
     servers = {device.rank_id: server.server_id for server in table.servers for device in server.devices}
-    for node in range(place.layout.num_nodes):
-        ranks = place.layout.ranks_of(node)
+    for node in range(job.num_nodes):
+        ranks = job.ranks_of(node)
         names = list(dict.fromkeys(servers[rank] for rank in ranks))
         if len(names) > 1:
             yield (
@@ -161,10 +106,10 @@ def _node_faults(place: NodePlace, table: RankTable, path: str | None) -> Iterat
             )
 
 
-def _port_faults(launch: LaunchConfig, place: NodePlace, copy: LauncherEnvironment | None) -> Iterator[str]:
-    host, port = place.meeting
-    if place.is_front and port and (fault := port_fault(host, port)):
-        is_msruns = copy is not None and copy.launcher == "msrun"
+def _port_faults(launch: LaunchConfig, job: Job) -> Iterator[str]:
+    host, port = job.meeting
+    if job.is_front and port and (fault := port_fault(host, port)):
+        is_msruns = job.copy is not None and job.copy.launcher == "msrun"
         names = ("MS_SCHED_HOST", "MS_SCHED_PORT") if is_msruns else ("", "")
         addresses = (launch.master_addr, launch.master_port)
         host_name, port_name = (

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from mindbatch.io import children
-from mindbatch.launch.rank_environment import RankEnvironment, ReplicaWorld
+from mindbatch.launch.copy_meeting import CopyMeeting
+from mindbatch.launch.rank_environment import Address, RankEnvironment, ReplicaWorld
+from mindbatch.launch.rank_table import RankTable
+from mindbatch.launch.started_as import LauncherEnvironment
 from mindbatch.parallel.topology import Topology
 
 
@@ -29,7 +32,7 @@ def become(folder: str, *program: str) -> NoReturn:
     os.execvp(program[0], program)
 
 
-Address = tuple[str, int]
+LOCAL_HOST = "127.0.0.1"
 RANK, SCHEDULER = "rank", "scheduler"
 
 CLUSTER_VARIABLES = (
@@ -62,19 +65,30 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class NodeLayout:
-    """Ranks dealt to nodes: node k has the k-th block of `local_size` neighbours. The front is on node 0.
+class Job:
+    """A job as one of its nodes sees it. `preflight.set_up` validates it: nothing of it is refused later.
 
-    Raises:
-        ValueError: the nodes are not full, or hold parts of replicas of different sizes.
+    local_size: ranks of each node. Node k has the k-th block of neighbours; the front is on node 0.
+    node: this one. meeting: where the front waits for the others; port 0 where there are none, or the front
+    is to choose one (see `CopyMeeting`). is_on_one_host: all nodes are copies of the command on this host.
+    key: see `RankEnvironment`. copy: as which copy of the command a launcher has started this process.
+    ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
+    copies: where the copies find each other, if all are on this host.
+    joins_mpi: each rank takes its copy's place in the world of MPI that mpirun has made of the copies.
     """
 
     topology: Topology
     local_size: int
-
-    def __post_init__(self) -> None:
-        if self.topology.world_size % self.local_size:
-            raise ValueError(f"{self.topology.world_size} ranks on nodes of {self.local_size}")
+    node: int = 0
+    meeting: Address = (LOCAL_HOST, 0)
+    is_on_one_host: bool = False
+    key: bytes = b""
+    launcher: str = "dynamic"
+    table: RankTable | None = None
+    copy: LauncherEnvironment | None = None
+    ray_address: str | None = None
+    copies: CopyMeeting | None = None
+    joins_mpi: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -84,32 +98,64 @@ class NodeLayout:
         """The global ranks of a node."""
         return range(node * self.local_size, (node + 1) * self.local_size)
 
-    def node_of(self, rank: int) -> int:
-        """The node of a global rank."""
-        return rank // self.local_size
+    @property
+    def ranks(self) -> range:
+        """The global ranks of this node."""
+        return self.ranks_of(self.node)
+
+    @property
+    def is_front(self) -> bool:
+        return self.node == 0
+
+    @property
+    def table_digest(self) -> str:
+        """Digest of the rank table, which must be the same on all nodes; empty without one."""
+        return "" if self.table is None else self.table.digest
+
+    @property
+    def device_offset(self) -> int:
+        """Devices of this host that copies before this one use; a rank table says which each has."""
+        if self.table is not None or self.copy is None:
+            return 0
+        if self.copy.device_id is not None:
+            return self.copy.device_id
+        return self.copy.local_rank * self.local_size
+
+    def device_of(self, rank: int) -> int:
+        """The device of a global rank: that of the rank table, else they are numbered on each node.
+
+        A process that Ray has found a device for sees no other.
+        """
+        if self.launcher == "ray":
+            return 0
+        if self.table is None:
+            offset = self.device_offset if rank in self.ranks else 0  # an agent adds that of its own
+            return offset + rank % self.local_size
+        return {
+            device.rank_id: device.device_id for server in self.table.servers for device in server.devices
+        }[rank]
 
 
 @dataclass(frozen=True)
 class JobPlan:
     """Settings that the processes of a job are started with.
 
-    front: where the ranks find the coordinating process. key: see `RankEnvironment`.
-    scheduler_host: the address of node 0, where the schedulers of all replicas run.
-    device_of: the number of a global rank's device on its node.
+    front: where the ranks find the coordinating process; the schedulers of all replicas run on its host.
     has_schedulers: whether the ranks of a replica find each other by MindSpore's scheduler; those with a rank
     table on NPUs do not need one, nor do those that form no MindSpore world.
     """
 
-    layout: NodeLayout
+    job: Job
     front: Address
-    key: bytes
-    scheduler_host: str
-    device_of: Callable[[int], int]
     has_schedulers: bool = True
 
     @property
     def topology(self) -> Topology:
-        return self.layout.topology
+        return self.job.topology
+
+    @property
+    def scheduler_host(self) -> str:
+        return self.front[0]
 
     def replica(self, replica: int, attempt: int, scheduler_port: int) -> list[ProcessSpec]:
         """The processes of one replica, its scheduler first; a replica of one rank has none.
@@ -132,11 +178,11 @@ class JobPlan:
     def _rank(self, rank: int, attempt: int, scheduler: Address) -> ProcessSpec:
         topology = self.topology
         replica, local_rank = divmod(rank, topology.replica_size)
-        variables = RankEnvironment(self.front, self.key, rank, attempt).variables()
+        variables = RankEnvironment(self.front, self.job.key, rank, attempt).variables()
         if self.needs_ports:
             variables |= ReplicaWorld(scheduler, topology.replica_size, local_rank).variables()
         variables |= {"RANK_ID": str(local_rank), "RANK_SIZE": str(topology.replica_size)}
-        variables["DEVICE_ID"] = str(self.device_of(rank))
+        variables["DEVICE_ID"] = str(self.job.device_of(rank))
         return ProcessSpec(f"rank_{rank}", RANK, replica, rank, variables)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mindbatch.io.errors import ConfigError
 
+Address = tuple[str, int]
 KEY_BYTES = 32
 _FRONT, _KEY, _RANK, _ATTEMPT = "MINDBATCH_FRONT", "MINDBATCH_JOB_KEY", "MINDBATCH_RANK", "MINDBATCH_ATTEMPT"
 
@@ -22,7 +23,7 @@ class RankEnvironment:
     attempt: how often the rank's replica was started before.
     """
 
-    front: tuple[str, int]
+    front: Address
     key: bytes
     rank: int
     attempt: int = 0
@@ -46,7 +47,7 @@ class ReplicaWorld:
     role: MS_WORKER, or MS_SCHED for the scheduler process, which is none of the ranks.
     """
 
-    scheduler: tuple[str, int]
+    scheduler: Address
     size: int
     rank: int = 0
     role: str = "MS_WORKER"

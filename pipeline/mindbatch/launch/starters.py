@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from mindbatch.launch.node_place import NodePlace
+from mindbatch.launch.process_plan import Job
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Starter(Protocol):
         """Yields the reasons why it cannot be used on this machine."""
         ...
 
-    def program(self, place: NodePlace, agent: Sequence[str]) -> Program | None:
+    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
         """The program that starts `agent`, a command, once for each rank of the node; None: there is none."""
         ...
 
@@ -44,7 +44,7 @@ class OwnStarter:
     def faults(self) -> Iterator[str]:
         return iter(())
 
-    def program(self, place: NodePlace, agent: Sequence[str]) -> Program | None:
+    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
         return None
 
 
@@ -76,8 +76,8 @@ class Mpirun:
     def faults(self) -> Iterator[str]:
         yield from missing_program("mpirun", "mpirun", "install OpenMPI")
 
-    def program(self, place: NodePlace, agent: Sequence[str]) -> Program | None:
-        argv = ["mpirun", "-np", str(place.layout.local_size), *agent]
+    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
+        argv = ["mpirun", "-np", str(job.local_size), *agent]
         return Program("mpirun", argv, _OPTIONS | (_AS_ROOT if os.geteuid() == 0 else {}), listens=True)
 
 
@@ -99,17 +99,17 @@ class Msrun:
                 f"here ({sys.executable}); use launch=dynamic"
             )
 
-    def program(self, place: NodePlace, agent: Sequence[str]) -> Program | None:
-        host, port = place.meeting
+    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
+        host, port = job.meeting
         argv = [
             "msrun",
-            f"--worker_num={place.layout.topology.world_size}",
-            f"--local_worker_num={place.layout.local_size}",
+            f"--worker_num={job.topology.world_size}",
+            f"--local_worker_num={job.local_size}",
             f"--master_addr={host}",
             f"--master_port={port or _UNUSED_PORT}",
-            f"--node_rank={place.node}",
+            f"--node_rank={job.node}",
             "--join=True",
-            f"--tail_worker_log={place.layout.topology.world_size}",  # of none: agents print nothing
+            f"--tail_worker_log={job.topology.world_size}",  # of none: agents print nothing
             _PYTHON,
             *agent[1:],
         ]

@@ -18,10 +18,10 @@ from mindbatch.io.screen_text import say
 from mindbatch.launch.job_key import VARIABLE, job_key
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.local_processes import LocalProcesses
-from mindbatch.launch.process_plan import RANK, Address, ProcessSpec
+from mindbatch.launch.process_plan import RANK, ProcessSpec
 from mindbatch.launch.started_as import started_as
 from mindbatch.launch.supervisor import EndedProcess
-from mindbatch.replicas.connection import Message, MessageConnection, MessageError, connect
+from mindbatch.replicas.connection import Address, Message, MessageConnection, MessageError, connect
 
 AGENT, START, END, CLOSE, GONE, ENDED, ALIVE = "agent", "start", "end", "close", "gone", "ended", "alive"
 SHARED, LEFT = "shared", "left"

@@ -18,8 +18,9 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks, Ranks
-from mindbatch.launch.preflight import JobSetup, set_up
+from mindbatch.launch.preflight import set_up
 from mindbatch.launch.process_log import made_folder, temporary_folder
+from mindbatch.launch.process_plan import Job
 from mindbatch.launch.started_as import launcher_watch
 from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
@@ -61,10 +62,10 @@ def load_replicas(
     """
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
-    job: JobSetup = config.job_setup or set_up_job(config)
+    job: Job = config.job or set_up_job(config)
     refuse_apart(job, model, runtime, config.launch.max_restarts)
     setup = prepare(model, runtime, topology.part_of(0), config.lora, opened=opened)
-    if not job.place.is_front:
+    if not job.is_front:
         return _following(config, job, setup, notice, logs)
     here = _ranks_here(job)
     local_size = len(here)
@@ -106,14 +107,14 @@ def load_replicas(
     return LoadedEngine(engine, setup.tokenizer, cache_bytes, setup.adapters.known, kernels)
 
 
-def set_up_job(config: ModelTaskConfig) -> JobSetup:
+def set_up_job(config: ModelTaskConfig) -> Job:
     """Resolves how the processes of a configuration are to be started; errors: see `set_up`."""
     job = set_up(config.launch, topology_of(config.parallel), os.environ)
     return replace(job, joins_mpi=joins_mpi(job, config.model, config.runtime))
 
 
 def _shared(
-    remote: RemoteEngine, config: ModelTaskConfig, job: JobSetup, ranks: Ranks
+    remote: RemoteEngine, config: ModelTaskConfig, job: Job, ranks: Ranks
 ) -> SharingEngine | RemoteEngine:
     """The engine, and where a script runs as several copies, one that tells them what it computes."""
     copies = _copies_of_script(ranks)
@@ -123,7 +124,7 @@ def _shared(
 
 
 def _following(
-    config: ModelTaskConfig, job: JobSetup, setup: EngineSetup, notice: Notice, logs: Path | None
+    config: ModelTaskConfig, job: Job, setup: EngineSetup, notice: Notice, logs: Path | None
 ) -> LoadedEngine:
     """The model of another copy of a script than the first, once that has loaded it."""
     shared: SimpleQueue[Message | None] = SimpleQueue()
@@ -141,7 +142,7 @@ def _following(
 
     serving = threading.Thread(target=serve, name="agent", daemon=True)
     serving.start()
-    settings = job_settings(setup.settings, job.place.layout.topology)
+    settings = job_settings(setup.settings, job.topology)
     watch = launcher_watch(job.copy) if job.copy is not None else lambda: None
     engine = FollowingEngine(settings, dry_run_engine(setup), shared, leave, watch)
     try:
@@ -163,22 +164,21 @@ def _copies_of_script(ranks: Ranks) -> Sequence[RemoteNode]:
     return [node for node in nodes if isinstance(node, RemoteNode) and node.follows]
 
 
-def _ranks_here(job: JobSetup) -> range:
+def _ranks_here(job: Job) -> range:
     """The ranks that share this host's memory and cores; in a Ray cluster nobody knows."""
     if job.launcher == "ray":
         return range(0)
-    is_whole_job = job.place.is_on_one_host
-    return range(job.place.layout.topology.world_size) if is_whole_job else job.place.ranks
+    return range(job.topology.world_size) if job.is_on_one_host else job.ranks
 
 
 def _started(
-    config: ModelTaskConfig, job: JobSetup, logs: NodeLogs, notice: Notice, has_worlds: bool
+    config: ModelTaskConfig, job: Job, logs: NodeLogs, notice: Notice, has_worlds: bool
 ) -> tuple[RankLinks, Ranks]:
     """The ranks of a job, and the connections that they make."""
-    topology = job.place.layout.topology
+    topology = job.topology
     plan = partial(job_plan, job, device_target=config.runtime.device_target, has_worlds=has_worlds)
     if job.launcher != "ray":
-        links = RankLinks(job.place.meeting[0], job.key, topology.world_size)
+        links = RankLinks(job.meeting[0], job.key, topology.world_size)
         return links, start_ranks(job, plan(links.address), logs, notice)
     cluster = ray_ranks(config, job, logs)
     links = RankLinks(cluster.host, job.key, topology.world_size)

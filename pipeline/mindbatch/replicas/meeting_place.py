@@ -11,7 +11,7 @@ from mindbatch.config.installed import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.native_library import find_library, library_text
-from mindbatch.launch.preflight import JobSetup
+from mindbatch.launch.process_plan import Job
 from mindbatch.replicas.connection import Address, JobListener, MessageConnection, MessageError, connect
 
 FOLLOWER = "follower"
@@ -62,60 +62,61 @@ def own_address(towards: Address) -> str:
         return str(probe.getsockname()[0])
 
 
-def shares_memory(setup: JobSetup) -> bool:
+def shares_memory(job: Job) -> bool:
     """True if the ranks of each replica are on one host."""
-    layout = setup.place.layout
-    has_whole_replicas = layout.local_size % layout.topology.replica_size == 0
-    return setup.is_on_one_host or (setup.launcher != "ray" and has_whole_replicas)
+    is_one_host = job.num_nodes == 1 or job.is_on_one_host
+    if job.launcher == "ray":  # in a cluster that was there none is placed yet
+        return is_one_host and job.ray_address is None
+    return is_one_host or job.local_size % job.topology.replica_size == 0
 
 
-def needs_world(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:
+def needs_world(job: Job, model: ModelConfig, runtime: RuntimeConfig) -> bool:
     """True if the ranks of each replica must form a MindSpore world, which takes seconds.
 
     The C++ kernels of a CPU need none: those do all that ranks do together. MindFormers' networks ask
     MindSpore for their groups, whatever computes.
     """
-    if setup.place.layout.topology.replica_size == 1:
+    if job.topology.replica_size == 1:
         return False
     return runtime.device_target != "CPU" or model.provider != "native"
 
 
-def joins_mpi(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:
+def joins_mpi(job: Job, model: ModelConfig, runtime: RuntimeConfig) -> bool:
     """True if ranks of a replica on several hosts join through MPI: mpirun has started a copy for each."""
-    if shares_memory(setup) or needs_world(setup, model, runtime):
+    if shares_memory(job) or needs_world(job, model, runtime):
         return False
-    copy, place = setup.copy, setup.place
-    if copy is None or copy.launcher != "mpirun" or setup.launcher != "dynamic":
+    copy = job.copy
+    if copy is None or copy.launcher != "mpirun" or job.launcher != "dynamic":
         return False
-    return place.layout.local_size == 1 and place.node == copy.rank
+    return job.local_size == 1 and job.node == copy.rank
 
 
-def refuse_apart(setup: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_restarts: int = 0) -> None:
+def refuse_apart(job: Job, model: ModelConfig, runtime: RuntimeConfig, max_restarts: int = 0) -> None:
     """Refuses ranks of a replica that would have nothing to meet in.
 
     Raises:
         ConfigError: they are on several hosts and not in MPI, or there are no C++ kernels.
     """
-    topology = setup.place.layout.topology
-    if topology.replica_size == 1 or needs_world(setup, model, runtime):
+    topology = job.topology
+    if topology.replica_size == 1 or needs_world(job, model, runtime):
         return
     sizes = f"parallel.model_parallel={topology.model_parallel}, pipeline_stage={topology.pipeline_stage}"
     besides = (
         "parallel.data_parallel of replicas that are whole on each host (launch.local_worker_num a multiple "
         f"of {topology.replica_size}), model.quantization=int8 for a model that is smaller, and Ascend"
     )
-    if not shares_memory(setup) and not setup.joins_mpi:
+    if not shares_memory(job) and not job.joins_mpi:
         raise ConfigError(
             f"{sizes}: on a CPU the ranks of a replica meet in the memory of one host, and here they may be "
             "on several; allowed: mpirun of Open MPI, which starts a copy of the command for each rank, and "
             f"mpi4py; {besides}"
         )
-    if setup.joins_mpi and not is_installed("mpi4py"):
+    if job.joins_mpi and not is_installed("mpi4py"):
         raise ConfigError(
             f"{sizes}: ranks on several hosts meet through mpi4py, beside Open MPI; {missing('mpi4py')}; "
             f"allowed without it: {besides}"
         )
-    if setup.joins_mpi and max_restarts:
+    if job.joins_mpi and max_restarts:
         raise ConfigError(
             f"launch.max_restarts={max_restarts}: a process that has left MPI cannot join it again; allowed "
             "with ranks of a replica on several hosts: 0"

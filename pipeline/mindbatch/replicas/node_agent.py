@@ -6,59 +6,57 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from mindbatch.io.errors import EXIT_DONE
-from mindbatch.launch.preflight import JobSetup
+from mindbatch.launch.process_plan import Job
 from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.connection import Message, MessageConnection
 from mindbatch.replicas.process_commands import process_commands
 from mindbatch.replicas.start import NodeLogs, StartedProgram, local_processes
 
 
-def serve_node(setup: JobSetup, logs: NodeLogs) -> int:
+def serve_node(job: Job, logs: NodeLogs) -> int:
     """Starts and watches this node's processes until the job is over; returns the exit code.
 
     Raises:
         MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
     """
-    place = setup.place
-    program = StartedProgram(setup, logs, process_commands())
+    program = StartedProgram(job, logs, process_commands())
     if program.is_needed:
         try:
-            program.start(place.meeting)
+            program.start(job.meeting)
             program.wait()
         finally:
             program.end()
         return EXIT_DONE
-    return serve_front(setup, logs, *connection_to_front(setup))
+    return serve_front(job, logs, *connection_to_front(job))
 
 
 def connection_to_front(
-    setup: JobSetup, notice: Callable[[str], None] = lambda text: None
+    job: Job, notice: Callable[[str], None] = lambda text: None
 ) -> tuple[MessageConnection, bytes]:
     """A connection to the front, which may not have been started yet, and the key of the job.
 
     Raises:
         MindBatchError: it was not found.
     """
-    meeting, key = (setup.place.meeting, setup.key) if setup.copies is None else setup.copies.wait(notice)
+    meeting, key = (job.meeting, job.key) if job.copies is None else job.copies.wait(notice)
     return patient_connection(meeting, key), key
 
 
 def serve_front(
-    setup: JobSetup,
+    job: Job,
     logs: NodeLogs,
     connection: MessageConnection,
     key: bytes,
     shared: SimpleQueue[Message | None] | None = None,
 ) -> int:
     """Starts and watches this node's processes until the job is over; see `agent.serve`."""
-    place = setup.place
     return serve(
         connection,
-        local_processes(setup, logs, process_commands()),
+        local_processes(job, logs, process_commands()),
         key,
-        place.ranks,
-        place.layout.topology.world_size,
-        setup.table_digest,
-        setup.device_offset,
+        job.ranks,
+        job.topology.world_size,
+        job.table_digest,
+        job.device_offset,
         shared,
     )

@@ -6,15 +6,14 @@ from pathlib import Path
 
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.launch.job_ranks import JobRanks, Ranks
-from mindbatch.launch.preflight import JobSetup
-from mindbatch.launch.process_plan import JobPlan
+from mindbatch.launch.process_plan import Job, JobPlan
 from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.process_commands import process_commands
 from mindbatch.replicas.start import NodeLogs, local_processes
 
 
-def ray_ranks(config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs) -> RayRanks:
+def ray_ranks(config: ModelTaskConfig, job: Job, logs: NodeLogs) -> RayRanks:
     """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayRanks` raises.
 
     Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
@@ -24,8 +23,8 @@ def ray_ranks(config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs) -> RayRa
         resources["NPU"] = 1.0
     log_dir = config.launch.log_dir
     return RayRanks(
-        setup.ray_address,
-        setup.place.layout.topology,
+        job.ray_address,
+        job.topology,
         resources,
         rank_main.main,
         logs.folder / "ray.log",
@@ -33,11 +32,11 @@ def ray_ranks(config: ModelTaskConfig, setup: JobSetup, logs: NodeLogs) -> RayRa
     )
 
 
-def start_in_ray(setup: JobSetup, plan: JobPlan, logs: NodeLogs, cluster: RayRanks) -> Ranks:
+def start_in_ray(job: Job, plan: JobPlan, logs: NodeLogs, cluster: RayRanks) -> Ranks:
     """Starts all rank processes in the cluster, and here the schedulers that their replicas need.
 
     Raises:
         MindBatchError: a process cannot be started here. None is left then.
     """
-    schedulers = local_processes(setup, logs, process_commands())
+    schedulers = local_processes(job, logs, process_commands())
     return JobRanks(plan, [schedulers, cluster], lambda spec: 1 if spec.is_rank else 0)

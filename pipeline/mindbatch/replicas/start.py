@@ -19,10 +19,10 @@ from mindbatch.launch.host_only import keep_on_this_host
 from mindbatch.launch.job_key import VARIABLE
 from mindbatch.launch.job_ranks import JobRanks, NodeProcesses, Ranks
 from mindbatch.launch.local_processes import LocalProcesses
-from mindbatch.launch.preflight import JobSetup
 from mindbatch.launch.process_log import write_replica_tables
-from mindbatch.launch.process_plan import Address, JobPlan, ProcessSpec, inherited, program_command
-from mindbatch.launch.starters import Program
+from mindbatch.launch.process_plan import Job, JobPlan, ProcessSpec, inherited, program_command
+from mindbatch.launch.rank_environment import Address
+from mindbatch.launch.starters import STARTERS, Program
 from mindbatch.launch.supervisor import Supervisor
 from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas.process_commands import process_commands
@@ -46,17 +46,17 @@ Commands = Mapping[str, Sequence[str]]
 """Commands of the processes, by role."""
 
 
-def job_plan(setup: JobSetup, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
+def job_plan(job: Job, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
     """Builds the plan that the processes are started by.
 
     front: where the coordinating process listens. has_worlds: see `meeting_place.needs_world`.
     """
-    has_schedulers = has_worlds and (setup.launcher != "rank_table" or device_target == "CPU")
-    return JobPlan(setup.place.layout, front, setup.key, front[0], setup.device_of, has_schedulers)
+    has_schedulers = has_worlds and (job.launcher != "rank_table" or device_target == "CPU")
+    return JobPlan(job, front, has_schedulers)
 
 
 def start_ranks(
-    setup: JobSetup,
+    job: Job,
     plan: JobPlan,
     logs: NodeLogs,
     notice: Callable[[str], None] = lambda text: None,
@@ -70,23 +70,23 @@ def start_ranks(
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
     commands = commands or process_commands()
-    local = local_processes(setup, logs, commands)
-    program = StartedProgram(setup, logs, commands)
-    expected = _ranks_of_agents(setup, program.is_needed)
+    local = local_processes(job, logs, commands)
+    program = StartedProgram(job, logs, commands)
+    expected = _ranks_of_agents(job, program.is_needed)
     if not expected:
         return JobRanks(plan, [local], lambda spec: 0)
-    world_size = setup.place.layout.topology.world_size
-    remedy = {} if setup.copies is None else {"remedy": SAME_CALLS}
-    remote = RemoteNodes(setup.place.meeting, setup.key, expected, world_size, setup.table_digest, **remedy)
+    world_size = job.topology.world_size
+    remedy = {} if job.copies is None else {"remedy": SAME_CALLS}
+    remote = RemoteNodes(job.meeting, job.key, expected, world_size, job.table_digest, **remedy)
 
     def close() -> None:
         remote.close()
         program.end()
 
-    several = setup.place.layout.num_nodes > 1
-    front = Front(remote.address, setup.key)
+    several = job.num_nodes > 1
+    front = Front(remote.address, job.key)
     try:
-        with nullcontext() if setup.copies is None else setup.copies.opened(front):
+        with nullcontext() if job.copies is None else job.copies.opened(front):
             program.start(remote.address)
             nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice, tells=several)]
             program.keep_on_this_host()
@@ -101,37 +101,36 @@ def start_ranks(
     return JobRanks(plan, nodes, place_of, close)
 
 
-def local_processes(setup: JobSetup, logs: NodeLogs, commands: Commands) -> LocalProcesses:
+def local_processes(job: Job, logs: NodeLogs, commands: Commands) -> LocalProcesses:
     """The processes of this node, none of which is started yet."""
-    if setup.table is not None:
-        write_replica_tables(setup.table, logs.folder, setup.place.layout.topology.replica_size)
-    has = {"has_tables": setup.table is not None, "joins_mpi": setup.joins_mpi}
+    if job.table is not None:
+        write_replica_tables(job.table, logs.folder, job.topology.replica_size)
+    has = {"has_tables": job.table is not None, "joins_mpi": job.joins_mpi}
     return LocalProcesses(commands, logs.folder, **has, shown=logs.shown)
 
 
-def _ranks_of_agents(setup: JobSetup, one_by_one: bool) -> list[range]:
+def _ranks_of_agents(job: Job, one_by_one: bool) -> list[range]:
     """The ranks that each agent serves: one, where a program starts them, else those of another node."""
-    layout = setup.place.layout
     if one_by_one:
-        return [range(rank, rank + 1) for rank in range(layout.topology.world_size)]
-    return [layout.ranks_of(node) for node in range(1, layout.num_nodes)]
+        return [range(rank, rank + 1) for rank in range(job.topology.world_size)]
+    return [job.ranks_of(node) for node in range(1, job.num_nodes)]
 
 
 class StartedProgram:
     """The program of a launcher, which starts an agent for each rank of this node; it may need none."""
 
-    def __init__(self, setup: JobSetup, logs: NodeLogs, commands: Commands) -> None:
-        self._setup, self._logs, self._commands = setup, logs, commands
+    def __init__(self, job: Job, logs: NodeLogs, commands: Commands) -> None:
+        self._job, self._logs, self._commands = job, logs, commands
         self._processes = Supervisor(logs.folder, shown=logs.shown)
-        program = setup.starter.program(setup.place, ["agent"])
+        program = STARTERS[job.launcher].program(job, ["agent"])
         self.is_needed = program is not None
         self._is_open = program is not None and program.listens
 
     def start(self, meeting: Address) -> None:
         """Starts it, if it is needed. meeting: where the agents are to connect."""
         if self.is_needed:
-            program = launcher_program(self._setup, meeting, self._logs.folder, self._commands)
-            environment = inherited(os.environ) | dict(program.variables) | {VARIABLE: self._setup.key.hex()}
+            program = launcher_program(self._job, meeting, self._logs.folder, self._commands)
+            environment = inherited(os.environ) | dict(program.variables) | {VARIABLE: self._job.key.hex()}
             self._processes.start(program.name, program_command(program.argv, self._logs.folder), environment)
 
     def check(self) -> None:
@@ -151,11 +150,11 @@ class StartedProgram:
 
     def keep_on_this_host(self) -> None:
         """Lets it be reached from this host alone, which is all it needs; where that cannot be it is told."""
-        process = self._processes.process_id(self._setup.launcher) if self._is_open else None
+        process = self._processes.process_id(self._job.launcher) if self._is_open else None
         if process is not None and not keep_on_this_host(process):
             self._is_open = False
             say(
-                f"launch={self._setup.launcher}: it listens at all addresses of this host, and this system "
+                f"launch={self._job.launcher}: it listens at all addresses of this host, and this system "
                 "does not let mindbatch change that; launch=dynamic listens at 127.0.0.1 alone"
             )
 
@@ -164,19 +163,18 @@ class StartedProgram:
         self._processes.end()
 
 
-def launcher_program(setup: JobSetup, meeting: Address, logs: Path, commands: Commands) -> Program:
+def launcher_program(job: Job, meeting: Address, logs: Path, commands: Commands) -> Program:
     """The program that starts the agents of this node."""
-    place = setup.place
     todo = {
         "meeting": meeting,
-        "first_rank": place.ranks.start,
-        "world_size": place.layout.topology.world_size,
+        "first_rank": job.ranks.start,
+        "world_size": job.topology.world_size,
         "folder": os.getcwd(),
         "logs": str(logs),
         "commands": commands,
-        "table": setup.table_digest,
+        "table": job.table_digest,
     }
     agent = [*command(agent_main.main, json.dumps(todo)), WHOEVER]
-    program = setup.starter.program(place, agent)
+    program = STARTERS[job.launcher].program(job, agent)
     assert program is not None
     return program

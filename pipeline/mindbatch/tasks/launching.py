@@ -14,7 +14,7 @@ from mindbatch.io.errors import EXIT_DONE
 from mindbatch.io.screen_text import data_output, say
 
 if TYPE_CHECKING:
-    from mindbatch.launch.preflight import JobSetup
+    from mindbatch.launch.process_plan import Job
 
 Run = Callable[[TaskConfig], int]
 
@@ -33,12 +33,12 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
         return _tell([_ONE]) if config.launch.dry_run else _run_alone(config, run)
     from mindbatch.replicas.load import set_up_job  # not needed where there is one process
 
-    setup = config.job_setup = set_up_job(config)
+    job = config.job = set_up_job(config)
     if config.launch.dry_run:
-        return _tell_of(config, setup)
-    if setup.copy is not None and setup.copy.is_scheduler:  # of msrun; replicas have schedulers of their own
+        return _tell_of(config, job)
+    if job.copy is not None and job.copy.is_scheduler:  # of msrun; replicas have schedulers of their own
         return EXIT_DONE
-    return run(config) if setup.place.is_front else _serve(config, setup)
+    return run(config) if job.is_front else _serve(config, job)
 
 
 def _run_alone(config: ModelTaskConfig, run: Run) -> int:
@@ -47,17 +47,17 @@ def _run_alone(config: ModelTaskConfig, run: Run) -> int:
     return run(config)
 
 
-def _tell_of(config: ModelTaskConfig, setup: JobSetup) -> int:
+def _tell_of(config: ModelTaskConfig, job: Job) -> int:
     from mindbatch.replicas.dry_run import dry_run
     from mindbatch.replicas.meeting_place import needs_world
     from mindbatch.replicas.start import job_plan
 
-    has_worlds = needs_world(setup, config.model, config.runtime)
-    host, _ = setup.place.meeting
-    plan = job_plan(setup, (host, 0), config.runtime.device_target, has_worlds=has_worlds)
+    has_worlds = needs_world(job, config.model, config.runtime)
+    host, _ = job.meeting
+    plan = job_plan(job, (host, 0), config.runtime.device_target, has_worlds=has_worlds)
     logs = Path(config.launch.log_dir or "(temporary folder)")
     command = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return _tell([*dry_run(setup, plan, command, logs)])
+    return _tell([*dry_run(job, plan, command, logs)])
 
 
 def _tell(lines: list[str]) -> int:
@@ -65,13 +65,13 @@ def _tell(lines: list[str]) -> int:
     return EXIT_DONE
 
 
-def _serve(config: ModelTaskConfig, setup: JobSetup) -> int:
+def _serve(config: ModelTaskConfig, job: Job) -> int:
     from mindbatch.replicas.load import node_logs
     from mindbatch.replicas.meeting_place import refuse_apart
     from mindbatch.replicas.node_agent import serve_node
 
-    refuse_apart(setup, config.model, config.runtime, config.launch.max_restarts)
-    ranks, (host, port) = setup.place.ranks, setup.place.meeting
-    where = "on this host" if setup.place.is_on_one_host else f"at {host}:{port}"
-    say(f"node {setup.place.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 {where}")
-    return serve_node(setup, node_logs(config, setup))
+    refuse_apart(job, config.model, config.runtime, config.launch.max_restarts)
+    ranks, (host, port) = job.ranks, job.meeting
+    where = "on this host" if job.is_on_one_host else f"at {host}:{port}"
+    say(f"node {job.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 {where}")
+    return serve_node(job, node_logs(config, job))

@@ -5,16 +5,16 @@ import pytest
 from listed_processes import ListedProcesses
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.job_ranks import EndedRank, JobRanks
-from mindbatch.launch.process_plan import JobPlan, NodeLayout, ProcessSpec
+from mindbatch.launch.process_plan import Job, JobPlan, ProcessSpec
 from mindbatch.parallel.topology import Topology
 
 
 def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
-    layout = NodeLayout(Topology(dp, mp), dp * mp // len(nodes))
-    plan = JobPlan(layout, ("127.0.0.1", 1), bytes(32), "127.0.0.1", lambda rank: 0)
+    job = Job(Topology(dp, mp), dp * mp // len(nodes), key=bytes(32))
+    plan = JobPlan(job, ("127.0.0.1", 1))
 
     def place_of(spec: ProcessSpec) -> int:
-        return layout.node_of(spec.rank) if spec.is_rank else 0
+        return spec.rank // job.local_size if spec.is_rank else 0
 
     return JobRanks(plan, nodes, place_of)
 

@@ -11,7 +11,8 @@ import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.preflight import JobSetup, set_up
+from mindbatch.launch.preflight import set_up
+from mindbatch.launch.process_plan import Job
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
 
@@ -56,8 +57,8 @@ def free_port() -> int:
 
 def test_one_node_needs_nothing_to_be_given() -> None:
     setup = set_up(LaunchConfig(), FOUR, {})
-    assert setup.place.is_front
-    assert (setup.place.meeting, [*setup.place.ranks]) == (("127.0.0.1", 0), [0, 1, 2, 3])
+    assert setup.is_front
+    assert (setup.meeting, [*setup.ranks]) == (("127.0.0.1", 0), [0, 1, 2, 3])
     assert len(setup.key) == 32
     assert setup.key != set_up(LaunchConfig(), FOUR, {}).key
     assert [setup.device_of(rank) for rank in range(4)] == [0, 1, 2, 3]
@@ -65,8 +66,8 @@ def test_one_node_needs_nothing_to_be_given() -> None:
 
 def test_a_node_of_several(free_port: int) -> None:
     setup = set_up(LaunchConfig(**TWO_NODES, master_port=free_port, node_rank=1), FOUR, KEY)
-    assert not setup.place.is_front
-    assert [*setup.place.ranks] == [2, 3]
+    assert not setup.is_front
+    assert [*setup.ranks] == [2, 3]
     assert setup.key == bytes.fromhex("ab" * 32)
     assert [setup.device_of(rank) for rank in range(4)] == [0, 1, 0, 1]
 
@@ -141,7 +142,7 @@ def test_a_node_must_hold_whole_replicas() -> None:
 
 
 class TestRankTables:
-    def setup_of(self, path: str, **launch: object) -> JobSetup:
+    def setup_of(self, path: str, **launch: object) -> Job:
         return set_up(LaunchConfig("rank_table", rank_table=path, **launch), FOUR, KEY)  # type: ignore[arg-type]
 
     def test_devices_are_those_of_the_table(self, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ class TestRankTables:
         setup = self.setup_of(
             table_of(tmp_path, 2, 2), master_addr="127.0.0.1", master_port=free_port, node_rank=1
         )
-        assert [*setup.place.ranks] == [2, 3]
+        assert [*setup.ranks] == [2, 3]
 
     @pytest.mark.parametrize("sizes", [(2,), (4, 4), (8,)])
     def test_other_ranks_than_the_topology(self, sizes: tuple[int, ...], tmp_path: Path) -> None:
@@ -199,11 +200,11 @@ class TestCopies:
 
     def test_slurm_says_who_is_who(self) -> None:
         setup = set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY)
-        assert (setup.place.node, [*setup.place.ranks]) == (1, [2, 3])
-        assert setup.place.meeting[0] == "node07"
-        assert 20_000 <= setup.place.meeting[1] < 30_000
+        assert (setup.node, [*setup.ranks]) == (1, [2, 3])
+        assert setup.meeting[0] == "node07"
+        assert 20_000 <= setup.meeting[1] < 30_000
         other = set_up(LaunchConfig("srun"), FOUR, self.SLURM | KEY | {"SLURM_PROCID": "1"})
-        assert other.place.meeting == setup.place.meeting
+        assert other.meeting == setup.meeting
 
     def test_copies_on_one_host_have_devices_of_their_own(self) -> None:
         slurm = self.SLURM | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
@@ -212,7 +213,7 @@ class TestCopies:
 
     def test_keys_go_before_what_slurm_says(self) -> None:
         setup = set_up(LaunchConfig("srun", master_addr="10.0.0.9", master_port=7000), FOUR, self.SLURM | KEY)
-        assert setup.place.meeting == ("10.0.0.9", 7000)
+        assert setup.meeting == ("10.0.0.9", 7000)
 
     def test_copies_that_the_processes_cannot_be_dealt_to(self) -> None:
         slurm = self.SLURM | {"SLURM_STEP_NUM_TASKS": "3"}

@@ -1,8 +1,6 @@
 """Who is started where, and told what: every rank once, its scheduler with it, nothing of another world."""
 
-import pytest
-
-from mindbatch.launch.process_plan import JobPlan, NodeLayout, inherited
+from mindbatch.launch.process_plan import Job, JobPlan, inherited
 from mindbatch.launch.rank_environment import take_rank_environment
 from mindbatch.parallel.topology import Topology
 
@@ -11,10 +9,8 @@ KEY = bytes(32)
 
 def plan(dp: int, mp: int, pp: int = 1, local: int | None = None, *, has_schedulers: bool = True) -> JobPlan:
     topology = Topology(dp, mp, pp)
-    layout = NodeLayout(topology, local or topology.world_size)
-    return JobPlan(
-        layout, ("10.0.0.1", 7000), KEY, "10.0.0.1", lambda rank: rank % layout.local_size, has_schedulers
-    )
+    job = Job(topology, local or topology.world_size, key=KEY)
+    return JobPlan(job, ("10.0.0.1", 7000), has_schedulers)
 
 
 def test_a_replica_of_one_rank_needs_no_scheduler() -> None:
@@ -52,12 +48,9 @@ def test_ranks_with_a_rank_table_on_npus_have_no_dynamic_cluster() -> None:
 
 
 def test_nodes_have_blocks_of_neighbours() -> None:
-    layout = NodeLayout(Topology(2, 4), 2)
-    assert layout.num_nodes == 4
-    assert [*layout.ranks_of(3)] == [6, 7]
-    assert [layout.node_of(rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
-    with pytest.raises(ValueError, match="8 ranks on nodes of 3"):
-        NodeLayout(Topology(2, 4), 3)
+    job = Job(Topology(2, 4), 2)
+    assert job.num_nodes == 4
+    assert [*job.ranks_of(3)] == [6, 7]
 
 
 def test_what_a_launcher_has_set_is_not_handed_on() -> None:

@@ -167,7 +167,7 @@ def test_what_cannot_run_is_refused_before_a_process_is_started(monkeypatch: pyt
 def test_a_setup_that_was_handed_on_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ModelConfig(checkpoint_name_or_path=str(data_root() / "examples/tiny_gpt2"))
     config = ModelTaskConfig(model=model, parallel=PARALLEL, runtime=RuntimeConfig(cache_memory="900TiB"))
-    config.job_setup = load.set_up(config.launch, load.topology_of(PARALLEL), {})
+    config.job = load.set_up(config.launch, load.topology_of(PARALLEL), {})
     monkeypatch.setattr(load, "set_up", None)
     with pytest.raises(ConfigError, match="^runtime.cache_memory=900TiB for each of 2 processes"):
         load.load_replicas(config)

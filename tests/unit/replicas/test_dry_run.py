@@ -24,7 +24,7 @@ def lines(
     launch: LaunchConfig, topology: Topology, device_target: str = "CPU", *, has_worlds: bool = True
 ) -> list[str]:
     setup = set_up(launch, topology, KEY)
-    plan = job_plan(setup, (setup.place.meeting[0], 0), device_target, has_worlds=has_worlds)
+    plan = job_plan(setup, (setup.meeting[0], 0), device_target, has_worlds=has_worlds)
     return [*dry_run(setup, plan, COMMAND, LOGS)]
 
 

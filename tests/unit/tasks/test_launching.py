@@ -43,8 +43,8 @@ def run(config: TaskConfig) -> int:
 def test_the_first_node_runs_the_task(overrides: tuple[str, ...], configure: Configure) -> None:
     config = configure(*overrides)
     assert run_in_job(config, run) == 7
-    assert config.job_setup.place.ranks == range(2 if len(overrides) == 1 else 1)
-    assert replace(config).job_setup is None
+    assert config.job.ranks == range(2 if len(overrides) == 1 else 1)
+    assert replace(config).job is None
 
 
 def test_only_what_asks_for_more_than_this_process_is_launched(configure: Configure) -> None:
@@ -65,7 +65,7 @@ def test_ray_finds_a_place_for_one_process_too(
     config.launch.launcher = "ray"  # which need not be installed here
     assert config.is_launched
     assert run_in_job(config, run) == 7
-    assert config.job_setup.launcher == "ray"
+    assert config.job.launcher == "ray"
     assert capsys.readouterr().err == ""
 
 
@@ -82,7 +82,7 @@ def test_copies_for_one_process_would_all_run_it(
 def test_another_node_serves_it(
     configure: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(node_agent, "serve_node", lambda setup, logs: [*setup.place.ranks][0])
+    monkeypatch.setattr(node_agent, "serve_node", lambda setup, logs: [*setup.ranks][0])
     assert run_in_job(configure(TWO, *NODES, "launch.node_rank=1"), run) == 1
     assert capsys.readouterr().err == "mindbatch: node 1: ranks 1 to 1 for node 0 at 127.0.0.1:47119\n"
 
