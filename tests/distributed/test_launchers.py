@@ -15,12 +15,12 @@ import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.io.children import command
-from mindbatch.launch.job_ranks import EndedRank, Ranks
+from mindbatch.launch.job_ranks import EndedRank, JobRanks
 from mindbatch.launch.preflight import set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
+from mindbatch.replicas.start import NodeSettings, job_plan, start_ranks
 from processes import told_rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -42,7 +42,8 @@ class Job:
         plan = job_plan(self.setup, FRONT, "CPU", has_worlds=True)
         told = command(told_rank.main, str(self.folder))
         commands = {"rank": told, "scheduler": told}
-        self.ranks: Ranks = start_ranks(self.setup, plan, NodeLogs(self.logs), commands=commands)
+        settings = NodeSettings(self.logs, commands=commands)
+        self.ranks: JobRanks = start_ranks(self.setup, plan, settings)
 
     def told(self, name: str) -> dict[str, Any]:
         path = self.folder / f"{name}.json"

@@ -69,7 +69,7 @@ def follow(link: FrontLink, other: socket.socket, tokenizer: Tokenizer) -> None:
 
 
 class ForkedRanks:
-    """`Ranks` of a job of replicas of two. To be made before the process has threads.
+    """`JobRanks` of a job of replicas of two. To be made before the process has threads.
 
     report: told `rank RANK PROCESS` when one starts; of the pipe behind it each rank has an end.
     hosts: by replica, the other host that its ranks are on, which cannot be told to end them; the others are

@@ -16,7 +16,7 @@ class ListedProcesses:
         self.closed = 0
         self._ended: list[EndedProcess] = []
 
-    def start(self, specs: Sequence[ProcessSpec]) -> None:
+    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
         for spec in specs:
             if spec.name in self.refused:
                 raise MindBatchError(f"{spec.name} cannot be started")

@@ -92,7 +92,7 @@ class _Killable:
 
 
 class ShadowRanks:
-    """`Ranks` of threads."""
+    """`JobRanks` of threads."""
 
     def __init__(
         self, links: RankLinks, count: int, make_engine: Callable[[], Engine], load: Callable[[int], None]

@@ -30,37 +30,10 @@ class EndedRank(NamedTuple):
         return f"ended with {self.how}" if is_status else self.how
 
 
-class Ranks(Protocol):
-    """Started rank processes."""
-
-    def ended(self) -> list[EndedRank]:
-        """Lists the ranks that have ended since the last call."""
-        ...
-
-    def process_id(self, rank: int) -> int | None:
-        """Looks up a rank's process id; None if it has ended, or is not known to be on this machine."""
-        ...
-
-    def last_lines(self, rank: int) -> tuple[str, ...]:
-        """Returns the last lines that a rank printed; none where they are not known here."""
-        ...
-
-    def restart(self, replica: int, attempt: int) -> None:
-        """Ends what is left of a replica's processes and starts them anew.
-
-        attempt: what the new processes are told (see `RankEnvironment`).
-        """
-        ...
-
-    def end(self) -> None:
-        """Ends all of them; they are gone when it returns. It may be called again."""
-        ...
-
-
 class NodeProcesses(Protocol):
-    """The processes of a job on one node."""
+    """The processes of a job on one node. What is not known of another machine's has defaults."""
 
-    def start(self, specs: Sequence[ProcessSpec]) -> None:
+    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
         """Starts processes; raises MindBatchError where one cannot be."""
         ...
 
@@ -70,11 +43,11 @@ class NodeProcesses(Protocol):
 
     def process_id(self, name: str) -> int | None:
         """Looks up a process's id; None if it has ended, or is not known to be on this machine."""
-        ...
+        return None
 
     def last_lines(self, name: str) -> tuple[str, ...]:
-        """Returns the last lines that a process printed; none where they are not known here."""
-        ...
+        """Returns the last lines that a process printed; none where they come with its end only."""
+        return ()
 
     def end(self, names: Collection[str] | None = None) -> None:
         """Ends some, or all; they are gone when it returns."""
@@ -82,7 +55,6 @@ class NodeProcesses(Protocol):
 
     def begin_close(self) -> None:
         """Asks for the end of all; does not wait."""
-        ...
 
     def close(self) -> None:
         """Ends all; they are gone when it returns. It may be called again."""
@@ -90,7 +62,7 @@ class NodeProcesses(Protocol):
 
 
 class JobRanks:
-    """Started rank processes (see `Ranks`).
+    """Started rank processes, by global rank.
 
     place_of: whose business a process is, as an index of `nodes`. close: called when all have ended.
     """
@@ -138,6 +110,10 @@ class JobRanks:
         return self.nodes[self._place_of(spec)], spec.name
 
     def restart(self, replica: int, attempt: int) -> None:
+        """Ends what is left of a replica's processes and starts them anew.
+
+        attempt: what the new processes are told (see `RankEnvironment`).
+        """
         specs = self._plan.replica(replica, attempt, self._new_port(replica))
         for node in self.nodes:
             node.end([spec.name for spec in specs])
@@ -148,6 +124,7 @@ class JobRanks:
         self._start(specs)
 
     def end(self) -> None:
+        """Ends all of them; they are gone when it returns. It may be called again."""
         self._end()
 
     def _new_port(self, replica: int) -> int:
@@ -167,7 +144,7 @@ class JobRanks:
     def _start(self, specs: Iterable[ProcessSpec]) -> None:
         for spec in specs:
             self._specs[spec.name] = spec
-            self.nodes[self._place_of(spec)].start([spec])
+            self.nodes[self._place_of(spec)].start_specs([spec])
 
     def _is_rank(self, name: str) -> bool:
         return name in self._specs and self._specs[name].is_rank

@@ -11,9 +11,9 @@ from mindbatch.config.launch_schema import LaunchConfig, given_as
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.launch.copy_meeting import CopyMeeting
 from mindbatch.launch.free_ports import port_fault
-from mindbatch.launch.job_key import job_key
 from mindbatch.launch.node_place import node_place
 from mindbatch.launch.process_plan import Job
+from mindbatch.launch.rank_environment import job_key
 from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import LauncherEnvironment, started_as
 from mindbatch.launch.starters import STARTERS

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from mindbatch.io import children
 from mindbatch.launch.copy_meeting import CopyMeeting
-from mindbatch.launch.rank_environment import Address, RankEnvironment, ReplicaWorld
+from mindbatch.launch.rank_environment import Address, RankEnvironment, world_variables
 from mindbatch.launch.rank_table import RankTable
 from mindbatch.launch.started_as import LauncherEnvironment
 from mindbatch.parallel.topology import Topology
@@ -166,9 +166,9 @@ class JobPlan:
         specs = [self._rank(rank, attempt, scheduler) for rank in self.topology.ranks_of(replica)]
         if not self.needs_ports:
             return specs
-        world = ReplicaWorld(scheduler, self.topology.replica_size, role="MS_SCHED")
+        world = world_variables(scheduler, self.topology.replica_size)
         first = self.topology.ranks_of(replica).start
-        return [ProcessSpec(f"scheduler_{replica}", SCHEDULER, replica, first, world.variables()), *specs]
+        return [ProcessSpec(f"scheduler_{replica}", SCHEDULER, replica, first, world), *specs]
 
     @property
     def needs_ports(self) -> bool:
@@ -180,7 +180,7 @@ class JobPlan:
         replica, local_rank = divmod(rank, topology.replica_size)
         variables = RankEnvironment(self.front, self.job.key, rank, attempt).variables()
         if self.needs_ports:
-            variables |= ReplicaWorld(scheduler, topology.replica_size, local_rank).variables()
+            variables |= world_variables(scheduler, topology.replica_size, local_rank)
         variables |= {"RANK_ID": str(local_rank), "RANK_SIZE": str(topology.replica_size)}
         variables["DEVICE_ID"] = str(self.job.device_of(rank))
         return ProcessSpec(f"rank_{rank}", RANK, replica, rank, variables)

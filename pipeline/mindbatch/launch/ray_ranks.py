@@ -16,6 +16,7 @@ from typing import Any
 from mindbatch.io.children import Child
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import open_own, open_regular
+from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.ray_driver import drive
 from mindbatch.launch.supervisor import EndedProcess
@@ -28,7 +29,7 @@ _TICK_SECONDS = 0.1
 _SHOWN_BYTES, _SHOWN_LINES = 4096, 5
 
 
-class RayRanks:
+class RayRanks(NodeProcesses):
     """The rank processes of a job in a Ray cluster, as those of one node (see `NodeProcesses`).
 
     A cluster that was started for the job ends with it. Each replica has a placement group, each rank an
@@ -74,7 +75,7 @@ class RayRanks:
         self.host = self._connected(address)
         """The address of this machine, by which the nodes of the cluster know it."""
 
-    def start(self, specs: Sequence[ProcessSpec]) -> None:
+    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
         """Has ranks started; they count as living from now on."""
         for spec in specs:
             self._living.add(spec.name)
@@ -99,14 +100,6 @@ class RayRanks:
         processes = [process for process in processes if process.name in self._living]
         self._living -= {process.name for process in processes}
         return processes
-
-    def process_id(self, name: str) -> int | None:
-        """None: it may be on another machine."""
-        return None
-
-    def last_lines(self, name: str) -> tuple[str, ...]:
-        """Nothing: they come with its end."""
-        return ()
 
     def end(self, names: Collection[str] | None = None) -> None:
         """Ends some, or all; they are gone when it returns, or Ray kills them when it sees their nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Serves the ranks that the environment names, until they have ended; see `ReplicaWorld`."""
+    """Serves the ranks that the environment names, until they have ended; see `world_variables`."""
     from mindspore.communication import init
 
     from mindbatch.parallel.context import initialise

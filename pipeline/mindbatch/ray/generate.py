@@ -92,13 +92,13 @@ class Generate:
         from mindbatch.ray.batches import carried, columns_of, records, result_table  # pyarrow takes long
 
         columns = columns_of(batch)
-        beside = carried(columns, self._columns)
+        extra_columns = carried(columns, self._columns)
         rows = [
             self._maker.make(record.line, record) for record in records(columns, self._data.decoding_column)
         ]
         if missing := self._maker.missing_columns():
             raise ConfigError(missing)
-        return result_table(self._outcomes(rows), self._written, beside)
+        return result_table(self._outcomes(rows), self._written, extra_columns)
 
     def close(self) -> None:
         """Lets go of the model and ends the processes of templates; an actor's end does it, too."""

@@ -15,10 +15,10 @@ from typing import Any
 
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.job_key import VARIABLE, job_key
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.local_processes import LocalProcesses
 from mindbatch.launch.process_plan import RANK, ProcessSpec
+from mindbatch.launch.rank_environment import JOB_KEY, job_key
 from mindbatch.launch.started_as import started_as
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.replicas.connection import Address, Message, MessageConnection, MessageError, connect
@@ -59,14 +59,14 @@ def patient_connection(
             fault = error.strerror or str(error)
             if error.errno is None:  # no system's error
                 raise MindBatchError(
-                    f"launch: who listens at {meeting[0]}:{meeting[1]} has another {VARIABLE}, or is not of "
+                    f"launch: who listens at {meeting[0]}:{meeting[1]} has another {JOB_KEY}, or is not of "
                     "MindBatch; every node needs the same key, and a port that nobody else uses"
                 ) from error
         if time.monotonic() >= deadline:
             raise MindBatchError(
                 f"launch: node 0 was not found at {meeting[0]}:{meeting[1]} in {seconds:.0f} s ({fault}); "
                 "start the same command there, with the same launch.master_addr, launch.master_port and "
-                f"{VARIABLE}"
+                f"{JOB_KEY}"
             )
         sleep(_BETWEEN_TRIES)
 
@@ -138,13 +138,13 @@ class _Agent:
 
     def _start(self, spec: ProcessSpec) -> None:
         try:
-            self._processes.start([spec])
+            self._processes.start_specs([spec])
         except MindBatchError as error:
             self._tell(EndedProcess(spec.name, "was not started", tuple(error.faults), is_lost=True))
 
     def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
         """The key of the job does not travel: it is here already."""
-        variables = {**fields["variables"], VARIABLE: self._key.hex()}
+        variables = {**fields["variables"], JOB_KEY: self._key.hex()}
         variables["DEVICE_ID"] = str(int(variables["DEVICE_ID"]) + self._device_offset)
         return ProcessSpec(str(fields["name"]), RANK, int(fields["replica"]), int(fields["rank"]), variables)
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mindbatch.launch.job_key import HIDDEN, VARIABLE
 from mindbatch.launch.process_plan import Job, JobPlan, ProcessSpec
+from mindbatch.launch.rank_environment import HIDDEN, JOB_KEY
 from mindbatch.launch.starters import STARTERS
-from mindbatch.replicas.process_commands import process_commands
-from mindbatch.replicas.start import launcher_program
+from mindbatch.replicas.start import NodeSettings, launcher_program
 
 _FREE_PORT = "(free port)"
 _PARENT = "(process id)"
@@ -43,28 +42,28 @@ def _role(job: Job, node: int, at: str, command: Sequence[str]) -> str:
     if job.copy is not None:
         return f"copy {node} of this command, which {job.copy.launcher} starts"
     own = [word for word in command if not word.startswith(("launch.node_rank=", "launch.dry_run="))]
-    return f"the user starts there: {VARIABLE}={HIDDEN} {shlex.join([*own, f'launch.node_rank={node}'])}"
+    return f"the user starts there: {JOB_KEY}={HIDDEN} {shlex.join([*own, f'launch.node_rank={node}'])}"
 
 
 def _program_lines(job: Job, logs: Path, port: int) -> Iterator[str]:
     """The program that starts the agents of a node, where there is one."""
     if STARTERS[job.launcher].program(job, ["agent"]) is not None:
-        program = launcher_program(job, (job.meeting[0], port), logs, process_commands())
+        program = launcher_program(job, (job.meeting[0], port), NodeSettings(logs))
         yield f"  {program.name}, which starts an agent for each rank; in {shlex.quote(str(logs))}"
-        yield f"    {_words({**program.variables, VARIABLE: HIDDEN}, program.argv)}"
+        yield f"    {_words({**program.variables, JOB_KEY: HIDDEN}, program.argv)}"
 
 
 def _process_lines(spec: ProcessSpec, job: Job, logs: Path) -> Iterator[str]:
     variables = dict(spec.variables)
-    if VARIABLE in variables:
-        variables[VARIABLE] = HIDDEN
+    if JOB_KEY in variables:
+        variables[JOB_KEY] = HIDDEN
         variables["MINDBATCH_FRONT"] = variables["MINDBATCH_FRONT"].rpartition(":")[0] + f":{_FREE_PORT}"
     if "MS_SCHED_PORT" in variables:
         variables["MS_SCHED_PORT"] = _FREE_PORT
     if job.table is not None and spec.is_rank:
         variables["RANK_TABLE_FILE"] = str(logs / f"rank_table_{spec.replica}.json")
     yield f"  {spec.name}"
-    yield f"    {_words(variables, [*process_commands()[spec.role], _PARENT])}"
+    yield f"    {_words(variables, [*NodeSettings(logs).commands[spec.role], _PARENT])}"
 
 
 def _words(variables: Mapping[str, str], argv: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.job_ranks import JobRanks, Ranks
+from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.preflight import set_up
 from mindbatch.launch.process_log import made_folder, temporary_folder
 from mindbatch.launch.process_plan import Job
@@ -31,13 +31,18 @@ from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
 from mindbatch.replicas.connection import Message
 from mindbatch.replicas.meeting_place import joins_mpi, needs_world, refuse_apart, shares_memory
-from mindbatch.replicas.node_agent import connection_to_front, serve_front
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
-from mindbatch.replicas.start import NodeLogs, job_plan, start_ranks
+from mindbatch.replicas.start import (
+    NodeSettings,
+    connection_to_front,
+    job_plan,
+    serve_front,
+    start_ranks,
+)
 
 _SECONDS_TO_LEAVE = 5.0
 """For the ranks of a copy to end when it has left."""
@@ -84,7 +89,7 @@ def load_replicas(
     )
     say(*thread_notes(runtime.num_threads, local_size), *setup.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
-    links, ranks = _started(config, job, node_logs(config, admission, logs), notice, has_worlds)
+    links, ranks = _started(config, job, node_settings(config, admission, logs), notice, has_worlds)
     remote = RemoteEngine(
         setup.settings,
         dry_run_engine(setup),
@@ -114,7 +119,7 @@ def set_up_job(config: ModelTaskConfig) -> Job:
 
 
 def _shared(
-    remote: RemoteEngine, config: ModelTaskConfig, job: Job, ranks: Ranks
+    remote: RemoteEngine, config: ModelTaskConfig, job: Job, ranks: JobRanks
 ) -> SharingEngine | RemoteEngine:
     """The engine, and where a script runs as several copies, one that tells them what it computes."""
     copies = _copies_of_script(ranks)
@@ -132,7 +137,7 @@ def _following(
 
     def serve() -> None:
         with suppress(MindBatchError):  # `shared` tells
-            serve_front(job, node_logs(config, connection, logs), connection, key, shared)
+            serve_front(job, node_settings(config, connection, logs), connection, key, shared)
 
     def leave() -> None:
         with suppress(OSError):
@@ -158,10 +163,9 @@ def _described(config: ModelTaskConfig) -> str:
     return repr((config.model, config.parallel, config.lora))
 
 
-def _copies_of_script(ranks: Ranks) -> Sequence[RemoteNode]:
+def _copies_of_script(ranks: JobRanks) -> Sequence[RemoteNode]:
     """The agents that are copies of the script that loads the model here."""
-    nodes = ranks.nodes if isinstance(ranks, JobRanks) else ()
-    return [node for node in nodes if isinstance(node, RemoteNode) and node.follows]
+    return [node for node in ranks.nodes if isinstance(node, RemoteNode) and node.follows]
 
 
 def _ranks_here(job: Job) -> range:
@@ -172,17 +176,17 @@ def _ranks_here(job: Job) -> range:
 
 
 def _started(
-    config: ModelTaskConfig, job: Job, logs: NodeLogs, notice: Notice, has_worlds: bool
-) -> tuple[RankLinks, Ranks]:
+    config: ModelTaskConfig, job: Job, settings: NodeSettings, notice: Notice, has_worlds: bool
+) -> tuple[RankLinks, JobRanks]:
     """The ranks of a job, and the connections that they make."""
     topology = job.topology
     plan = partial(job_plan, job, device_target=config.runtime.device_target, has_worlds=has_worlds)
     if job.launcher != "ray":
         links = RankLinks(job.meeting[0], job.key, topology.world_size)
-        return links, start_ranks(job, plan(links.address), logs, notice)
-    cluster = ray_ranks(config, job, logs)
+        return links, start_ranks(job, plan(links.address), settings, notice)
+    cluster = ray_ranks(config, job, settings)
     links = RankLinks(cluster.host, job.key, topology.world_size)
-    return links, start_in_ray(job, plan(links.address), logs, cluster)
+    return links, start_in_ray(job, plan(links.address), settings, cluster)
 
 
 def _refuse_beyond_memory(
@@ -210,13 +214,13 @@ def topology_of(parallel: ParallelConfig) -> Topology:
     return Topology(*sizes, parallel.layer_counts)
 
 
-def node_logs(config: ModelTaskConfig, owner: object, folder: Path | None = None) -> NodeLogs:
+def node_settings(config: ModelTaskConfig, owner: object, folder: Path | None = None) -> NodeSettings:
     """Chooses this node's log folder: launch.log_dir, `folder`, or a temporary one that goes with its owner.
 
     Raises:
         ConfigError: launch.log_dir cannot be made.
     """
     log_folder = folder if config.launch.log_dir is None else Path(config.launch.log_dir)
-    return NodeLogs(
+    return NodeSettings(
         temporary_folder(owner) if log_folder is None else made_folder(log_folder), config.runtime.verbose
     )

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.launch.job_ranks import JobRanks, Ranks
+from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.process_plan import Job, JobPlan
 from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.replicas import rank_main
-from mindbatch.replicas.process_commands import process_commands
-from mindbatch.replicas.start import NodeLogs, local_processes
+from mindbatch.replicas.start import NodeSettings, local_processes
 
 
-def ray_ranks(config: ModelTaskConfig, job: Job, logs: NodeLogs) -> RayRanks:
+def ray_ranks(config: ModelTaskConfig, job: Job, settings: NodeSettings) -> RayRanks:
     """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayRanks` raises.
 
     Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
@@ -27,16 +26,16 @@ def ray_ranks(config: ModelTaskConfig, job: Job, logs: NodeLogs) -> RayRanks:
         job.topology,
         resources,
         rank_main.main,
-        logs.folder / "ray.log",
+        settings.logs / "ray.log",
         None if log_dir is None else Path(log_dir),
     )
 
 
-def start_in_ray(job: Job, plan: JobPlan, logs: NodeLogs, cluster: RayRanks) -> Ranks:
+def start_in_ray(job: Job, plan: JobPlan, settings: NodeSettings, cluster: RayRanks) -> JobRanks:
     """Starts all rank processes in the cluster, and here the schedulers that their replicas need.
 
     Raises:
         MindBatchError: a process cannot be started here. None is left then.
     """
-    schedulers = local_processes(job, logs, process_commands())
+    schedulers = local_processes(job, settings)
     return JobRanks(plan, [schedulers, cluster], lambda spec: 1 if spec.is_rank else 0)

@@ -11,7 +11,7 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError, RankError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.job_ranks import Ranks
+from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.connection import Message, MessageError
@@ -82,7 +82,7 @@ class RemoteEngine:
         checks: StepEngine,
         topology: Topology,
         links: RankLinks,
-        ranks: Ranks,
+        ranks: JobRanks,
         admission: RankAdmission,
         notice: Callable[[str], None],
         max_restarts: int = 0,

@@ -11,8 +11,9 @@ from typing import Any
 
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.job_key import VARIABLE
+from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import ProcessSpec
+from mindbatch.launch.rank_environment import JOB_KEY
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.replicas.agent import AGENT, CLOSE, END, ENDED, GONE, LEFT, SHARED, START
 from mindbatch.replicas.connection import Address, JobListener, Message, MessageConnection, MessageError
@@ -31,7 +32,7 @@ _TICK_SECONDS = 0.1
 _SECONDS_TO_END = 10.0
 
 
-class RemoteNode:
+class RemoteNode(NodeProcesses):
     """The processes of an agent (see `NodeProcesses`).
 
     ranks: that it serves. follows: it is a copy of a script, which makes the calls that are made here, too.
@@ -62,7 +63,7 @@ class RemoteNode:
             self._gone.notify_all()
         self._closed.set()
 
-    def start(self, specs: Sequence[ProcessSpec]) -> None:
+    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
         self._living.update(spec.name for spec in specs)
         self._send(START, processes=[_fields(spec) for spec in specs])
 
@@ -79,12 +80,6 @@ class RemoteNode:
         processes = [process for process in processes if process.name in self._living]
         self._living -= {process.name for process in processes}
         return processes
-
-    def process_id(self, name: str) -> int | None:
-        return None
-
-    def last_lines(self, name: str) -> tuple[str, ...]:
-        return ()  # they come with its end
 
     def end(self, names: Collection[str] | None = None) -> None:
         ending = [name for name in (self._living if names is None else names) if name in self._living]
@@ -128,7 +123,7 @@ class RemoteNode:
 
 
 def _fields(spec: ProcessSpec) -> dict[str, Any]:
-    variables = {name: text for name, text in spec.variables.items() if name != VARIABLE}
+    variables = {name: text for name, text in spec.variables.items() if name != JOB_KEY}
     return {"name": spec.name, "replica": spec.replica, "rank": spec.rank, "variables": variables}
 
 

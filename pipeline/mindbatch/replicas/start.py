@@ -1,4 +1,4 @@
-"""Starting the rank processes of a job: those of this node, and by way of agents those of the others."""
+"""Starts the rank processes of a job, by way of agents those of other nodes; serves it on such a node."""
 
 from __future__ import annotations
 
@@ -7,43 +7,56 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
 from mindbatch.io.child_main import WHOEVER
 from mindbatch.io.children import command
-from mindbatch.io.errors import MindBatchError
+from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.copy_meeting import SAME_CALLS, Front
 from mindbatch.launch.host_only import keep_on_this_host
-from mindbatch.launch.job_key import VARIABLE
-from mindbatch.launch.job_ranks import JobRanks, NodeProcesses, Ranks
+from mindbatch.launch.job_ranks import JobRanks, NodeProcesses
 from mindbatch.launch.local_processes import LocalProcesses
 from mindbatch.launch.process_log import write_replica_tables
-from mindbatch.launch.process_plan import Job, JobPlan, ProcessSpec, inherited, program_command
-from mindbatch.launch.rank_environment import Address
+from mindbatch.launch.process_plan import (
+    RANK,
+    SCHEDULER,
+    Job,
+    JobPlan,
+    ProcessSpec,
+    inherited,
+    program_command,
+)
+from mindbatch.launch.rank_environment import JOB_KEY, Address
 from mindbatch.launch.starters import STARTERS, Program
 from mindbatch.launch.supervisor import Supervisor
+from mindbatch.parallel import scheduler_process
 from mindbatch.replicas import agent as agent_main
-from mindbatch.replicas.process_commands import process_commands
+from mindbatch.replicas import rank_main
+from mindbatch.replicas.agent import patient_connection, serve
+from mindbatch.replicas.connection import Message, MessageConnection
 from mindbatch.replicas.remote_nodes import RemoteNodes
 
 _TICK_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class NodeLogs:
-    """Log settings of this node's processes.
+def _commands() -> Mapping[str, Sequence[str]]:
+    return {RANK: command(rank_main.main), SCHEDULER: command(scheduler_process.main)}
 
-    folder: it exists. shown: show their output as it comes, too.
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """Settings of this node's processes.
+
+    logs: a folder that exists. shown: show their output as it comes, too.
+    commands: by role, of `children.command`.
     """
 
-    folder: Path
+    logs: Path
     shown: bool = False
-
-
-Commands = Mapping[str, Sequence[str]]
-"""Commands of the processes, by role."""
+    commands: Mapping[str, Sequence[str]] = field(default_factory=_commands)
 
 
 def job_plan(job: Job, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
@@ -58,20 +71,16 @@ def job_plan(job: Job, front: Address, device_target: str, *, has_worlds: bool) 
 def start_ranks(
     job: Job,
     plan: JobPlan,
-    logs: NodeLogs,
+    settings: NodeSettings,
     notice: Callable[[str], None] = lambda text: None,
-    commands: Commands | None = None,
-) -> Ranks:
+) -> JobRanks:
     """Starts all rank processes, once the agents of the other nodes have come.
-
-    commands: None are those of `process_commands`.
 
     Raises:
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
-    commands = commands or process_commands()
-    local = local_processes(job, logs, commands)
-    program = StartedProgram(job, logs, commands)
+    local = local_processes(job, settings)
+    program = StartedProgram(job, settings)
     expected = _ranks_of_agents(job, program.is_needed)
     if not expected:
         return JobRanks(plan, [local], lambda spec: 0)
@@ -101,12 +110,12 @@ def start_ranks(
     return JobRanks(plan, nodes, place_of, close)
 
 
-def local_processes(job: Job, logs: NodeLogs, commands: Commands) -> LocalProcesses:
+def local_processes(job: Job, settings: NodeSettings) -> LocalProcesses:
     """The processes of this node, none of which is started yet."""
     if job.table is not None:
-        write_replica_tables(job.table, logs.folder, job.topology.replica_size)
+        write_replica_tables(job.table, settings.logs, job.topology.replica_size)
     has = {"has_tables": job.table is not None, "joins_mpi": job.joins_mpi}
-    return LocalProcesses(commands, logs.folder, **has, shown=logs.shown)
+    return LocalProcesses(settings.commands, settings.logs, **has, shown=settings.shown)
 
 
 def _ranks_of_agents(job: Job, one_by_one: bool) -> list[range]:
@@ -119,9 +128,9 @@ def _ranks_of_agents(job: Job, one_by_one: bool) -> list[range]:
 class StartedProgram:
     """The program of a launcher, which starts an agent for each rank of this node; it may need none."""
 
-    def __init__(self, job: Job, logs: NodeLogs, commands: Commands) -> None:
-        self._job, self._logs, self._commands = job, logs, commands
-        self._processes = Supervisor(logs.folder, shown=logs.shown)
+    def __init__(self, job: Job, settings: NodeSettings) -> None:
+        self._job, self._settings = job, settings
+        self._processes = Supervisor(settings.logs, shown=settings.shown)
         program = STARTERS[job.launcher].program(job, ["agent"])
         self.is_needed = program is not None
         self._is_open = program is not None and program.listens
@@ -129,9 +138,10 @@ class StartedProgram:
     def start(self, meeting: Address) -> None:
         """Starts it, if it is needed. meeting: where the agents are to connect."""
         if self.is_needed:
-            program = launcher_program(self._job, meeting, self._logs.folder, self._commands)
-            environment = inherited(os.environ) | dict(program.variables) | {VARIABLE: self._job.key.hex()}
-            self._processes.start(program.name, program_command(program.argv, self._logs.folder), environment)
+            program = launcher_program(self._job, meeting, self._settings)
+            environment = inherited(os.environ) | dict(program.variables) | {JOB_KEY: self._job.key.hex()}
+            command_line = program_command(program.argv, self._settings.logs)
+            self._processes.start(program.name, command_line, environment)
 
     def check(self) -> None:
         """Raises MindBatchError where it has ended."""
@@ -163,18 +173,67 @@ class StartedProgram:
         self._processes.end()
 
 
-def launcher_program(job: Job, meeting: Address, logs: Path, commands: Commands) -> Program:
+def launcher_program(job: Job, meeting: Address, settings: NodeSettings) -> Program:
     """The program that starts the agents of this node."""
     todo = {
         "meeting": meeting,
         "first_rank": job.ranks.start,
         "world_size": job.topology.world_size,
         "folder": os.getcwd(),
-        "logs": str(logs),
-        "commands": commands,
+        "logs": str(settings.logs),
+        "commands": settings.commands,
         "table": job.table_digest,
     }
     agent = [*command(agent_main.main, json.dumps(todo)), WHOEVER]
     program = STARTERS[job.launcher].program(job, agent)
     assert program is not None
     return program
+
+
+def serve_node(job: Job, settings: NodeSettings) -> int:
+    """Starts and watches this node's processes until the job is over; returns the exit code.
+
+    Raises:
+        MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
+    """
+    program = StartedProgram(job, settings)
+    if program.is_needed:
+        try:
+            program.start(job.meeting)
+            program.wait()
+        finally:
+            program.end()
+        return EXIT_DONE
+    return serve_front(job, settings, *connection_to_front(job))
+
+
+def connection_to_front(
+    job: Job, notice: Callable[[str], None] = lambda text: None
+) -> tuple[MessageConnection, bytes]:
+    """A connection to the front, which may not have been started yet, and the key of the job.
+
+    Raises:
+        MindBatchError: it was not found.
+    """
+    meeting, key = (job.meeting, job.key) if job.copies is None else job.copies.wait(notice)
+    return patient_connection(meeting, key), key
+
+
+def serve_front(
+    job: Job,
+    settings: NodeSettings,
+    connection: MessageConnection,
+    key: bytes,
+    shared: SimpleQueue[Message | None] | None = None,
+) -> int:
+    """Starts and watches this node's processes until the job is over; see `agent.serve`."""
+    return serve(
+        connection,
+        local_processes(job, settings),
+        key,
+        job.ranks,
+        job.topology.world_size,
+        job.table_digest,
+        job.device_offset,
+        shared,
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mindbatch.launch.job_ranks import EndedRank, Ranks
+from mindbatch.launch.job_ranks import EndedRank, JobRanks
 from mindbatch.launch.supervisor import ProcessState, process_state
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.watch import LATE, Watch
@@ -49,7 +49,7 @@ class Supervision:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: JobRanks,
         topology: Topology,
         hang_seconds: float,
         clock: Callable[[], float] = time.monotonic,

@@ -46,13 +46,13 @@ def ended(ranks: RayRanks) -> list[EndedProcess]:
 def test_an_end_is_told_once_and_not_of_what_was_ended_here(ranks: Made) -> None:
     made = ranks(drivers.hasty)
     assert made.host == "10.0.0.7"
-    made.start([spec(0), spec(3)])
+    made.start_specs([spec(0), spec(3)])
     [(name, how, [line], is_lost)] = ended(made)
     assert (name, how, is_lost) == ("rank_3", "exit code 7", False)
     told: dict[str, Any] = json.loads(line)
     assert told == {"name": "rank_3", "replica": 1, "local_rank": 1, "variables": {"RANK_ID": "1"}}
     assert made.ended() == []
-    made.start([spec(2)])
+    made.start_specs([spec(2)])
     made.end(["rank_2"])
     assert made.ended() == []
     made.close()
@@ -62,11 +62,11 @@ def test_an_end_is_told_once_and_not_of_what_was_ended_here(ranks: Made) -> None
 
 def test_when_the_driver_ends_all_ranks_have(ranks: Made) -> None:
     made = ranks(drivers.dying)
-    made.start([spec(0), spec(1)])
+    made.start_specs([spec(0), spec(1)])
     how = "was lost: the job's Ray driver: exit code 3"
     lines = ("the cluster is gone",)
     assert ended(made) == [EndedProcess(f"rank_{rank}", how, lines, is_lost=True) for rank in (0, 1)]
-    made.start([spec(2)])
+    made.start_specs([spec(2)])
     assert [each.name for each in ended(made)] == ["rank_2"], "nobody starts it any more"
     made.close()
 

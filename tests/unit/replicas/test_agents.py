@@ -69,7 +69,7 @@ def test_an_agent_starts_tells_and_ends() -> None:
     with listening(range(2, 4)) as nodes:
         agent = Serving(nodes, range(2, 4))
         [node] = nodes.wait(seconds=10)
-        node.start([spec(2), spec(3)])
+        node.start_specs([spec(2), spec(3)])
         until(lambda: len(agent.processes.living) == 2)
         assert agent.processes.living["rank_3"] == spec(3)
         agent.processes.fail("rank_2", "exit code 1", "no memory")
@@ -79,7 +79,7 @@ def test_an_agent_starts_tells_and_ends() -> None:
         node.end(["rank_2", "rank_3"])
         assert agent.processes.living == {}
         assert node.ended() == []
-        node.start([spec(2)])
+        node.start_specs([spec(2)])
         until(lambda: agent.processes.living)
     agent.join(10)
     assert (agent.outcome, agent.processes.living) == (0, {})
@@ -94,7 +94,7 @@ def test_the_key_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             node._connection, "send", lambda kind, **fields: (sent.append(str(fields)), send(kind, **fields))
         )
-        node.start([spec(0)])
+        node.start_specs([spec(0)])
         until(lambda: agent.processes.living)
     assert "RANK_ID" in sent[0]
     assert KEY.hex() not in "".join(sent)
@@ -105,7 +105,7 @@ def test_what_cannot_be_started_has_ended() -> None:
         agent = Serving(nodes, range(4))
         agent.processes.refused = ["rank_1"]
         [node] = nodes.wait(seconds=10)
-        node.start([spec(1)])
+        node.start_specs([spec(1)])
         found: list[EndedProcess] = []
         until(lambda: found.extend(node.ended()) or found)
         lines = ("rank_1 cannot be started",)
@@ -116,7 +116,7 @@ def test_an_agent_that_loses_the_front_ends_its_processes() -> None:
     with listening(range(4)) as nodes:
         agent = Serving(nodes, range(4))
         [node] = nodes.wait(seconds=10)
-        node.start([spec(0)])
+        node.start_specs([spec(0)])
         until(lambda: agent.processes.living)
         node._connection.close()
         agent.join(10)
@@ -128,7 +128,7 @@ def test_ranks_are_lost_with_their_agent() -> None:
     with listening(range(4)) as nodes:
         agent = Serving(nodes, range(4))
         [node] = nodes.wait(seconds=10)
-        node.start([spec(0), spec(1)])
+        node.start_specs([spec(0), spec(1)])
         agent._connection.close()
         found: list[EndedProcess] = []
         until(lambda: found.extend(node.ended()) or len(found) == 2)
@@ -222,6 +222,6 @@ def test_devices_are_counted_on_after_those_of_other_agents_of_the_host() -> Non
         agent = threading.Thread(target=serve, args=arguments, daemon=True)
         agent.start()
         [node] = nodes.wait(seconds=10)
-        node.start([spec(3)])
+        node.start_specs([spec(3)])
         until(lambda: processes.living)
         assert processes.living["rank_3"].variables["DEVICE_ID"] == "11"

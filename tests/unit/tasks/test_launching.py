@@ -10,7 +10,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import TaskConfig
 from mindbatch.io.errors import ConfigError
-from mindbatch.replicas import node_agent
+from mindbatch.replicas import start
 from mindbatch.tasks.launching import run_in_job
 from mindbatch.tasks.registry import TASKS
 
@@ -82,7 +82,7 @@ def test_copies_for_one_process_would_all_run_it(
 def test_another_node_serves_it(
     configure: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(node_agent, "serve_node", lambda setup, logs: [*setup.ranks][0])
+    monkeypatch.setattr(start, "serve_node", lambda setup, logs: [*setup.ranks][0])
     assert run_in_job(configure(TWO, *NODES, "launch.node_rank=1"), run) == 1
     assert capsys.readouterr().err == "mindbatch: node 1: ranks 1 to 1 for node 0 at 127.0.0.1:47119\n"
 
