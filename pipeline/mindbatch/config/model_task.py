@@ -70,7 +70,7 @@ class ModelTaskConfig(TaskConfig):
 
     # Not annotated, as in TaskConfig.
     job = cast(Any, None)
-    """The Job that `launch` and this machine have come to, once it is known. It is of these ranks: a
+    """The JobSetup that `launch` and this machine have come to, once it is known. It is of these ranks: a
     configuration made with others by `dataclasses.replace` has none."""
 
     @property

@@ -15,7 +15,7 @@ class LocalProcesses(Supervisor):
     """A supervisor that starts processes of a job (see `NodeProcesses`).
 
     commands: by role, of `children.command`. logs: a folder that exists.
-    has_tables: whether the rank table of each replica is there, too. joins_mpi: see `Job`.
+    has_tables: whether the rank table of each replica is there, too. joins_mpi: see `JobSetup`.
     """
 
     def __init__(

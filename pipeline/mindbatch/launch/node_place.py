@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mindbatch.config.launch_schema import LaunchConfig, given_as
 from mindbatch.io.errors import ConfigError
-from mindbatch.launch.process_plan import LOCAL_HOST, Job
+from mindbatch.launch.process_plan import LOCAL_HOST, JobSetup
 from mindbatch.launch.rank_table import RankTable
 from mindbatch.launch.started_as import LauncherEnvironment, port_of
 from mindbatch.parallel.topology import Topology
@@ -20,7 +20,7 @@ def node_place(
     table: RankTable | None = None,
     *,
     is_on_one_host: bool = False,
-) -> Job:
+) -> JobSetup:
     """The job with the place of this process in it; the key is yet to be found.
 
     copy: as which copy of the command a launcher has started it; each copy is a node of its own.
@@ -35,7 +35,7 @@ def node_place(
     if faults:
         raise ConfigError(faults)
     copy_rank = copy.rank if copy is not None else 0
-    job = Job(topology, local, copy_rank, launcher=launch.launcher, table=table, copy=copy)
+    job = JobSetup(topology, local, copy_rank, launcher=launch.launcher, table=table, copy=copy)
     if is_on_one_host and not any((launch.node_rank, launch.master_addr, launch.master_port)):
         return replace(job, is_on_one_host=True)
     node = copy_rank if launch.node_rank is None else launch.node_rank

@@ -12,7 +12,7 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.launch.copy_meeting import CopyMeeting
 from mindbatch.launch.free_ports import port_fault
 from mindbatch.launch.node_place import node_place
-from mindbatch.launch.process_plan import Job
+from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.rank_environment import job_key
 from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import LauncherEnvironment, started_as
@@ -23,7 +23,7 @@ from mindbatch.parallel.topology import Topology
 Found = TypeVar("Found")
 
 
-def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> Job:
+def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, str]) -> JobSetup:
     """Resolves the section `launch` on this machine.
 
     environment: the variables of this process, by which launchers tell which copy it is.
@@ -92,7 +92,7 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
     return table
 
 
-def _node_faults(job: Job, table: RankTable, path: str | None) -> Iterator[str]:
+def _node_faults(job: JobSetup, table: RankTable, path: str | None) -> Iterator[str]:
     """Nodes whose ranks are not those of one server."""
     servers = {device.rank_id: server.server_id for server in table.servers for device in server.devices}
     for node in range(job.num_nodes):
@@ -106,7 +106,7 @@ def _node_faults(job: Job, table: RankTable, path: str | None) -> Iterator[str]:
             )
 
 
-def _port_faults(launch: LaunchConfig, job: Job) -> Iterator[str]:
+def _port_faults(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
     host, port = job.meeting
     if job.is_front and port and (fault := port_fault(host, port)):
         is_msruns = job.copy is not None and job.copy.launcher == "msrun"

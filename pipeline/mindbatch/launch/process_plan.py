@@ -65,7 +65,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSetup:
     """A job as one of its nodes sees it. `preflight.set_up` validates it: nothing of it is refused later.
 
     local_size: ranks of each node. Node k has the k-th block of neighbours; the front is on node 0.
@@ -145,7 +145,7 @@ class JobPlan:
     table on NPUs do not need one, nor do those that form no MindSpore world.
     """
 
-    job: Job
+    job: JobSetup
     front: Address
     has_schedulers: bool = True
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from mindbatch.launch.process_plan import Job
+from mindbatch.launch.process_plan import JobSetup
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Starter(Protocol):
         """Yields the reasons why it cannot be used on this machine."""
         ...
 
-    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
+    def program(self, job: JobSetup, agent: Sequence[str]) -> Program | None:
         """The program that starts `agent`, a command, once for each rank of the node; None: there is none."""
         ...
 
@@ -44,7 +44,7 @@ class OwnStarter:
     def faults(self) -> Iterator[str]:
         return iter(())
 
-    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
+    def program(self, job: JobSetup, agent: Sequence[str]) -> Program | None:
         return None
 
 
@@ -76,7 +76,7 @@ class Mpirun:
     def faults(self) -> Iterator[str]:
         yield from missing_program("mpirun", "mpirun", "install OpenMPI")
 
-    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
+    def program(self, job: JobSetup, agent: Sequence[str]) -> Program | None:
         argv = ["mpirun", "-np", str(job.local_size), *agent]
         return Program("mpirun", argv, _OPTIONS | (_AS_ROOT if os.geteuid() == 0 else {}), listens=True)
 
@@ -99,7 +99,7 @@ class Msrun:
                 f"here ({sys.executable}); use launch=dynamic"
             )
 
-    def program(self, job: Job, agent: Sequence[str]) -> Program | None:
+    def program(self, job: JobSetup, agent: Sequence[str]) -> Program | None:
         host, port = job.meeting
         argv = [
             "msrun",

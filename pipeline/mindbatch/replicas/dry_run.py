@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mindbatch.launch.process_plan import Job, JobPlan, ProcessSpec
+from mindbatch.launch.process_plan import JobPlan, JobSetup, ProcessSpec
 from mindbatch.launch.rank_environment import HIDDEN, JOB_KEY
 from mindbatch.launch.starters import STARTERS
 from mindbatch.replicas.start import NodeSettings, launcher_program
@@ -17,7 +17,7 @@ _PARENT = "(process id)"
 """Placeholder for the id of who starts the process, without whom it ends."""
 
 
-def dry_run(job: Job, plan: JobPlan, command: Sequence[str], logs: Path) -> Iterator[str]:
+def dry_run(job: JobSetup, plan: JobPlan, command: Sequence[str], logs: Path) -> Iterator[str]:
     """The lines to print.
 
     plan: of the job, whose front listens nowhere yet. command: as it was given.
@@ -35,7 +35,7 @@ def dry_run(job: Job, plan: JobPlan, command: Sequence[str], logs: Path) -> Iter
                 yield from _process_lines(spec, job, logs)
 
 
-def _role(job: Job, node: int, at: str, command: Sequence[str]) -> str:
+def _role(job: JobSetup, node: int, at: str, command: Sequence[str]) -> str:
     if node == 0:
         waits = job.num_nodes > 1
         return f"coordinates the job{f', the other nodes find it at {at}' if waits else ''}"
@@ -45,7 +45,7 @@ def _role(job: Job, node: int, at: str, command: Sequence[str]) -> str:
     return f"the user starts there: {JOB_KEY}={HIDDEN} {shlex.join([*own, f'launch.node_rank={node}'])}"
 
 
-def _program_lines(job: Job, logs: Path, port: int) -> Iterator[str]:
+def _program_lines(job: JobSetup, logs: Path, port: int) -> Iterator[str]:
     """The program that starts the agents of a node, where there is one."""
     if STARTERS[job.launcher].program(job, ["agent"]) is not None:
         program = launcher_program(job, (job.meeting[0], port), NodeSettings(logs))
@@ -53,7 +53,7 @@ def _program_lines(job: Job, logs: Path, port: int) -> Iterator[str]:
         yield f"    {_words({**program.variables, JOB_KEY: HIDDEN}, program.argv)}"
 
 
-def _process_lines(spec: ProcessSpec, job: Job, logs: Path) -> Iterator[str]:
+def _process_lines(spec: ProcessSpec, job: JobSetup, logs: Path) -> Iterator[str]:
     variables = dict(spec.variables)
     if JOB_KEY in variables:
         variables[JOB_KEY] = HIDDEN

@@ -20,7 +20,7 @@ from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.preflight import set_up
 from mindbatch.launch.process_log import made_folder, temporary_folder
-from mindbatch.launch.process_plan import Job
+from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.started_as import launcher_watch
 from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
@@ -67,7 +67,7 @@ def load_replicas(
     """
     model, runtime, parallel = config.model, config.runtime, config.parallel
     topology = topology_of(parallel)
-    job: Job = config.job or set_up_job(config)
+    job: JobSetup = config.job or set_up_job(config)
     refuse_apart(job, model, runtime, config.launch.max_restarts)
     setup = prepare(model, runtime, topology.part_of(0), config.lora, opened=opened)
     if not job.is_front:
@@ -112,14 +112,14 @@ def load_replicas(
     return LoadedEngine(engine, setup.tokenizer, cache_bytes, setup.adapters.known, kernels)
 
 
-def set_up_job(config: ModelTaskConfig) -> Job:
+def set_up_job(config: ModelTaskConfig) -> JobSetup:
     """Resolves how the processes of a configuration are to be started; errors: see `set_up`."""
     job = set_up(config.launch, topology_of(config.parallel), os.environ)
     return replace(job, joins_mpi=joins_mpi(job, config.model, config.runtime))
 
 
 def _shared(
-    remote: RemoteEngine, config: ModelTaskConfig, job: Job, ranks: JobRanks
+    remote: RemoteEngine, config: ModelTaskConfig, job: JobSetup, ranks: JobRanks
 ) -> SharingEngine | RemoteEngine:
     """The engine, and where a script runs as several copies, one that tells them what it computes."""
     copies = _copies_of_script(ranks)
@@ -129,7 +129,7 @@ def _shared(
 
 
 def _following(
-    config: ModelTaskConfig, job: Job, setup: EngineSetup, notice: Notice, logs: Path | None
+    config: ModelTaskConfig, job: JobSetup, setup: EngineSetup, notice: Notice, logs: Path | None
 ) -> LoadedEngine:
     """The model of another copy of a script than the first, once that has loaded it."""
     shared: SimpleQueue[Message | None] = SimpleQueue()
@@ -168,7 +168,7 @@ def _copies_of_script(ranks: JobRanks) -> Sequence[RemoteNode]:
     return [node for node in ranks.nodes if isinstance(node, RemoteNode) and node.follows]
 
 
-def _ranks_here(job: Job) -> range:
+def _ranks_here(job: JobSetup) -> range:
     """The ranks that share this host's memory and cores; in a Ray cluster nobody knows."""
     if job.launcher == "ray":
         return range(0)
@@ -176,7 +176,7 @@ def _ranks_here(job: Job) -> range:
 
 
 def _started(
-    config: ModelTaskConfig, job: Job, settings: NodeSettings, notice: Notice, has_worlds: bool
+    config: ModelTaskConfig, job: JobSetup, settings: NodeSettings, notice: Notice, has_worlds: bool
 ) -> tuple[RankLinks, JobRanks]:
     """The ranks of a job, and the connections that they make."""
     topology = job.topology

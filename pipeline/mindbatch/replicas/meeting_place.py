@@ -11,7 +11,7 @@ from mindbatch.config.installed import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.native_library import find_library, library_text
-from mindbatch.launch.process_plan import Job
+from mindbatch.launch.process_plan import JobSetup
 from mindbatch.replicas.connection import Address, JobListener, MessageConnection, MessageError, connect
 
 FOLLOWER = "follower"
@@ -62,7 +62,7 @@ def own_address(towards: Address) -> str:
         return str(probe.getsockname()[0])
 
 
-def shares_memory(job: Job) -> bool:
+def shares_memory(job: JobSetup) -> bool:
     """True if the ranks of each replica are on one host."""
     is_one_host = job.num_nodes == 1 or job.is_on_one_host
     if job.launcher == "ray":  # in a cluster that was there none is placed yet
@@ -70,7 +70,7 @@ def shares_memory(job: Job) -> bool:
     return is_one_host or job.local_size % job.topology.replica_size == 0
 
 
-def needs_world(job: Job, model: ModelConfig, runtime: RuntimeConfig) -> bool:
+def needs_world(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:
     """True if the ranks of each replica must form a MindSpore world, which takes seconds.
 
     The C++ kernels of a CPU need none: those do all that ranks do together. MindFormers' networks ask
@@ -81,7 +81,7 @@ def needs_world(job: Job, model: ModelConfig, runtime: RuntimeConfig) -> bool:
     return runtime.device_target != "CPU" or model.provider != "native"
 
 
-def joins_mpi(job: Job, model: ModelConfig, runtime: RuntimeConfig) -> bool:
+def joins_mpi(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:
     """True if ranks of a replica on several hosts join through MPI: mpirun has started a copy for each."""
     if shares_memory(job) or needs_world(job, model, runtime):
         return False
@@ -91,7 +91,7 @@ def joins_mpi(job: Job, model: ModelConfig, runtime: RuntimeConfig) -> bool:
     return job.local_size == 1 and job.node == copy.rank
 
 
-def refuse_apart(job: Job, model: ModelConfig, runtime: RuntimeConfig, max_restarts: int = 0) -> None:
+def refuse_apart(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig, max_restarts: int = 0) -> None:
     """Refuses ranks of a replica that would have nothing to meet in.
 
     Raises:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.launch.job_ranks import JobRanks
-from mindbatch.launch.process_plan import Job, JobPlan
+from mindbatch.launch.process_plan import JobPlan, JobSetup
 from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.start import NodeSettings, local_processes
 
 
-def ray_ranks(config: ModelTaskConfig, job: Job, settings: NodeSettings) -> RayRanks:
+def ray_ranks(config: ModelTaskConfig, job: JobSetup, settings: NodeSettings) -> RayRanks:
     """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayRanks` raises.
 
     Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
@@ -31,7 +31,7 @@ def ray_ranks(config: ModelTaskConfig, job: Job, settings: NodeSettings) -> RayR
     )
 
 
-def start_in_ray(job: Job, plan: JobPlan, settings: NodeSettings, cluster: RayRanks) -> JobRanks:
+def start_in_ray(job: JobSetup, plan: JobPlan, settings: NodeSettings, cluster: RayRanks) -> JobRanks:
     """Starts all rank processes in the cluster, and here the schedulers that their replicas need.
 
     Raises:

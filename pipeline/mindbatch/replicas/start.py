@@ -23,8 +23,8 @@ from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import (
     RANK,
     SCHEDULER,
-    Job,
     JobPlan,
+    JobSetup,
     ProcessSpec,
     inherited,
     program_command,
@@ -59,7 +59,7 @@ class NodeSettings:
     commands: Mapping[str, Sequence[str]] = field(default_factory=_commands)
 
 
-def job_plan(job: Job, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
+def job_plan(job: JobSetup, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
     """Builds the plan that the processes are started by.
 
     front: where the coordinating process listens. has_worlds: see `meeting_place.needs_world`.
@@ -69,7 +69,7 @@ def job_plan(job: Job, front: Address, device_target: str, *, has_worlds: bool) 
 
 
 def start_ranks(
-    job: Job,
+    job: JobSetup,
     plan: JobPlan,
     settings: NodeSettings,
     notice: Callable[[str], None] = lambda text: None,
@@ -110,7 +110,7 @@ def start_ranks(
     return JobRanks(plan, nodes, place_of, close)
 
 
-def local_processes(job: Job, settings: NodeSettings) -> LocalProcesses:
+def local_processes(job: JobSetup, settings: NodeSettings) -> LocalProcesses:
     """The processes of this node, none of which is started yet."""
     if job.table is not None:
         write_replica_tables(job.table, settings.logs, job.topology.replica_size)
@@ -118,7 +118,7 @@ def local_processes(job: Job, settings: NodeSettings) -> LocalProcesses:
     return LocalProcesses(settings.commands, settings.logs, **has, shown=settings.shown)
 
 
-def _ranks_of_agents(job: Job, one_by_one: bool) -> list[range]:
+def _ranks_of_agents(job: JobSetup, one_by_one: bool) -> list[range]:
     """The ranks that each agent serves: one, where a program starts them, else those of another node."""
     if one_by_one:
         return [range(rank, rank + 1) for rank in range(job.topology.world_size)]
@@ -128,7 +128,7 @@ def _ranks_of_agents(job: Job, one_by_one: bool) -> list[range]:
 class StartedProgram:
     """The program of a launcher, which starts an agent for each rank of this node; it may need none."""
 
-    def __init__(self, job: Job, settings: NodeSettings) -> None:
+    def __init__(self, job: JobSetup, settings: NodeSettings) -> None:
         self._job, self._settings = job, settings
         self._processes = Supervisor(settings.logs, shown=settings.shown)
         program = STARTERS[job.launcher].program(job, ["agent"])
@@ -173,7 +173,7 @@ class StartedProgram:
         self._processes.end()
 
 
-def launcher_program(job: Job, meeting: Address, settings: NodeSettings) -> Program:
+def launcher_program(job: JobSetup, meeting: Address, settings: NodeSettings) -> Program:
     """The program that starts the agents of this node."""
     todo = {
         "meeting": meeting,
@@ -190,7 +190,7 @@ def launcher_program(job: Job, meeting: Address, settings: NodeSettings) -> Prog
     return program
 
 
-def serve_node(job: Job, settings: NodeSettings) -> int:
+def serve_node(job: JobSetup, settings: NodeSettings) -> int:
     """Starts and watches this node's processes until the job is over; returns the exit code.
 
     Raises:
@@ -208,7 +208,7 @@ def serve_node(job: Job, settings: NodeSettings) -> int:
 
 
 def connection_to_front(
-    job: Job, notice: Callable[[str], None] = lambda text: None
+    job: JobSetup, notice: Callable[[str], None] = lambda text: None
 ) -> tuple[MessageConnection, bytes]:
     """A connection to the front, which may not have been started yet, and the key of the job.
 
@@ -220,7 +220,7 @@ def connection_to_front(
 
 
 def serve_front(
-    job: Job,
+    job: JobSetup,
     settings: NodeSettings,
     connection: MessageConnection,
     key: bytes,

@@ -14,7 +14,7 @@ from mindbatch.io.errors import EXIT_DONE
 from mindbatch.io.screen_text import data_output, say
 
 if TYPE_CHECKING:
-    from mindbatch.launch.process_plan import Job
+    from mindbatch.launch.process_plan import JobSetup
 
 Run = Callable[[TaskConfig], int]
 
@@ -47,7 +47,7 @@ def _run_alone(config: ModelTaskConfig, run: Run) -> int:
     return run(config)
 
 
-def _tell_of(config: ModelTaskConfig, job: Job) -> int:
+def _tell_of(config: ModelTaskConfig, job: JobSetup) -> int:
     from mindbatch.replicas.dry_run import dry_run
     from mindbatch.replicas.meeting_place import needs_world
     from mindbatch.replicas.start import job_plan
@@ -65,7 +65,7 @@ def _tell(lines: list[str]) -> int:
     return EXIT_DONE
 
 
-def _serve(config: ModelTaskConfig, job: Job) -> int:
+def _serve(config: ModelTaskConfig, job: JobSetup) -> int:
     from mindbatch.replicas.load import node_settings
     from mindbatch.replicas.meeting_place import refuse_apart
     from mindbatch.replicas.start import serve_node

@@ -5,12 +5,12 @@ import pytest
 from listed_processes import ListedProcesses
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.job_ranks import EndedRank, JobRanks
-from mindbatch.launch.process_plan import Job, JobPlan, ProcessSpec
+from mindbatch.launch.process_plan import JobPlan, JobSetup, ProcessSpec
 from mindbatch.parallel.topology import Topology
 
 
 def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
-    job = Job(Topology(dp, mp), dp * mp // len(nodes), key=bytes(32))
+    job = JobSetup(Topology(dp, mp), dp * mp // len(nodes), key=bytes(32))
     plan = JobPlan(job, ("127.0.0.1", 1))
 
     def place_of(spec: ProcessSpec) -> int:

@@ -12,7 +12,7 @@ import pytest
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.preflight import set_up
-from mindbatch.launch.process_plan import Job
+from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
 
@@ -142,7 +142,7 @@ def test_a_node_must_hold_whole_replicas() -> None:
 
 
 class TestRankTables:
-    def setup_of(self, path: str, **launch: object) -> Job:
+    def setup_of(self, path: str, **launch: object) -> JobSetup:
         return set_up(LaunchConfig("rank_table", rank_table=path, **launch), FOUR, KEY)  # type: ignore[arg-type]
 
     def test_devices_are_those_of_the_table(self, tmp_path: Path) -> None:

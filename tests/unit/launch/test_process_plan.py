@@ -1,6 +1,6 @@
 """Who is started where, and told what: every rank once, its scheduler with it, nothing of another world."""
 
-from mindbatch.launch.process_plan import Job, JobPlan, inherited
+from mindbatch.launch.process_plan import JobPlan, JobSetup, inherited
 from mindbatch.launch.rank_environment import take_rank_environment
 from mindbatch.parallel.topology import Topology
 
@@ -9,7 +9,7 @@ KEY = bytes(32)
 
 def plan(dp: int, mp: int, pp: int = 1, local: int | None = None, *, has_schedulers: bool = True) -> JobPlan:
     topology = Topology(dp, mp, pp)
-    job = Job(topology, local or topology.world_size, key=KEY)
+    job = JobSetup(topology, local or topology.world_size, key=KEY)
     return JobPlan(job, ("10.0.0.1", 7000), has_schedulers)
 
 
@@ -48,7 +48,7 @@ def test_ranks_with_a_rank_table_on_npus_have_no_dynamic_cluster() -> None:
 
 
 def test_nodes_have_blocks_of_neighbours() -> None:
-    job = Job(Topology(2, 4), 2)
+    job = JobSetup(Topology(2, 4), 2)
     assert job.num_nodes == 4
     assert [*job.ranks_of(3)] == [6, 7]
 

@@ -12,7 +12,7 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.launch.preflight import set_up
-from mindbatch.launch.process_plan import Job
+from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import meeting_place
@@ -31,11 +31,11 @@ def built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting_place, "find_library", lambda: library)
 
 
-def setup_of(topology: Topology = FOUR, **launch: object) -> Job:
+def setup_of(topology: Topology = FOUR, **launch: object) -> JobSetup:
     return set_up(LaunchConfig(**launch), topology, KEY)  # type: ignore[arg-type]
 
 
-def world(setup: Job, provider: str = "native", **runtime: str) -> bool:
+def world(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
     return needs_world(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def test_npus_and_mindformers_meet_through_mindspore() -> None:
     assert not world(setup_of(Topology(4)), provider="mindformers"), "a replica of one rank meets nobody"
 
 
-def refused(setup: Job) -> str | None:
+def refused(setup: JobSetup) -> str | None:
     try:
         refuse_apart(setup, ModelConfig(), RuntimeConfig())
     except ConfigError as error:
@@ -82,13 +82,13 @@ def test_ranks_of_a_replica_on_several_nodes_are_refused(local: int, is_whole: b
 MPIRUN = {**KEY, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "PMIX_NAMESPACE": "a job"}
 
 
-def by_mpirun(copies: int, topology: Topology = FOUR, **launch: object) -> Job:
+def by_mpirun(copies: int, topology: Topology = FOUR, **launch: object) -> JobSetup:
     """As the second of so many copies sees it, each on a host of its own."""
     config = LaunchConfig(master_addr="127.0.0.1", **launch)  # type: ignore[arg-type]
     return set_up(config, topology, {**MPIRUN, "OMPI_COMM_WORLD_SIZE": str(copies)})
 
 
-def joins(setup: Job, provider: str = "native", **runtime: str) -> bool:
+def joins(setup: JobSetup, provider: str = "native", **runtime: str) -> bool:
     return joins_mpi(setup, ModelConfig(provider=provider), RuntimeConfig(**runtime))  # type: ignore[arg-type]
 
 
