@@ -26,8 +26,8 @@ from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.connection import connect
 from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink, serve
-from mindbatch.replicas.leading_runner import AnnouncingRunner
 from mindbatch.replicas.messages import MODEL, READY
+from mindbatch.replicas.replica_steps import AnnouncingRunner
 from shadow_llm import PrefixLogits, PrefixRunner
 from shadow_ranks import KEY, make_engine
 

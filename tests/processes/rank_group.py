@@ -154,7 +154,7 @@ def main(job_path: str, out: str) -> None:
     while not door.exists():
         time.sleep(0.05)
     host, port = json.loads(door.read_text())
-    loaded.follower(connect_to_leader((host, port), KEY, rank)).follow()
+    loaded.follow(connect_to_leader((host, port), KEY, rank), lambda computes: None)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.connection import connect
 from mindbatch.replicas.front_link import FrontLink, serve
-from mindbatch.replicas.leading_runner import AnnouncingRunner
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
+from mindbatch.replicas.replica_steps import AnnouncingRunner
 from shadow_llm import END, VOCABULARY, PrefixRunner
 
 KEY = os.urandom(32)

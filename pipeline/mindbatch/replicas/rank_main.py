@@ -28,11 +28,10 @@ from mindbatch.loading.build import (
 from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.connection import MessageConnection, connect
-from mindbatch.replicas.follower import Follower
 from mindbatch.replicas.front_link import IDLE, STEPPING, WAITING, FrontLink
-from mindbatch.replicas.leading_runner import Followers, LeadingRunner
 from mindbatch.replicas.meeting_place import accept_followers, connect_to_leader, own_address
 from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields, versions
+from mindbatch.replicas.replica_steps import AnnouncingRunner, Followers, LeadingRunner, follow
 
 if TYPE_CHECKING:  # most is imported when the front has answered
     from mindbatch.kernels.interface import Kernels
@@ -79,9 +78,9 @@ class LoadedRank:
         assistant = None if drafting is None else LeadingRunner(drafting, followers, number=1)
         return LeadingRunner(self.runners.model, followers), assistant
 
-    def follower(self, leader: MessageConnection) -> Follower:
-        """Builds the follower that takes its steps from the leader of the replica."""
-        return Follower(leader, [runner for runner in self.runners if runner is not None])
+    def follow(self, leader: MessageConnection, on_step: Callable[[bool], object]) -> NoReturn:
+        """Computes the steps that the leader of the replica sends; see `replica_steps.follow`."""
+        follow(leader, [runner for runner in self.runners if runner is not None], on_step)
 
 
 def load_rank(
@@ -193,7 +192,6 @@ def _meeting_of(environment: RankEnvironment, replica: Topology) -> bytes:
 def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
     """Serves the front with the engine of this replica, once the other ranks are there."""
     from mindbatch.replicas.front_link import serve
-    from mindbatch.replicas.leading_runner import AnnouncingRunner
 
     followers = {}
     if loaded.followers:
@@ -212,7 +210,7 @@ def _follow(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -
     assert peers is not None
     host, port = peers.fields["address"]
     leader = connect_to_leader((host, port), environment.key, loaded.rank)
-    loaded.follower(leader).follow(lambda computes: link.begin(STEPPING if computes else IDLE))
+    loaded.follow(leader, lambda computes: link.begin(STEPPING if computes else IDLE))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,14 @@ from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import MessageConnection, MessageError
-from mindbatch.replicas.follower import Follower
-from mindbatch.replicas.leading_runner import Followers, LeadingRunner
-from mindbatch.replicas.step_messages import COMPARED_STEPS, step_of, step_parts
+from mindbatch.replicas.replica_steps import (
+    COMPARED_STEPS,
+    Followers,
+    LeadingRunner,
+    follow,
+    step_of,
+    step_parts,
+)
 
 VOCABULARY = 5
 
@@ -59,16 +64,15 @@ class Group:
             ours, theirs = map(MessageConnection, Pipe())
             connections[rank] = ours
             self.ends += [ours, theirs]
-            follower = Follower(theirs, [runner, runner])
-            threading.Thread(target=self._follow, args=(follower,), daemon=True).start()
+            threading.Thread(target=self._follow, args=(theirs, runner), daemon=True).start()
         compared = range(1, 1 + (len(followers) if comparing is None else comparing))
         self.followers = Followers(connections, compared)
         self.connections = connections
         self.runner = LeadingRunner(self.own, self.followers)
 
-    def _follow(self, follower: Follower) -> None:
+    def _follow(self, leader: MessageConnection, runner: CountingRunner) -> None:
         try:
-            follower.follow()
+            follow(leader, [runner, runner])
         except Exception as error:
             self.raised.append(error)
 
@@ -149,7 +153,7 @@ def test_a_follower_refuses_what_it_does_not_understand(
     ours, theirs = map(MessageConnection, Pipe())
     ours.send(kind, [np.zeros((1, 2), np.float32)], **fields)
     with pytest.raises(MessageError, match=message):
-        Follower(theirs, [CountingRunner(), CountingRunner()]).follow()
+        follow(theirs, [CountingRunner(), CountingRunner()])
 
 
 def test_a_step_without_copies_stays_what_it_is() -> None:

@@ -1,27 +1,77 @@
-"""The leader's runner: every rank of a replica computes the steps that the leader's engine schedules."""
+"""Steps that all ranks of a replica compute: what its leader sends, and what its followers do with it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs, StepValues
+import numpy as np
+
+from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs
 from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
-from mindbatch.replicas.connection import Array, MessageConnection, MessageError
+from mindbatch.replicas.connection import Array, Message, MessageConnection, MessageError
 from mindbatch.replicas.front_link import FrontLink
 from mindbatch.replicas.messages import BEGUN
-from mindbatch.replicas.step_messages import (
-    COMPARE,
-    COMPARED_STEPS,
-    COMPUTE,
-    DIGEST,
-    PROJECT,
-    TokenDigest,
-    step_parts,
-)
+
+if TYPE_CHECKING:
+    from mindbatch.engine.model_runner import ModelRunner
+
+COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"
+"""From the leader: COMPUTE a step, PROJECT hidden states to logits, COMPARE; from a follower DIGEST."""
+
+
+def step_parts(inputs: StepInputs) -> tuple[dict[str, Any], list[Array]]:
+    """Fields and arrays of a step."""
+    fields = {"graph": inputs.graph, "tokens": inputs.num_tokens, "with_logits": inputs.with_logits}
+    if inputs.adapter_loads:
+        fields["adapter_loads"] = inputs.adapter_loads
+    if inputs.state_copies:
+        fields["state_copies"] = inputs.state_copies
+    copies = np.asarray(inputs.copies, np.int32).reshape(-1, 2)
+    if inputs.wanted is None:
+        return fields, [copies, *inputs.arrays]
+    return {**fields, "some_wanted": True}, [copies, inputs.wanted, *inputs.arrays]
+
+
+def step_of(fields: Mapping[str, Any], arrays: list[Array]) -> StepInputs:
+    copies, *others = arrays
+    # In memory of their own: those of a message begin at any byte, and MindSpore shares memory.
+    rest = [np.array(array, np.int32) for array in others]
+    wanted = rest.pop(0) if fields.get("some_wanted") else None
+    return StepInputs(
+        graph=fields["graph"],
+        arrays=tuple(rest),
+        copies=tuple((int(source), int(target)) for source, target in copies),
+        num_tokens=fields["tokens"],
+        with_logits=fields["with_logits"],
+        adapter_loads=tuple((slot, name) for slot, name in fields.get("adapter_loads", ())),
+        wanted=wanted,
+        state_copies=tuple((source, target) for source, target in fields.get("state_copies", ())),
+    )
+
+
+COMPARED_STEPS = 16
+"""Ranks compare their digests after so many steps."""
+
+
+class TokenDigest:
+    """Digest of the likeliest token of each row of logits since the last comparison."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, logits: FloatArray) -> None:
+        """`logits`: [rows, vocabulary]."""
+        self._hash.update(logits.argmax(-1).astype(np.int32).tobytes())
+
+    def take(self) -> str:
+        """The digest, which begins anew."""
+        digest, self._hash = self._hash.hexdigest(), hashlib.sha256()
+        return digest
 
 
 class AnnouncingRunner:
@@ -49,18 +99,6 @@ class AnnouncingRunner:
         if new := keys - self._told.get(first_block, set()):
             self._link.send(BEGUN, keys=sorted(new))
         self._told[first_block] = keys
-
-
-class RankRunner(Protocol):
-    """Runner of one rank's part of a step; `ModelRunner` is one."""
-
-    vocab_size: int
-
-    def prepare(self, step: Step, first_block: int = 0) -> StepInputs: ...
-
-    def compute(self, inputs: StepInputs) -> StepValues: ...
-
-    def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits: ...
 
 
 class Followers:
@@ -98,7 +136,7 @@ class Followers:
         self._tell(self._comparing, COMPUTE, arrays, runner=runner, **fields)
 
     def project(self, runner: int, arrays: Sequence[Array]) -> None:
-        """Tells those of the leader's stage to compute logits. arrays: as `RankRunner.project` takes them."""
+        """Tells those of the leader's stage to compute logits. arrays: of `ModelRunner.project`."""
         self._tell(self._comparing, PROJECT, arrays, runner=runner)
 
     def _compare(self) -> None:
@@ -129,7 +167,7 @@ class Followers:
 class LeadingRunner:
     """A `StageRunner` whose steps all ranks compute; the leader's own part is computed here."""
 
-    def __init__(self, runner: RankRunner, followers: Followers, number: int = 0) -> None:
+    def __init__(self, runner: ModelRunner, followers: Followers, number: int = 0) -> None:
         """`number`: of the runner among those of a rank, the model's and its assistant's."""
         self.vocab_size = runner.vocab_size
         self._runner = runner
@@ -164,3 +202,47 @@ class LeadingRunner:
         logits = self._runner.project(hidden, adapters)
         self._followers.digest.add(logits.scores)
         return logits
+
+
+def follow(
+    leader: MessageConnection,
+    runners: Sequence[ModelRunner],
+    on_step: Callable[[bool], object] = lambda computes: None,
+) -> NoReturn:
+    """Computes what the leader of a replica says until its connection ends; does not return.
+
+    runners: of this rank, by number. on_step: called with True before a step and with False after it.
+
+    Raises:
+        EOFError, OSError: the leader has gone.
+        MessageError: it said something that is not understood.
+    """
+    digest = TokenDigest()
+    while True:
+        message = leader.receive()
+        on_step(True)
+        if message.kind == COMPARE:
+            leader.send(DIGEST, digest=digest.take())
+        else:
+            _compute(message, runners, digest)
+        on_step(False)
+
+
+def _compute(message: Message, runners: Sequence[ModelRunner], digest: TokenDigest) -> None:
+    if message.kind == COMPUTE:
+        inputs = step_of(message.fields, message.arrays)
+        values = _runner(message, runners).compute(inputs)
+        if values.logits is not None:
+            digest.add(values.logits.scores[: inputs.num_tokens])
+    elif message.kind == PROJECT:
+        hidden, *adapters = map(np.array, message.arrays)
+        digest.add(_runner(message, runners).project(hidden, *adapters).scores)
+    else:
+        raise MessageError(f"the leader sent {message.kind!r}, which a follower does not understand")
+
+
+def _runner(message: Message, runners: Sequence[ModelRunner]) -> ModelRunner:
+    number = message.fields["runner"]
+    if not isinstance(number, int) or not 0 <= number < len(runners):
+        raise MessageError(f"the leader named runner {number!r}; this rank has {len(runners)}")
+    return runners[number]
