@@ -27,7 +27,6 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas.connection import connect
 from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink, serve
 from mindbatch.replicas.messages import MODEL, READY
-from mindbatch.replicas.replica_steps import AnnouncingRunner
 from shadow_llm import PrefixLogits, PrefixRunner
 from shadow_ranks import KEY, make_engine
 
@@ -53,7 +52,7 @@ class MeetingRunner(PrefixRunner):
 def lead(link: FrontLink, other: socket.socket, tokenizer: Tokenizer) -> None:
     """The life of a leader."""
     engine = make_engine(tokenizer)
-    engine._runner = AnnouncingRunner(MeetingRunner(other), link)
+    engine._runner = MeetingRunner(other)
     serve(link, engine)
 
 

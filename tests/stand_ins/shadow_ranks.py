@@ -18,7 +18,6 @@ from mindbatch.replicas.front_link import FrontLink, serve
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
-from mindbatch.replicas.replica_steps import AnnouncingRunner
 from shadow_llm import END, VOCABULARY, PrefixRunner
 
 KEY = os.urandom(32)
@@ -61,7 +60,7 @@ class Rank:
             self._load(self.rank)
             link.send(READY)
             engine = self._make_engine()
-            engine._runner = _Killable(AnnouncingRunner(engine._runner, link), self)
+            engine._runner = _Killable(engine._runner, self)
             serve(link, engine)
         except _Ended:
             return

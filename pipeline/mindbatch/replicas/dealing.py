@@ -11,7 +11,7 @@ from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.replicas.replica import InFlightRequest, Replica, least_loaded
 
 MOST_ENDED_WORKERS = 2
-"""A request in whose steps so many processes have ended, in the last one's alone, is not tried again."""
+"""A request with which so many processes have ended, the last one with it alone, is not tried again."""
 
 _MOST_GROUPS = 16
 
@@ -19,7 +19,7 @@ _MOST_GROUPS = 16
 class Dealing:
     """The unfinished requests of a job.
 
-    Suspects, in whose steps a process has ended, run again with nothing else beside them: each alone or,
+    Suspects, with which a process has ended, run again with nothing else beside them: each alone or,
     where they are many, in a few groups. If the process ends again it is known better whose fault that is,
     and only who was alone is to blame.
 
@@ -105,7 +105,7 @@ class Dealing:
         """
         lost = replica.begin_again()
         for asked in lost:
-            if asked.has_begun and may_be_a_row:
+            if may_be_a_row:
                 asked.ended_workers.append(how_it_ended)
             asked.begin_again()
         if len(lost) == 1 and len(lost[0].ended_workers) >= MOST_ENDED_WORKERS:

@@ -25,10 +25,9 @@ def versions() -> dict[str, str]:
 
 
 HELLO, JOB, MODEL, NOTICE, READY = "hello", "job", "model", "notice", "ready"
-ADD, ABORT, BEGUN, STEP, BEAT, FAILED = "add", "abort", "begun", "step", "beat", "failed"
+ADD, ABORT, STEP, BEAT, FAILED = "add", "abort", "step", "beat", "failed"
 PEERS = "peers"
-"""Kinds. To the front: HELLO of a new rank, MODEL (the digest of its folder), NOTICE, READY,
-BEGUN (requests that are in a step for the first time), STEP, BEAT each
+"""Kinds. To the front: HELLO of a new rank, MODEL (the digest of its folder), NOTICE, READY, STEP, BEAT each
 second, FAILED. To a rank: JOB, PEERS (where the leader listens), ADD, ABORT."""
 
 _ERRORS: dict[str, type[MindBatchError]] = {

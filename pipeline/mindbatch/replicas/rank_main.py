@@ -31,7 +31,7 @@ from mindbatch.replicas.connection import MessageConnection, connect
 from mindbatch.replicas.front_link import IDLE, STEPPING, WAITING, FrontLink
 from mindbatch.replicas.meeting_place import accept_followers, connect_to_leader, own_address
 from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields, versions
-from mindbatch.replicas.replica_steps import AnnouncingRunner, Followers, LeadingRunner, follow
+from mindbatch.replicas.replica_steps import Followers, LeadingRunner, follow
 
 if TYPE_CHECKING:  # most is imported when the front has answered
     from mindbatch.kernels.interface import Kernels
@@ -57,18 +57,11 @@ class LoadedRank:
         leader = self.topology.leader_of(0)
         return [rank for rank in self.topology.ranks_of(0) if rank != leader]
 
-    def engine(
-        self,
-        connections: Mapping[int, MessageConnection],
-        around: Callable[[StageRunner], StageRunner] = lambda runner: runner,
-    ) -> StepEngine:
-        """The leader's engine, whose steps all ranks compute.
-
-        connections: to the followers, by local rank. around: what is put around the model's runner.
-        """
+    def engine(self, connections: Mapping[int, MessageConnection]) -> StepEngine:
+        """The leader's engine, whose steps all ranks compute. connections: to followers, by local rank."""
         main, assistant = self._leading(connections) if connections else self.runners
         make = virtual_engines_of if self.topology.pipeline_stage > 1 else engine_of
-        return make(self.setup, around(main), assistant)
+        return make(self.setup, main, assistant)
 
     def _leading(
         self, connections: Mapping[int, MessageConnection]
@@ -200,7 +193,7 @@ def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> 
         followers = accept_followers(
             host, environment.key, loaded.followers, lambda address: link.send(PEERS, address=address)
         )
-    serve(link, loaded.engine(followers, lambda runner: AnnouncingRunner(runner, link)))
+    serve(link, loaded.engine(followers))
 
 
 def _follow(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:

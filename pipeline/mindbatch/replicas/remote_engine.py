@@ -20,7 +20,6 @@ from mindbatch.replicas.messages import (
     ABORT,
     ADD,
     BEAT,
-    BEGUN,
     FAILED,
     HELLO,
     JOB,
@@ -110,7 +109,6 @@ class RemoteEngine:
             NOTICE: self._show,
             PEERS: self._relay,
             READY: self._take_ready,
-            BEGUN: self._take_begun,
             STEP: self._take_step,
             BEAT: self._take_beat,
             FAILED: self._take_failure,
@@ -224,12 +222,6 @@ class RemoteEngine:
         if kernels := message.fields.get("kernels"):
             self.kernels.add(str(kernels))
         self._replica_of(rank).waiting_for.discard(rank)
-
-    def _take_begun(self, rank: int, message: Message) -> None:
-        dealt = self._replica_of(rank).dealt
-        for key in message.fields["keys"]:
-            if key in dealt:
-                dealt[key].has_begun = True
 
     def _take_step(self, rank: int, message: Message) -> StepResult:
         replica = self._replica_of(rank)

@@ -26,14 +26,12 @@ class InFlightRequest:
     """A request that is not finished.
 
     sequences: that it runs at most. started: when it was added (`time.perf_counter`).
-    has_begun: whether it was in a step of the replica that has it now.
-    ended_workers: how the processes have ended in whose steps it was.
+    ended_workers: how the processes have ended that had it.
     """
 
     request: Request
     sequences: int
     started: float = field(default_factory=time.perf_counter)
-    has_begun: bool = False
     ended_workers: list[str] = field(default_factory=list)
     _seen: dict[int, _Extent] = field(default_factory=dict)
     _brought: dict[int, _Extent] = field(default_factory=dict)
@@ -50,7 +48,6 @@ class InFlightRequest:
 
     def begin_again(self) -> None:
         """Resets the request, as its replica has ended: another computes it from the start."""
-        self.has_begun = False
         self._brought.clear()
 
     def unseen(self, event: StreamEvent) -> StreamEvent | None:

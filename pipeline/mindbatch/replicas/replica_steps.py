@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs
-from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.step import IntArray, Logits
 from mindbatch.replicas.connection import Array, Message, MessageConnection, MessageError
-from mindbatch.replicas.front_link import FrontLink
-from mindbatch.replicas.messages import BEGUN
 
 if TYPE_CHECKING:
     from mindbatch.engine.model_runner import ModelRunner
@@ -72,33 +69,6 @@ class TokenDigest:
         """The digest, which begins anew."""
         digest, self._hash = self._hash.hexdigest(), hashlib.sha256()
         return digest
-
-
-class AnnouncingRunner:
-    """If the process ends over a step, these are the requests that may be to blame."""
-
-    def __init__(self, runner: StageRunner, link: FrontLink) -> None:
-        self.vocab_size = runner.vocab_size
-        self._runner = runner
-        self._link = link
-        self._told: dict[int, set[str]] = {}  # of the latest step, by its first block
-
-    def run(self, step: Step) -> StepOutput:
-        self._tell(step)
-        return self._runner.run(step)
-
-    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
-        self._tell(step, first_block)
-        return self._runner.announce(step, first_block)
-
-    def complete(self, inputs: StepInputs) -> StepOutput:
-        return self._runner.complete(inputs)
-
-    def _tell(self, step: Step, first_block: int = 0) -> None:
-        keys = {tokens.group.request.key for tokens in step.scheduled}
-        if new := keys - self._told.get(first_block, set()):
-            self._link.send(BEGUN, keys=sorted(new))
-        self._told[first_block] = keys
 
 
 class Followers:

@@ -13,7 +13,7 @@ HOW = "rank 0 ended with signal 9"
 
 
 class Play:
-    """Replicas that are ready at once, and requests 0, 1, ... for them; all that are dealt begin."""
+    """Replicas that are ready at once, and requests 0, 1, ... for them."""
 
     def __init__(self, replicas: int, requests: int, at_once: int = 4, spare: int = 0) -> None:
         self.replicas = [Replica(index, range(index, index + 1), index) for index in range(replicas)]
@@ -29,9 +29,6 @@ class Play:
     def deal(self) -> list[list[int]]:
         """The requests of each replica after another dealing."""
         self.dealing.deal(lambda replica, request: None)
-        for replica in self.replicas:
-            for asked in replica.dealt.values():
-                asked.has_begun = True
         return [[int(key) for key in replica.dealt] for replica in self.replicas]
 
     def end(self, index: int, *, may_be_a_row: bool = True) -> list[int]:
@@ -78,15 +75,14 @@ def test_a_request_of_many_sequences_counts_as_many() -> None:
     assert play.deal() == [[0]]
 
 
-def test_what_was_in_a_step_runs_alone_and_first() -> None:
+def test_what_an_ended_replica_had_runs_alone_and_first() -> None:
     play = Play(2, 30)
     assert play.deal() == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    play.replicas[0].dealt["6"].has_begun = False
     assert play.end(0) == []
-    for key in (0, 2, 4):
+    for key in (0, 2, 4, 6):
         assert play.deal() == [[key], [1, 3, 5, 7]]  # the other goes on
         play.replicas[0].dealt.clear()
-    assert play.deal()[0] == [6, 8, 9, 10]
+    assert play.deal()[0] == [8, 9, 10, 11]
 
 
 def test_who_was_alone_when_a_second_process_ended_is_to_blame() -> None:
