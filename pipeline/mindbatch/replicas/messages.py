@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -82,19 +82,17 @@ def _output_fields(output: RequestOutput) -> dict[str, Any]:
 
 
 def _output_of(fields: Mapping[str, Any]) -> RequestOutput:
-    outputs = [
-        CompletionOutput(**{**completion, "logprobs": _by_token(completion["logprobs"])})
-        for completion in fields["outputs"]
-    ]
-    scored = _by_token(fields["prompt_logprobs"])
+    outputs = [CompletionOutput(**completion) for completion in fields["outputs"]]
+    for output in outputs:
+        output.logprobs = output.logprobs and [*map(_by_token, output.logprobs)]
+    scored = fields["prompt_logprobs"]
+    scored = scored and [by_token and _by_token(by_token) for by_token in scored]
     return RequestOutput(**{**fields, "outputs": outputs, "prompt_logprobs": scored})
 
 
-def _by_token(logprobs: Sequence[Mapping[str, float] | None] | None) -> list[Any] | None:
+def _by_token(logprobs: Mapping[Any, float]) -> dict[int, float]:
     """By token id: JSON's keys are texts."""
-    if logprobs is None:
-        return None
-    return [entry and {int(token): number for token, number in entry.items()} for entry in logprobs]
+    return {int(token): logprob for token, logprob in logprobs.items()}
 
 
 def failure_fields(error: BaseException) -> dict[str, Any]:
