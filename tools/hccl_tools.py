@@ -32,10 +32,9 @@ from mindbatch.launch.hccn import (
     read_hccn_conf,
 )
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, table_rows
-from mindbatch.launch.table_entries import server_id_fault
 from mindbatch.launch.table_files import name_for_server, write_table
 from mindbatch.launch.table_json import as_given
-from mindbatch.launch.table_reader import RankTableError, verify
+from mindbatch.launch.table_reader import RankTableError, server_id_fault, verify
 
 NAME = "hccl_tools.py"
 GROUP = 4

@@ -39,7 +39,6 @@ class StrictReader:
 
     integers: what whole numbers may be, beside their number of digits.
     max_depth: objects and arrays within each other; None: as Python's recursion allows.
-    objects: makes an object of its keys and values, where repeated keys are not simply refused.
     """
 
     def __init__(
@@ -49,14 +48,13 @@ class StrictReader:
         max_digits: int = MAX_DIGITS,
         integers: range | None = None,
         max_depth: int | None = None,
-        objects: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
         shown: Callable[[object], str] = shown,
     ) -> None:
         self._words = words or JsonWording()
         self._max_digits, self._integers, self._max_depth = max_digits, integers, max_depth
         self._shown = shown
         self._decoder = json.JSONDecoder(
-            object_pairs_hook=objects or self._unique_keys,
+            object_pairs_hook=self._unique_keys,
             parse_int=self._integer,
             parse_float=self._finite,
             parse_constant=self._refuse_constant,

@@ -7,8 +7,8 @@ from typing import Any
 
 from mindbatch.io.fault_lines import shown
 from mindbatch.launch.rank_table import Device, RankTable, Server
-from mindbatch.launch.table_entries import server_id_fault
 from mindbatch.launch.table_json import LARGEST_PORT
+from mindbatch.launch.table_reader import server_id_fault
 
 
 def own_server(table: RankTable) -> Server:

@@ -22,12 +22,6 @@ LARGEST_FILE = 8 << 20
 LONGEST_SHOWN = 60
 
 
-class JsonObject(dict[str, Any]):
-    """An object that remembers the keys it had more than once; each kept its first value."""
-
-    repeated: tuple[str, ...] = ()
-
-
 def read_json(path: Path) -> Any:
     """The content of a file. Raises ValueError saying in one line why there is none."""
     try:
@@ -40,32 +34,11 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parses `data`, its objects as JsonObject. Raises ValueError with one line."""
+    """Parses `data`. Raises ValueError with one line."""
     try:
         return _READER.parse(data)
     except JsonFault as fault:
         raise ValueError(f"{fault}; JSON has no comments" if b"//" in data else str(fault)) from fault
-
-
-def repeated_keys(document: Any) -> Iterator[str]:
-    """A line for each key that an object has more than once."""
-    for place, value in walk(document):
-        for key in value.repeated if isinstance(value, JsonObject) else ():
-            yield f"{at(place, key)}: the key appears twice in one object"
-
-
-def walk(document: Any) -> Iterator[tuple[str, Any]]:
-    """Every value with its place, as `server_list[0].device[3].rank_id`; no recursion, whatever the depth."""
-    waiting: list[tuple[str, Any]] = [("", document)]
-    while waiting:
-        place, value = waiting.pop()
-        yield place, value
-        below: list[tuple[str, Any]] = []
-        if isinstance(value, dict):
-            below = [(at(place, key), item) for key, item in value.items()]
-        elif isinstance(value, list):
-            below = [(f"{place}[{number}]", item) for number, item in enumerate(value)]
-        waiting += reversed(below)
 
 
 def at(place: str, key: str) -> str:
@@ -90,19 +63,13 @@ def as_given(text: str) -> str:
     return text if text.isprintable() and len(text) <= LONGEST_SHOWN else shown(text)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
-    result, repeated = JsonObject(), []
-    for key, value in pairs:
-        if key in result:
-            repeated.append(key)
-        else:
-            result[key] = value
-    result.repeated = tuple(dict.fromkeys(repeated))
-    return result
-
-
 _READER = StrictReader(
-    JsonWording(large_integer="not valid JSON (a number has {digits} digits)"), max_digits=20, objects=_object
+    JsonWording(
+        repeated_key="{found}: the key appears twice in one object",
+        large_integer="not valid JSON (a number has {digits} digits)",
+    ),
+    max_digits=20,
+    shown=lambda key: at("", str(key)),
 )
 
 

@@ -4,16 +4,18 @@ The formats are those of HCCL's user guide: "Rank Table Configuration" for Atlas
 (hiascend.com/document/detail/en/CANNCommunityEdition/900/API/hcclug/hcclug_000066.html).
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch.modelarts_table import placed, table_of_groups
 from mindbatch.launch.rank_table import (
+    COMPLETED,
     DEVICE_KEYS,
     PLAIN,
+    RESERVED_NIC,
     SUPER_POD,
     UNKNOWN,
     VERSIONS,
@@ -24,19 +26,25 @@ from mindbatch.launch.rank_table import (
     relation_faults,
     size_faults,
 )
-from mindbatch.launch.table_entries import MOST_SERVERS, device_id_of, examine_status, server_id_of
 from mindbatch.launch.table_json import (
     LARGEST_ID,
     Fields,
     Findings,
     parse_json,
     read_json,
-    repeated_keys,
     shown,
 )
 
 _TOP_KEYS = ("version", "server_count", "server_list", "super_pod_list", "status")
 _SERVER_KEYS = ("server_id", "host_ip", "host_nic_ip", "device")
+_GROUPS_KEYS = ("status", "group_count", "group_list")
+_GROUP_KEYS = ("group_name", "device_count", "instance_count", "instance_list")
+_INSTANCE_KEYS = ("pod_name", "server_id", "devices")
+_INSTANCE_DEVICE_KEYS = ("device_id", "device_ip")
+_SERVER_PLACE = re.compile(r"\bserver_list\[(\d+)\](\.device\b)?")
+LARGEST_DEVICE_ID = 4095
+MOST_SERVERS = 1 << 20
+LONGEST_SERVER_ID = 64
 
 
 class RankTableError(MindBatchError):
@@ -75,15 +83,15 @@ def verify(table: RankTable, leave: Leave = STRICT) -> None:
 
 def examine(document: Any, leave: Leave = STRICT) -> tuple[RankTable, Findings]:
     """The table in parsed JSON, with what is wrong; only a table without faults is to be used."""
-    findings = Findings(faults=list(repeated_keys(document)))
+    findings = Findings()
     if not isinstance(document, dict):
         findings.faults.append(f"holds {shown(document)}; must be an object with server_list")
         return RankTable(PLAIN, ()), findings
     top = Fields(document, "", findings)
     if "group_list" in document and "server_list" not in document:
-        table, places = table_of_groups(top)
-        findings.faults += [placed(fault, places) for fault in relation_faults(table)]
-        sizes = [placed(fault, places) for fault in size_faults(table)]
+        table, places = _table_of_groups(top)
+        findings.faults += [_placed(fault, places) for fault in relation_faults(table)]
+        sizes = [_placed(fault, places) for fault in size_faults(table)]
         (findings.notes if leave.uneven else findings.faults).extend(sizes)
         return table, findings
     version = _version(top)
@@ -108,7 +116,7 @@ def _version(top: Fields) -> str:
 
 
 def _examine_top(top: Fields, num_servers: int, version: str) -> None:
-    examine_status(top)
+    _examine_status(top)
     entries = top.content.get("server_list")
     num_servers = len(entries) if isinstance(entries, list) else num_servers
     count = top.number("server_count", 1, MOST_SERVERS, required=version == PLAIN)
@@ -118,7 +126,7 @@ def _examine_top(top: Fields, num_servers: int, version: str) -> None:
 
 
 def _server(fields: Fields, pods: dict[str, str]) -> Server:
-    server_id = server_id_of(fields)
+    server_id = _server_id_of(fields)
     return Server(
         server_id=server_id,
         devices=tuple(_device(device) for device in fields.objects("device")),
@@ -130,7 +138,7 @@ def _server(fields: Fields, pods: dict[str, str]) -> Server:
 
 
 def _device(fields: Fields) -> Device:
-    device_id = device_id_of(fields)
+    device_id = _device_id_of(fields)
     rank_id = fields.number("rank_id", 0, LARGEST_ID, required=True)
     return Device(
         device_id=device_id,
@@ -143,6 +151,36 @@ def _device(fields: Fields) -> Device:
         backup_device_port=fields.port("backup_device_port"),
         others=fields.others(DEVICE_KEYS),
     )
+
+
+def _examine_status(top: Fields) -> None:
+    """Checks that the writer of the table has finished it."""
+    status = top.text("status", required=True)
+    if status not in (None, COMPLETED):
+        top.fault("status", f"{shown(status)}; must be {shown(COMPLETED)}")
+
+
+def _server_id_of(fields: Fields) -> str:
+    """The name of a server; empty where it is missing."""
+    server_id = fields.text("server_id", required=True)
+    if server_id is not None and (fault := server_id_fault(server_id)):
+        fields.fault("server_id", f"{shown(server_id)}: {fault}")
+    return server_id or ""
+
+
+def server_id_fault(server_id: str) -> str | None:
+    """Explains why `server_id` cannot name a server; None if it can."""
+    if not 0 < len(server_id) <= LONGEST_SERVER_ID:
+        return f"must have 1 to {LONGEST_SERVER_ID} characters"
+    if not server_id.isprintable() or "/" in server_id or " " in server_id:
+        return "must have no spaces, slashes or control characters"
+    return None
+
+
+def _device_id_of(fields: Fields) -> int:
+    """The physical id of a device; UNKNOWN where it is missing."""
+    device_id = fields.number("device_id", 0, LARGEST_DEVICE_ID, required=True)
+    return UNKNOWN if device_id is None else device_id
 
 
 def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
@@ -181,3 +219,49 @@ def _examine_super_pods(top: Fields, table: RankTable, pods: dict[str, str]) -> 
     for name in pods:
         if name not in names:
             top.fault("super_pod_list", f"{shown(name)}: no server of server_list")
+
+
+def _table_of_groups(top: Fields) -> tuple[RankTable, list[str]]:
+    """ModelArts' table (`jobstart_hccl.json`) in version 1.0; faults are noted.
+
+    Its ranks are in the order of groups, instances and devices. Beside it the place of each server in the
+    document.
+    """
+    _examine_status(top)
+    groups = [*top.objects("group_list")]
+    servers = [pair for group in groups for pair in _group_servers(group)]
+    _examine_count(top, "group_count", len(groups))
+    top.others(_GROUPS_KEYS)
+    top.note("group_list", "ModelArts' form, whose devices are ranks in their order; HCCL reads version 1.0")
+    table = RankTable.numbered(PLAIN, [server for server, _ in servers])
+    return table, [place for _, place in servers]
+
+
+def _placed(fault: str, places: list[str]) -> str:
+    """A fault of a table in version 1.0, told with the places of the document that it was read from."""
+    return _SERVER_PLACE.sub(lambda match: places[int(match[1])] + (".devices" if match[2] else ""), fault)
+
+
+def _group_servers(group: Fields) -> Iterator[tuple[Server, str]]:
+    servers = [(_instance_server(instance), instance.place) for instance in group.objects("instance_list")]
+    _examine_count(group, "instance_count", len(servers))
+    _examine_count(group, "device_count", sum(len(server.devices) for server, _ in servers))
+    group.others(_GROUP_KEYS)
+    yield from servers
+
+
+def _instance_server(instance: Fields) -> Server:
+    devices = tuple(_instance_device(entry) for entry in instance.objects("devices"))
+    instance.others(_INSTANCE_KEYS)
+    return Server(_server_id_of(instance), devices, host_nic_ip=RESERVED_NIC)
+
+
+def _instance_device(fields: Fields) -> Device:
+    fields.others(_INSTANCE_DEVICE_KEYS)
+    return Device(_device_id_of(fields), device_ip=fields.addresses("device_ip"))
+
+
+def _examine_count(fields: Fields, key: str, counted: int) -> None:
+    count = fields.number(key, 1, MOST_SERVERS)
+    if count is not None and counted and count != counted:
+        fields.fault(key, f"{count}; there are {counted}")

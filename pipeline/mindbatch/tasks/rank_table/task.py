@@ -16,7 +16,6 @@ from mindbatch.launch.hccn import (
     read_hccn_conf,
 )
 from mindbatch.launch.rank_table import PLAIN, RESERVED_NIC, Device, RankTable, Server, counted, table_rows
-from mindbatch.launch.table_entries import server_id_fault
 from mindbatch.launch.table_files import (
     CheckedFile,
     check_files,
@@ -26,7 +25,7 @@ from mindbatch.launch.table_files import (
     write_table,
 )
 from mindbatch.launch.table_json import address_fault
-from mindbatch.launch.table_reader import Leave, RankTableError, verify
+from mindbatch.launch.table_reader import Leave, RankTableError, server_id_fault, verify
 from mindbatch.tasks.rank_table.schema import RankTableConfig
 
 Assembled = tuple[RankTable, str, list[str]]
