@@ -110,10 +110,6 @@ def _port_faults(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
     host, port = job.meeting
     if job.is_front and port and (fault := port_fault(host, port)):
         is_msruns = job.copy is not None and job.copy.launcher == "msrun"
-        names = ("MS_SCHED_HOST", "MS_SCHED_PORT") if is_msruns else ("", "")
-        addresses = (launch.master_addr, launch.master_port)
-        host_name, port_name = (
-            given_as(key) if value is not None else name or given_as(key)
-            for key, value, name in zip(("master_addr", "master_port"), addresses, names, strict=True)
-        )
+        host_name = given_as("master_addr", "MS_SCHED_HOST" if is_msruns and not launch.master_addr else "")
+        port_name = given_as("master_port", "MS_SCHED_PORT" if is_msruns and not launch.master_port else "")
         yield f"{host_name}={host}, {port_name}={port}: {fault}"
