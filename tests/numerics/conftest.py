@@ -4,7 +4,7 @@ import pytest
 
 from mindbatch.ascend_simulation.plugin import find_plugin
 from mindbatch.ascend_simulation.stubs import needed_tool
-from mindbatch.backends.failure import BackendError
+from mindbatch.io.errors import BackendError
 
 
 @pytest.fixture(scope="session")

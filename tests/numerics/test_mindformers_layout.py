@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.backends.failure import BackendError
 from mindbatch.backends.llama_options import llama_options
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
@@ -20,6 +19,7 @@ from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
+from mindbatch.io.errors import BackendError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
 from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, infer_layouts

@@ -8,7 +8,7 @@ import pytest
 from mindspore import Parameter, Tensor
 from numpy.typing import NDArray
 
-from mindbatch.backends.mindformers.stand_ins.router import TopKRouting
+from mindbatch.backends.mindformers.stand_ins.experts import TopKRouting
 from mindbatch.parallel.context import initialise
 
 EXPERTS, SCALE = 16, 2.5

@@ -8,8 +8,7 @@ from typing import Any
 
 from mindspore import Tensor, nn, ops
 
-from mindbatch.backends.mindformers.stand_ins.grouped_matmul import GroupedMatmul
-from mindbatch.backends.mindformers.stand_ins.token_dispatcher import TokenCombine, TokenDispatch
+from mindbatch.backends.mindformers.stand_ins.experts import GroupedMatmul, TokenCombine, TokenDispatch
 from mindbatch.kernels.ascend.plain_attention import NEVER
 
 Optional = Tensor | None

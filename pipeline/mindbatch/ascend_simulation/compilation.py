@@ -19,7 +19,6 @@ import numpy as np
 from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
 from mindbatch.ascend_simulation.weightless import import_networks, weightless
 from mindbatch.ascend_simulation.worker import as_rank
-from mindbatch.backends.failure import BackendError
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
@@ -29,6 +28,7 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
+from mindbatch.io.errors import BackendError
 from mindbatch.models.architecture import BlockPositions2D
 from mindbatch.parallel.topology import Topology
 

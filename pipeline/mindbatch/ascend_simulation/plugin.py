@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from mindbatch.backends.failure import BackendError
 from mindbatch.config.installed import missing
+from mindbatch.io.errors import BackendError
 
 SUPPORTED = ("2.9.0", "2.10.0")
 """MindSpore's versions whose plugin is known to load against stub libraries."""

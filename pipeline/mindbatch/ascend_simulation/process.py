@@ -16,9 +16,9 @@ from typing import Any
 from mindbatch.ascend_simulation import worker
 from mindbatch.ascend_simulation.plugin import AscendPlugin, find_plugin
 from mindbatch.ascend_simulation.stubs import LIBRARIES, PACKAGES, stub_libraries
-from mindbatch.backends.failure import BackendError
 from mindbatch.config.environment import cache_folder
 from mindbatch.io.children import Child, end_session
+from mindbatch.io.errors import BackendError
 from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.screen_text import TerminalText
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from mindbatch.ascend_simulation.plugin import AscendPlugin
-from mindbatch.backends.failure import BackendError
 from mindbatch.io.children import run
+from mindbatch.io.errors import BackendError
 from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.storage import Storage, reason_of
 

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from mindbatch.ascend_simulation.saved_graphs import first_line
-from mindbatch.backends.failure import BackendError
 from mindbatch.io.child_main import die_with, limit
+from mindbatch.io.errors import BackendError
 
 _REPORT, _DONE, _FAILED = "report", "done", "failed"
 _LONGEST_LINE = 2000

@@ -29,6 +29,10 @@ class CheckpointError(MindBatchError):
     """A model folder or weight file that is damaged, unsafe or does not fit the model."""
 
 
+class BackendError(MindBatchError):
+    """MindSpore or MindFormers lacks what it needs, or one of their processes failed."""
+
+
 class OutputError(MindBatchError):
     """Standard output is full, closed or broken."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from ascend_check import __main__ as check
 from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result, page
-from mindbatch.backends.failure import BackendError
+from mindbatch.io.errors import BackendError
 
 RESULTS = [
     Result("operator", "RmsNorm", "bfloat16", PASSED, "0.00100 of 0.05000 allowed"),

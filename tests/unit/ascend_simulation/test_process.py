@@ -12,7 +12,7 @@ import simulated_functions
 from mindbatch.ascend_simulation import process
 from mindbatch.ascend_simulation.plugin import AscendPlugin
 from mindbatch.ascend_simulation.process import SimulationLimits, simulate
-from mindbatch.backends.failure import BackendError
+from mindbatch.io.errors import BackendError
 
 
 @pytest.fixture(autouse=True)

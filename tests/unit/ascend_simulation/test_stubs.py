@@ -18,7 +18,7 @@ from mindbatch.ascend_simulation.stubs import (
     stub_libraries,
     wanted_functions,
 )
-from mindbatch.backends.failure import BackendError
+from mindbatch.io.errors import BackendError
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("gcc") and shutil.which("nm")), reason="gcc and binutils are needed"

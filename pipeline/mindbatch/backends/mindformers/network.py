@@ -13,7 +13,6 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.backends.mindformers.adapters import StepAdapters, StepSlots
 from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormersSpec
-from mindbatch.backends.mindformers.groups import enter_group
 from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
@@ -26,6 +25,7 @@ from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.models.adapter_bank import AdapterBank
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model import Model
+from mindbatch.parallel.topology import TensorSlice
 
 ASCEND_LATENT_RANK = 512  # PagedAttention's mla_v_dim as MindFormers 1.9 sets it, whatever the model has
 
@@ -109,7 +109,7 @@ def build_network(spec: MindFormersSpec, kernels: MindSporeKernels) -> nn.Cell:
     if kernels.device_target == "Ascend":
         _refuse_for_ascend(spec.architecture)
     configuration, kind = _classes(FAMILIES[spec.model_type])
-    enter_group(spec.shard, kernels.device_target)
+    _enter_group(spec.shard, kernels.device_target)
     _forget_rotations()
     with quietly():
         network = kind(configuration(**spec.arguments, **_types(kernels)))
@@ -152,6 +152,27 @@ def _refuse_for_ascend(arch: Architecture) -> None:
             f"runtime.device_target=Ascend: kv_lora_rank={arch.latent.rank}: MindFormers 1.9 runs "
             f"{ASCEND_LATENT_RANK} there; allowed: CPU for this model"
         )
+
+
+def _enter_group(shard: TensorSlice, device_target: str) -> None:
+    """Sets MindFormers' groups of ranks up, of which a process has one set; `mindspore.communication.init` has been called.
+
+    On a CPU the group of a slice that is the whole world is MindSpore's world group: MindFormers gathers
+    logits, and there is no gather in other groups.
+    """
+    if shard.size == 1:
+        return
+    from mindformers.parallel_core.inference import parallel_state
+    from mindspore.communication import get_group_size
+
+    if parallel_state.is_initialized():
+        return
+    size = get_group_size()
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=shard.size, pipeline_model_parallel_size=size // shard.size
+    )
+    if device_target == "CPU" and shard.size == size:
+        parallel_state._TENSOR_MODEL_PARALLEL_GROUP = parallel_state._WORLD_GROUP
 
 
 def _forget_rotations() -> None:

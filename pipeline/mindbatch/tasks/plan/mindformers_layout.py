@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.backends.failure import BackendError
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_in, strategy_name
+from mindbatch.io.errors import BackendError
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Stand-ins for MindFormers' operators that have no CPU kernel; a file for each of its modules."""
+"""Stand-ins for MindFormers' operators that have no CPU kernel."""

@@ -1,4 +1,4 @@
-"""For `transformer.flash_attention`: ReshapeAndCache and PagedAttention, by our kernels."""
+"""For `transformer`'s norm, attention and rotary embeddings: by our kernels, or MindSpore's plain operators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,81 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
+INTERLEAVED = 3  # RotaryPosEmbMode: pairs of neighbours; the other one pairs the halves of a head
+
+
+class KernelRmsNorm(nn.Cell):
+    """RmsNorm: (x [..., width], weight [width]) -> (x / rms(x) * weight,)."""
+
+    def __init__(self, epsilon: float, kernels: MindSporeKernels) -> None:
+        super().__init__(auto_prefix=False)
+        self.norm = kernels.cell("norm", epsilon=epsilon, centred=False)
+        self.no_bias = kernels.absent()
+
+    def construct(self, x: Tensor, weight: Tensor) -> tuple[Tensor]:
+        rows = x.reshape((-1, x.shape[-1]))
+        return (self.norm(rows, weight, self.no_bias).reshape(x.shape),)
+
+
+class ApplyRotary(nn.Cell):
+    """ApplyRotaryPosEmb: queries and keys [T, heads * size] rotated by cos, sin [T, size] (Su et al., 2021).
+
+    For a CPU; on Ascend that operator stays.
+    """
+
+    def __init__(self, size: int, is_interleaved: bool) -> None:
+        super().__init__(auto_prefix=False)
+        self.size = size
+        self.is_interleaved = is_interleaved
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """Every pair (a, b) as (-b, a)."""
+        half = self.size // 2
+        if self.is_interleaved:
+            pairs = x.reshape((x.shape[0], -1, half, 2))
+            return ops.stack((-pairs[..., 1], pairs[..., 0]), -1).reshape(x.shape)
+        return ops.cat((-x[..., half:], x[..., :half]), -1)
+
+    def _rotate(self, flat: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = flat.reshape((flat.shape[0], -1, self.size))
+        rotated = x * cos.expand_dims(1) + self._turned(x) * sin.expand_dims(1)
+        return rotated.reshape(flat.shape)
+
+    def construct(
+        self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self._rotate(query, cos, sin), self._rotate(key, cos, sin)
+
+
+class PartialRotary(nn.Cell):
+    """A RotaryEmbedding that rotates the first `dim` numbers of each head, without StridedSlice."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.rotate = module.rotary_embedding_op
+        self.head_dim, self.dim = module.kv_channels, module.dim
+
+    def _parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, heads * head_dim] -> [T, heads * dim], which is rotated, and the rest [T, heads, ...]."""
+        by_head = flat.reshape((flat.shape[0], -1, self.head_dim))
+        rotated, rest = ops.function.array_func.split_ext(by_head, (self.dim, self.head_dim - self.dim), -1)
+        return rotated.reshape((flat.shape[0], -1)), rest
+
+    def _joined(self, rotated: Tensor, rest: Tensor) -> Tensor:
+        by_head = rotated.reshape((rest.shape[0], -1, self.dim))
+        return ops.cat((by_head, rest), -1).reshape((rest.shape[0], -1))
+
+    def construct(
+        self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        query, query_rest = self._parts(query)
+        key, key_rest = self._parts(key)
+        query, key = self.rotate(query, key, cos, sin, lengths)
+        return self._joined(query, query_rest), self._joined(key, key_rest)
+
 
 class KernelAttention(nn.Cell):
-    """Paged attention of one layer over a cache that it holds itself.
+    """ReshapeAndCache and PagedAttention of one layer, over a cache that it holds itself.
 
     Called as FlashAttention is, by the same names. Two inputs are those of `engine.batch.Batch` in place of
     MindFormers': batch_valid_length is what each token sees, q_seq_lens its row of block_tables.
@@ -47,6 +119,68 @@ class KernelAttention(nn.Cell):
         )
 
 
-def put_in(module: Any, attention: nn.Cell) -> None:
-    """Replaces the FlashAttention of an Attention."""
-    module.core_attention = attention
+class LatentTensors(nn.Cell):
+    """MLASelfAttention's queries over the compressed vectors, and what a token caches, as key and as value.
+
+    It stands for get_query_key_value_tensors, which would write the cache itself.
+    """
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(auto_prefix=False)
+        self.compute = module
+        self.absorb = ops.BatchMatMul()
+
+    def construct(
+        self,
+        hidden_states: Tensor,
+        batch_valid_length: Tensor,
+        rotary_pos_cos: Tensor,
+        rotary_pos_sin: Tensor,
+        slot_mapping: Tensor,
+        key_cache: Tensor | None,
+    ) -> Any:
+        compressed, rotated_key, query, rotated_query = self.compute.compute_kv(
+            hidden_states, batch_valid_length, rotary_pos_cos, rotary_pos_sin
+        )
+        query = self.absorb(query.swapaxes(0, 1), self.compute.q_absorb).swapaxes(0, 1)
+        queries = ops.cat((query, rotated_query), -1).reshape((query.shape[0], -1))
+        cached = ops.cat((compressed, rotated_key), -1)
+        return queries, None, cached, None, cached, self.compute.out_absorb
+
+
+class LatentAttention(nn.Cell):
+    """Attention whose values are the first `rank` numbers of what is cached."""
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        rank: int,
+        cache: tuple[Parameter, Parameter],
+        kernels: MindSporeKernels,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.attention = KernelAttention(shape, cache, kernels)
+        self.heads, self.size, self.rank = shape.heads, shape.head_dim, rank
+
+    def construct(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        slot_mapping: Tensor,
+        block_tables: Tensor,
+        batch_valid_length: Tensor,
+        context_lens_tensor: Tensor,
+        q_seq_lens: Tensor,
+        actual_seq_qlen: Tensor | None = None,
+        actual_seq_kvlen: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        key_cache: Tensor | None = None,
+        value_cache: Tensor | None = None,
+    ) -> Tensor:
+        seen = self.attention(
+            *(query, key, value, slot_mapping, block_tables, batch_valid_length),
+            *(context_lens_tensor, q_seq_lens),
+        )
+        by_head = seen.reshape((query.shape[0], self.heads, self.size))
+        return by_head[:, :, : self.rank].reshape((query.shape[0], -1))

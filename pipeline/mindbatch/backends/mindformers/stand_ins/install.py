@@ -8,15 +8,21 @@ from typing import Any
 from mindspore import Parameter, nn
 
 from mindbatch.backends.mindformers.adapters import StepAdapters
-from mindbatch.backends.mindformers.stand_ins import (
-    attention,
-    grouped_matmul,
-    latent_attention,
-    linear,
-    norm,
-    rotary,
-    router,
-    token_dispatcher,
+from mindbatch.backends.mindformers.stand_ins import linear
+from mindbatch.backends.mindformers.stand_ins.attention import (
+    INTERLEAVED,
+    ApplyRotary,
+    KernelAttention,
+    KernelRmsNorm,
+    LatentAttention,
+    LatentTensors,
+    PartialRotary,
+)
+from mindbatch.backends.mindformers.stand_ins.experts import (
+    GroupedMatmul,
+    TokenCombine,
+    TokenDispatch,
+    TopKRouting,
 )
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
@@ -34,9 +40,9 @@ def put_in_for_ascend(network: nn.Cell) -> None:
 
     for _, module in network.cells_and_names():
         if isinstance(module, routers.TopKRouter) and module.config.moe_router_fusion:
-            router.put_in(module)
+            _put_in_routing(module)
     for layer in network.model.decoder.layers:
-        rotary.put_in_partial(layer.self_attention)
+        _put_in_partial_rotary(layer.self_attention)
 
 
 def put_in_for_cpu(
@@ -60,16 +66,18 @@ def put_in_for_cpu(
 
     for _, module in list(network.cells_and_names()):
         if isinstance(module, norms.RMSNorm):
-            norm.put_in(module, kernels)
+            module.norm = KernelRmsNorm(module.eps, kernels)
         elif isinstance(module, rotary_pos_embedding.RotaryEmbedding):
-            rotary.put_in(module)
+            is_interleaved = module.rotary_embedding_op.cos_format == INTERLEAVED
+            module.rotary_embedding_op = ApplyRotary(module.dim, is_interleaved)
         elif isinstance(module, routers.TopKRouter):
-            router.put_in(module)
-            linear.put_in_router(module, kernels)
+            _put_in_routing(module)
+            module.matmul = linear.RouterProduct(linear.linear_of(module, kernels))
         elif isinstance(module, moe_layer.MoELayer):
-            token_dispatcher.put_in(module.token_dispatcher)
+            module.token_dispatcher.token_dispatch = TokenDispatch(module.token_dispatcher.num_experts)
+            module.token_dispatcher.token_combine = TokenCombine()
         elif isinstance(module, grouped_layers.GroupedLinearBase):
-            grouped_matmul.put_in(module)
+            module.quant_method.matmul = GroupedMatmul()
     if adapters is not None:
         linear.put_in_adapted(network, adapters, kernels, tied=tied)
     for _, module in list(network.cells_and_names()):
@@ -77,8 +85,18 @@ def put_in_for_cpu(
     if tied:
         linear.share_with_head(network.model, kernels, adapters)
     for layer, shape, cache in zip(network.model.decoder.layers, shapes, caches, strict=True):
-        rotary.put_in_partial(layer.self_attention)
+        _put_in_partial_rotary(layer.self_attention)
         _put_in_attention(layer.self_attention, shape, cache, kernels)
+
+
+def _put_in_routing(router: Any) -> None:
+    object.__setattr__(router, "routing", TopKRouting(router))
+
+
+def _put_in_partial_rotary(attention: Any) -> None:
+    """Replaces the RotaryEmbedding of an Attention, if it rotates a part of each head."""
+    if attention.rotary_emb.rotary_percent < 1:
+        attention.rotary_emb = PartialRotary(attention.rotary_emb)
 
 
 def _put_in_attention(
@@ -89,8 +107,7 @@ def _put_in_attention(
     keys, values = cache
     if isinstance(module, MLASelfAttention):
         rank = module.config.kv_lora_rank
-        latent_attention.put_in(
-            module, latent_attention.LatentAttention(shape, rank, (keys, values), kernels)
-        )
+        module.core_attention = LatentAttention(shape, rank, (keys, values), kernels)
+        object.__setattr__(module, "get_query_key_value_tensors", LatentTensors(module))
     else:
-        attention.put_in(module, attention.KernelAttention(shape, (keys, values), kernels))
+        module.core_attention = KernelAttention(shape, (keys, values), kernels)

@@ -135,11 +135,6 @@ def _shard_of(module: Any) -> TensorSlice:
     return WHOLE if group is None else TensorSlice(group.rank, group.size)
 
 
-def put_in_router(module: Any, kernels: MindSporeKernels) -> None:
-    """Replaces the product of a TopKRouter."""
-    module.matmul = RouterProduct(linear_of(module, kernels))
-
-
 def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: MindSporeKernels) -> None:
     """Replaces the linear layers that a module holds, of some kinds."""
     for name, child in list(module.name_cells().items()):
