@@ -11,7 +11,7 @@ make_stub_libraries() {
     "$venv_python" -I - <<'PYTHON'
 import sys
 
-from mindbatch.backends.failure import BackendError
+from mindbatch.io.errors import BackendError
 from mindbatch.ascend_simulation.plugin import find_plugin
 from mindbatch.ascend_simulation.stubs import stub_libraries
 from mindbatch.config.environment import cache_folder

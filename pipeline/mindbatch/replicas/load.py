@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -122,7 +122,7 @@ def _shared(
     remote: RemoteEngine, config: ModelTaskConfig, job: JobSetup, ranks: JobRanks
 ) -> SharingEngine | RemoteEngine:
     """The engine, and where a script runs as several copies, one that tells them what it computes."""
-    copies = _copies_of_script(ranks)
+    copies = [node for node in ranks.nodes if isinstance(node, RemoteNode) and node.follows]
     if not copies or job.copy is None:
         return remote
     return SharingEngine(remote, copies, _described(config), launcher_watch(job.copy))
@@ -161,11 +161,6 @@ def _following(
 def _described(config: ModelTaskConfig) -> str:
     """The arguments that copies of a script must have given alike."""
     return repr((config.model, config.parallel, config.lora))
-
-
-def _copies_of_script(ranks: JobRanks) -> Sequence[RemoteNode]:
-    """The agents that are copies of the script that loads the model here."""
-    return [node for node in ranks.nodes if isinstance(node, RemoteNode) and node.follows]
 
 
 def _ranks_here(job: JobSetup) -> range:

@@ -56,12 +56,9 @@ class SharingEngine:
         model: str = "",
         check: Callable[[], None] = lambda: None,
     ) -> None:
+        self.settings = engine.settings
         self._engine, self._copies, self._model, self._check = engine, copies, model, check
         self._untold: list[tuple[str, str]] = []
-
-    @property
-    def settings(self) -> EngineSettings:
-        return self._engine.settings
 
     @property
     def has_work(self) -> bool:
