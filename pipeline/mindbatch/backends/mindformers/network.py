@@ -155,7 +155,7 @@ def _refuse_for_ascend(arch: Architecture) -> None:
 
 
 def _enter_group(shard: TensorSlice, device_target: str) -> None:
-    """Sets MindFormers' groups of ranks up, of which a process has one set; `mindspore.communication.init` has been called.
+    """Sets MindFormers' groups of ranks up, one set in a process; `mindspore.communication.init` was called.
 
     On a CPU the group of a slice that is the whole world is MindSpore's world group: MindFormers gathers
     logits, and there is no gather in other groups.

@@ -1,4 +1,4 @@
-"""For `transformer`'s norm, attention and rotary embeddings: by our kernels, or MindSpore's plain operators."""
+"""For norms, attention and rotary embeddings: by our kernels, or MindSpore's plain operators."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class TokenDispatch(nn.Cell):
 
 
 class TokenCombine(nn.Cell):
-    """MoeTokenUnpermute: sorted rows [T * k, width] and weights [T, k] -> the weighted sum of each token's rows [T, width]."""
+    """MoeTokenUnpermute: sorted rows [T * k, width], weights [T, k] -> weighted sums of rows [T, width]."""
 
     def construct(self, hidden_states: Tensor, expert_weight: Tensor, places: Tensor) -> Tensor:
         rows = ops.gather(hidden_states, places, 0)
@@ -82,7 +82,7 @@ class TokenCombine(nn.Cell):
 
 
 class GroupedMatmul(nn.Cell):
-    """GroupedMatmulV4: rows [n, inputs] sorted by expert times the weights [experts, inputs, outputs] of their expert.
+    """GroupedMatmulV4: rows [n, inputs] by expert, times that expert of [experts, inputs, outputs].
 
     Every expert computes all rows, those of others as zeros: graphs have static shapes. The time is that of
     as many products as there are experts.
