@@ -31,7 +31,6 @@ class AscendPlugin:
 
     @property
     def search_folders(self) -> tuple[Path, ...]:
-        """Folders of the plugin's libraries."""
         return self.folder, self.folder / "plugin", self.folder / "plugin/ascend"
 
     @property

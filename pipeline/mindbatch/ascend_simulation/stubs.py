@@ -53,7 +53,6 @@ def _is_wanted(fields: Sequence[str]) -> bool:
 
 
 def defined(libraries: Sequence[Path]) -> set[str]:
-    """Names that the libraries have."""
     return {fields[-1].partition("@")[0] for fields in _listing("--defined-only", libraries) if fields}
 
 

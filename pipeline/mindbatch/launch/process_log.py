@@ -130,7 +130,6 @@ def replica_table(logs: Path, replica: int) -> Path:
 
 
 def write_replica_tables(table: RankTable, logs: Path, replica_size: int) -> None:
-    """Writes the rank table of each replica."""
     for replica in range(table.num_ranks // replica_size):
         ranks = range(replica * replica_size, (replica + 1) * replica_size)
         write_whole(replica_table(logs, replica), table.of_ranks(ranks).to_bytes(), Storage())

@@ -95,7 +95,6 @@ class JobSetup:
         return self.topology.world_size // self.local_size
 
     def ranks_of(self, node: int) -> range:
-        """The global ranks of a node."""
         return range(node * self.local_size, (node + 1) * self.local_size)
 
     @property

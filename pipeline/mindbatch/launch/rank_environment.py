@@ -58,7 +58,6 @@ class RankEnvironment:
     attempt: int = 0
 
     def variables(self) -> dict[str, str]:
-        """Writes the settings as variables of a process's environment."""
         host, port = self.front
         return {
             _FRONT: f"{host}:{port}",

@@ -88,7 +88,6 @@ class RayRanks(NodeProcesses):
             self._say("start", process=process)
 
     def ended(self) -> list[EndedProcess]:
-        """Lists processes that have ended by themselves, each once."""
         self._listen(0)
         processes, self._told = self._told, []
         if self._failure:
@@ -112,7 +111,6 @@ class RayRanks(NodeProcesses):
         self._told = [process for process in self._told if process.name in self._living]
 
     def begin_close(self) -> None:
-        """Asks for the end of all; does not wait."""
         self._begin_end([*self._living])
 
     def close(self) -> None:

@@ -115,7 +115,6 @@ class _Variables:
         return self.number("DEVICE_ID", 0, LARGEST_SIZE, launcher) if self.has("DEVICE_ID") else None
 
     def rank_of(self, rank: str, size: str, launcher: str) -> tuple[int, int]:
-        """The values of both variables."""
         num_copies = self.number(size, 1, LARGEST_SIZE, launcher)
         known = not self.faults
         return self.number(rank, 0, num_copies - 1 if known else LARGEST_SIZE, launcher), num_copies

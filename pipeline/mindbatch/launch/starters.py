@@ -27,8 +27,6 @@ class Program:
 
 
 class Starter(Protocol):
-    """One launcher."""
-
     def faults(self) -> Iterator[str]:
         """Yields the reasons why it cannot be used on this machine."""
         ...
@@ -49,7 +47,6 @@ class OwnStarter:
 
 
 def missing_program(name: str, launcher: str, remedy: str) -> Iterator[str]:
-    """A fault where a program is not installed."""
     if shutil.which(name, path=with_our_python(os.environ)["PATH"]) is None:
         yield f"launch.launcher={launcher}: {name} is not on the PATH; {remedy}, or use launch=dynamic"
 

@@ -100,15 +100,12 @@ class Fields:
     findings: Findings
 
     def fault(self, key: str, fault: str) -> None:
-        """Notes what is wrong with the value of a key."""
         self.findings.faults.append(f"{at(self.place, key)}: {fault}")
 
     def note(self, key: str, note: str) -> None:
-        """Notes what is worth knowing of the value of a key."""
         self.findings.notes.append(f"{at(self.place, key)}: {note}")
 
     def text(self, key: str, required: bool = False) -> str | None:
-        """A text; None where there is none."""
         value = self.content.get(key)
         if isinstance(value, str):
             return value
@@ -165,7 +162,6 @@ class Fields:
                     self.findings.faults.append(f"{place}: {shown(entry)}; must be an object")
 
     def others(self, known: Collection[str]) -> dict[str, Any]:
-        """The keys that are not `known`."""
         rest = {key: value for key, value in self.content.items() if key not in known}
         for key in rest:
             self.note(key, "a key that HCCL does not document")

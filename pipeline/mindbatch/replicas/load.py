@@ -173,7 +173,6 @@ def _ranks_here(job: JobSetup) -> range:
 def _started(
     config: ModelTaskConfig, job: JobSetup, settings: NodeSettings, notice: Notice, has_worlds: bool
 ) -> tuple[RankLinks, JobRanks]:
-    """The ranks of a job, and the connections that they make."""
     topology = job.topology
     plan = partial(job_plan, job, device_target=config.runtime.device_target, has_worlds=has_worlds)
     if job.launcher != "ray":
@@ -204,7 +203,6 @@ def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:
 
 
 def topology_of(parallel: ParallelConfig) -> Topology:
-    """The ranks that the section `parallel` makes."""
     sizes = (parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage)
     return Topology(*sizes, parallel.layer_counts)
 

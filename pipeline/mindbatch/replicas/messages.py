@@ -104,5 +104,4 @@ def failure_fields(error: BaseException) -> dict[str, Any]:
 
 
 def failure_of(fields: Mapping[str, Any]) -> MindBatchError:
-    """The error to raise for it."""
     return _ERRORS.get(fields["error"], MindBatchError)(fields["faults"])

@@ -64,7 +64,6 @@ class RankLinks:
 
     @property
     def address(self) -> Address:
-        """Address for ranks to connect to."""
         return self._listener.address
 
     def next(self, seconds: float) -> Arrival | None:

@@ -48,12 +48,10 @@ class LoadedRank:
 
     @property
     def is_leader(self) -> bool:
-        """True if this rank runs the engine."""
         return self.rank == self.topology.leader_of(0)
 
     @property
     def followers(self) -> list[int]:
-        """The local ranks that the leader tells its steps."""
         leader = self.topology.leader_of(0)
         return [rank for rank in self.topology.ranks_of(0) if rank != leader]
 

@@ -232,7 +232,6 @@ class RemoteEngine:
         self._supervision.beat(rank, message.fields)
 
     def _take_failure(self, rank: int, message: Message) -> None:
-        """A rank has said why it ends."""
         error = failure_of(message.fields)
         if isinstance(error, CheckpointError | ConfigError):  # it would be the same again
             self._over = error

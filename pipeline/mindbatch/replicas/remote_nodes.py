@@ -163,7 +163,6 @@ class RemoteNodes:
 
     @property
     def address(self) -> Address:
-        """Address for agents to connect to."""
         return self._listener.address
 
     def wait(
@@ -238,7 +237,6 @@ class RemoteNodes:
         return node
 
     def _fault(self, hello: Message, ranks: range, host: str) -> str | None:
-        """Explains why an agent is refused; None if it is not."""
         is_expected = ranks in self._expected and ranks not in self._nodes
         if hello.kind != AGENT or not is_expected or hello.fields["world"] != self._world:
             return (

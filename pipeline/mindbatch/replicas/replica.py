@@ -38,7 +38,6 @@ class InFlightRequest:
 
     @classmethod
     def of(cls, request: Request) -> InFlightRequest:
-        """A request that has just come."""
         return cls(request, strategy_for(request.params).width(request.params))
 
     @property
@@ -124,7 +123,6 @@ class Replica:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences of the requests that it has."""
         return sum(asked.sequences for asked in self.dealt.values())
 
     @property

@@ -22,7 +22,6 @@ COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"
 
 
 def step_parts(inputs: StepInputs) -> tuple[dict[str, Any], list[Array]]:
-    """Fields and arrays of a step."""
     fields = {"graph": inputs.graph, "tokens": inputs.num_tokens, "with_logits": inputs.with_logits}
     if inputs.adapter_loads:
         fields["adapter_loads"] = inputs.adapter_loads

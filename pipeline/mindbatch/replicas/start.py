@@ -174,7 +174,6 @@ class StartedProgram:
 
 
 def launcher_program(job: JobSetup, meeting: Address, settings: NodeSettings) -> Program:
-    """The program that starts the agents of this node."""
     todo = {
         "meeting": meeting,
         "first_rank": job.ranks.start,

@@ -97,7 +97,6 @@ class Supervision:
         self._watch.hear(rank, beat["doing"], beat["steps"])
 
     def disconnected(self, rank: int) -> None:
-        """The connection of a rank has ended."""
         self._disconnected.setdefault(rank, self._clock())
 
     def failed(self, rank: int, faults: Sequence[str]) -> None:

@@ -102,7 +102,6 @@ class Watch:
         self._ranks[rank] = _Watched(rank, replica)
 
     def forget(self, ranks: Iterable[int]) -> None:
-        """Stops watching ranks that have ended."""
         for rank in ranks:
             self._ranks.pop(rank, None)
 

@@ -92,7 +92,6 @@ def fit_adapters(
 
 
 def _places(spec: ModelSpec, adapters: FittedAdapters) -> AdapterPlaces:
-    """Maps adapted tensors to the places where a rank computes with adapters."""
     return rank_places(adapter_specs(spec), adapters, spec.shard, spec.stage)
 
 

@@ -57,12 +57,10 @@ class HeadHalves:
         self._half = half
 
     def get_shape(self) -> list[int]:
-        """Sizes of the half, as safetensors gives them."""
         rows, *others = self._fused.get_shape()
         return [rows // 2, *others]
 
     def __getitem__(self, key: Any) -> Array:
-        """A part of the values."""
         whole = self._fused[:]
         halves = whole.reshape(self._heads, 2, -1, *whole.shape[1:])
         half: Array = halves[:, self._half].reshape(self.get_shape())[key]

@@ -32,7 +32,6 @@ class ExecuteOrder:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The whole command."""
         return self.program + self.arguments
 
     @property
