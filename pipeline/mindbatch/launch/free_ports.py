@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from mindbatch.io.errors import MindBatchError
@@ -18,31 +18,27 @@ def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-class HeldPorts:
-    """Different free ports that the system gives to nobody else until they are closed.
+class HeldPort:
+    """A free port that the system gives to nobody else until it is closed.
 
-    A bound socket that does not listen holds each. A process that is told the number may listen there all
-    the same, if it sets SO_REUSEADDR, as MindSpore's scheduler does.
+    A bound socket that does not listen holds it. A process that is told the number may listen there all the
+    same, if it sets SO_REUSEADDR, as MindSpore's scheduler does.
     """
 
-    def __init__(self, host: str, number: int) -> None:
+    def __init__(self, host: str) -> None:
         """Raises MindBatchError where `host` is none of this machine's addresses."""
-        with ExitStack() as opened:
-            sockets = [opened.enter_context(socket.socket(family_of(host))) for _ in range(number)]
-            for opened_socket in sockets:
-                opened_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    opened_socket.bind((host, 0))
-                except OSError as error:
-                    raise MindBatchError(
-                        f"{host}: no address of this machine ({error.strerror or error})"
-                    ) from error
-            self.numbers: list[int] = [opened_socket.getsockname()[1] for opened_socket in sockets]
-            self._opened = opened.pop_all()
+        self._socket = socket.socket(family_of(host))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, 0))
+        except OSError as error:
+            self._socket.close()
+            raise MindBatchError(f"{host}: no address of this machine ({error.strerror or error})") from error
+        self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Lets them go; it may be called again."""
-        self._opened.close()
+        """Lets it go; it may be called again."""
+        self._socket.close()
 
 
 def port_fault(host: str, port: int) -> str | None:

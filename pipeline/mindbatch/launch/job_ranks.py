@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from mindbatch.launch.free_ports import HeldPorts
+from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_plan import JobPlan, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
 
@@ -76,7 +76,7 @@ class JobRanks:
     ) -> None:
         """Starts all. Raises MindBatchError where a process cannot be started; none is left then."""
         self._plan, self.nodes, self._place_of = plan, nodes, place_of
-        self._ports: dict[int, HeldPorts] = {}  # of the schedulers, by replica
+        self._ports: dict[int, HeldPort] = {}  # of the schedulers, by replica
         self._end = weakref.finalize(self, _end_all, nodes, close, self._ports, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
         self._told: set[int] = set()
@@ -136,10 +136,10 @@ class JobRanks:
         if not self._plan.needs_ports:
             return 0
         before = self._ports.get(replica)
-        self._ports[replica] = HeldPorts(self._plan.scheduler_host, 1)
+        self._ports[replica] = HeldPort(self._plan.scheduler_host)
         if before is not None:
             before.close()
-        return self._ports[replica].numbers[0]
+        return self._ports[replica].number
 
     def _start(self, specs: Iterable[ProcessSpec]) -> None:
         for spec in specs:
@@ -164,7 +164,7 @@ class JobRanks:
 
 
 def _end_all(
-    nodes: Sequence[NodeProcesses], close: Callable[[], None], ports: Mapping[int, HeldPorts], owner: int
+    nodes: Sequence[NodeProcesses], close: Callable[[], None], ports: Mapping[int, HeldPort], owner: int
 ) -> None:
     """On all nodes at the same time. In a forked process they stay the parent's."""
     if os.getpid() != owner:
@@ -173,6 +173,6 @@ def _end_all(
         node.begin_close()
     for node in nodes:
         node.close()
-    for ports_of_node in ports.values():
-        ports_of_node.close()
+    for port in ports.values():
+        port.close()
     close()

@@ -7,7 +7,7 @@ from pathlib import Path
 from mindbatch.config.launch_schema import GIVEN_AS
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import shown
-from mindbatch.launch.free_ports import HeldPorts, port_fault
+from mindbatch.launch.free_ports import HeldPort, port_fault
 from mindbatch.launch.given_servers import is_own_address
 from mindbatch.launch.scripts.execute_order import ExecuteOrder, read_order, with_input, with_launch
 from mindbatch.launch.scripts.program_ranks import ProgramRanks, Script, ScriptJob, run_script
@@ -78,7 +78,7 @@ class Settings:
     is_shown: bool
     seconds: int
     faults: list[str] = field(default_factory=list)
-    drawn_port: HeldPorts | None = None
+    drawn_port: HeldPort | None = None
 
 
 def main() -> None:
@@ -179,8 +179,8 @@ def _settle_port(settings: Settings, is_given: bool, notes: list[str]) -> None:
         settings.faults.append(f"MASTER_PORT {settings.port}: {fault}")
     elif fault is not None:
         notes.append(f"port {settings.port}: {fault.partition(';')[0]}; another is taken")
-        settings.drawn_port = HeldPorts(settings.address, 1)
-        [settings.port] = settings.drawn_port.numbers
+        settings.drawn_port = HeldPort(settings.address)
+        settings.port = settings.drawn_port.number
 
 
 def _ranks(order: ExecuteOrder, settings: Settings, variables: Mapping[str, str]) -> ProgramRanks:

@@ -14,7 +14,7 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError,
 from mindbatch.io.interrupts import interrupt_outcome, signal_notes
 from mindbatch.io.screen_text import say, show
 from mindbatch.io.standard_streams import end_output, watch_streams
-from mindbatch.launch.free_ports import HeldPorts
+from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.scripts.execute_order import ExecuteOrder
 from mindbatch.launch.scripts.keeper import keep
@@ -39,7 +39,7 @@ class ProgramRanks:
     logs: Path
     shown: bool
     helper: tuple[str, Mapping[str, str]] | None = None
-    drawn_port: HeldPorts | None = None
+    drawn_port: HeldPort | None = None
 
 
 def run_ranks(job: ProgramRanks, script: str) -> int:

@@ -207,5 +207,5 @@ def test_another_port_is_found_where_none_was_given(taken: int, monkeypatch: pyt
     assert job.ranks is not None
     assert job.ranks.drawn_port is not None
     with closing(job.ranks.drawn_port) as drawn:
-        assert job.ranks.ranks["worker_0"]["MS_SCHED_PORT"] == str(drawn.numbers[0])
-        assert taken not in drawn.numbers
+        assert job.ranks.ranks["worker_0"]["MS_SCHED_PORT"] == str(drawn.number)
+        assert taken != drawn.number
