@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from mindbatch.launch.free_ports import HeldPort
-from mindbatch.launch.process_plan import JobPlan, ProcessSpec
-from mindbatch.launch.supervisor import EndedProcess
+from mindbatch.launch.process_log import replica_table
+from mindbatch.launch.process_plan import JobPlan, ProcessSpec, inherited, place_in_mpi
+from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 
 class EndedRank(NamedTuple):
@@ -59,6 +61,44 @@ class NodeProcesses(Protocol):
     def close(self) -> None:
         """Ends all; they are gone when it returns. It may be called again."""
         ...
+
+
+class LocalProcesses(Supervisor):
+    """Those on this machine.
+
+    commands: by role, of `children.command`. logs: a folder that exists.
+    has_tables: whether the rank table of each replica is there, too. joins_mpi: see `JobSetup`.
+    """
+
+    def __init__(
+        self,
+        commands: Mapping[str, Sequence[str]],
+        logs: Path,
+        *,
+        has_tables: bool = False,
+        joins_mpi: bool = False,
+        shown: bool = False,
+    ) -> None:
+        super().__init__(logs, shown=shown)
+        self._commands, self._has_tables, self._joins_mpi = commands, has_tables, joins_mpi
+
+    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
+        """Starts processes; none of these names is there. Raises MindBatchError where one cannot be."""
+        environment = inherited(os.environ) | (place_in_mpi(os.environ) if self._joins_mpi else {})
+        for spec in specs:
+            variables = {**environment, **spec.variables, **self._table_of(spec)}
+            self.start(spec.name, self._commands[spec.role], variables)
+
+    def begin_close(self) -> None:
+        """Nothing: they are ended together, and soon."""
+
+    def close(self) -> None:
+        self.end()
+
+    def _table_of(self, spec: ProcessSpec) -> dict[str, str]:
+        if not self._has_tables or not spec.is_rank:
+            return {}
+        return {"RANK_TABLE_FILE": str(replica_table(self._logs, spec.replica))}
 
 
 class JobRanks:

@@ -15,8 +15,7 @@ from typing import Any
 
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.job_ranks import NodeProcesses
-from mindbatch.launch.local_processes import LocalProcesses
+from mindbatch.launch.job_ranks import LocalProcesses, NodeProcesses
 from mindbatch.launch.process_plan import RANK, ProcessSpec
 from mindbatch.launch.rank_environment import JOB_KEY, job_key
 from mindbatch.launch.started_as import started_as

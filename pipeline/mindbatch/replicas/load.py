@@ -21,18 +21,19 @@ from mindbatch.launch.job_ranks import JobRanks
 from mindbatch.launch.preflight import set_up
 from mindbatch.launch.process_log import made_folder, temporary_folder
 from mindbatch.launch.process_plan import JobSetup
+from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.launch.started_as import launcher_watch
 from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.topology import Topology
+from mindbatch.replicas import rank_main
 from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
 from mindbatch.replicas.connection import Message
 from mindbatch.replicas.meeting_place import joins_mpi, needs_world, refuse_apart, shares_memory
 from mindbatch.replicas.rank_links import RankLinks
-from mindbatch.replicas.ray_job import ray_ranks, start_in_ray
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
@@ -40,6 +41,7 @@ from mindbatch.replicas.start import (
     NodeSettings,
     connection_to_front,
     job_plan,
+    local_processes,
     serve_front,
     start_ranks,
 )
@@ -178,9 +180,29 @@ def _started(
     if job.launcher != "ray":
         links = RankLinks(job.meeting[0], job.key, topology.world_size)
         return links, start_ranks(job, plan(links.address), settings, notice)
-    cluster = ray_ranks(config, job, settings)
+    cluster = _ray_ranks(config, job, settings)
     links = RankLinks(cluster.host, job.key, topology.world_size)
-    return links, start_in_ray(job, plan(links.address), settings, cluster)
+    schedulers = local_processes(job, settings)
+    return links, JobRanks(plan(links.address), [schedulers, cluster], lambda spec: 1 if spec.is_rank else 0)
+
+
+def _ray_ranks(config: ModelTaskConfig, job: JobSetup, settings: NodeSettings) -> RayRanks:
+    """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayRanks` raises.
+
+    Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
+    """
+    resources = {"CPU": float(config.runtime.num_threads or 1)}
+    if config.runtime.device_target == "Ascend":
+        resources["NPU"] = 1.0
+    log_dir = config.launch.log_dir
+    return RayRanks(
+        job.ray_address,
+        job.topology,
+        resources,
+        rank_main.main,
+        settings.logs / "ray.log",
+        None if log_dir is None else Path(log_dir),
+    )
 
 
 def _refuse_beyond_memory(

@@ -17,8 +17,7 @@ from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.copy_meeting import SAME_CALLS, Front
 from mindbatch.launch.host_only import keep_on_this_host
-from mindbatch.launch.job_ranks import JobRanks, NodeProcesses
-from mindbatch.launch.local_processes import LocalProcesses
+from mindbatch.launch.job_ranks import JobRanks, LocalProcesses, NodeProcesses
 from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import (
     RANK,
