@@ -20,7 +20,7 @@ from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 
 if TYPE_CHECKING:
-    from mindbatch.message_formats.registry import MessageFormat
+    from mindbatch.message_formats.parser import MessageFormat
 
 CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 ENDPOINTS = {CHAT: "messages", COMPLETION: "prompt", EMBEDDINGS: "input"}

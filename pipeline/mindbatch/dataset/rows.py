@@ -24,7 +24,7 @@ from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.prompts import Prompt
 
 if TYPE_CHECKING:
-    from mindbatch.message_formats.registry import MessageFormat
+    from mindbatch.message_formats.parser import MessageFormat
 
 Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
 

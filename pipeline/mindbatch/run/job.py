@@ -21,7 +21,7 @@ from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.message_formats.registry import MessageFormat
+from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
