@@ -97,7 +97,7 @@ def _dataset(**data: Any) -> Callable[[Path], None]:
 
 
 def _check_row(row: DataRow) -> None:
-    back = DataRow.from_json(row.to_json())
+    back = DataRow.from_json(orjson.dumps(row))
     if back.digest != row.digest:
         raise Fault("a row is another once it was stored")
     row.prompt()

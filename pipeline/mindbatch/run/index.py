@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import orjson
+
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
@@ -96,7 +98,7 @@ class RowIndex:
         content: tuple[object, ...]
         if isinstance(item, DataRow):
             # A copy: what the JSON library returns holds far more memory than it is long.
-            content = (bytes(bytearray(item.to_json())), item.digest, None, None)
+            content = (bytes(bytearray(orjson.dumps(item))), item.digest, None, None)
         else:
             content = (None, None, item.stage, item.reason)
         self._waiting.append((position, rank, item.key, item.source, item.line, *content))
