@@ -19,7 +19,7 @@ from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.regular_file import open_regular
+from mindbatch.io.regular_file import size_and_digest
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.loading.providers import OpenedFolder, open_assistant, open_model
 from mindbatch.parallel.topology import WHOLE, Topology
@@ -27,7 +27,6 @@ from mindbatch.prompts.chat_options import chat_options
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.manifest import ADAPTERS
 
-_CHUNK_BYTES = 1 << 24
 _MODEL_FILES = ("config.json", "generation_config.json")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -48,14 +47,10 @@ _DATA_KEYS = (*(name for name in COLUMNS if name != "adapter_column"), "chat", "
 
 def file_digest(path: Path) -> str:
     """XXH3-128 of a file's bytes, in hex. Raises CheckpointError when it cannot be read."""
-    digest = xxhash.xxh3_128()
     try:
-        with open(open_regular(path), "rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+        return size_and_digest(path)[1]
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()
 
 
 def fingerprint_fields(
