@@ -11,11 +11,10 @@ import orjson
 
 from mindbatch.config.lora_schema import LoraConfig, idle_faults
 from mindbatch.dataset.column_rows import ColumnRows
-from mindbatch.dataset.columns import OptionalColumns, missing_column
 from mindbatch.dataset.data_config import DataConfig, idle_with_openai
 from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.overrides import OverrideRules
-from mindbatch.dataset.records import Record, RowDraft
+from mindbatch.dataset.records import OptionalColumns, Record, RowDraft, missing_column
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
 from mindbatch.prompts.chat_options import chat_options
