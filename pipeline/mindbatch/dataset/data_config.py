@@ -133,7 +133,6 @@ def data_faults(data: DataConfig) -> Iterator[str]:
 
 
 def date_faults(data: DataConfig) -> Iterator[str]:
-    """Yields an error if data.date is no date."""
     if data.date is not None and not is_day(data.date):
         yield f"data.date={shown(data.date)}: {DAY_RULE}"
 
@@ -182,7 +181,6 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
 
 
 def idle_with_openai(data: DataConfig) -> Iterator[str]:
-    """Options without effect on requests in OpenAI's batch format."""
     for name in (*COLUMNS, "template", "template_file", "chat"):
         if (value := getattr(data, name)) not in (None, False):
             effect = "has no effect on OpenAI's requests, which say it themselves; remove it"

@@ -39,12 +39,10 @@ class Record:
 
     @property
     def source(self) -> str:
-        """File and line of the row, as error lines name it."""
         return f"{self.file}:{self.line}"
 
 
 def is_request(columns: Mapping[str, Any]) -> bool:
-    """True if a row has the fields of a request in OpenAI's batch files."""
     return all(name in columns for name in REQUEST)
 
 
@@ -104,7 +102,6 @@ class OptionalColumns:
         self._found: dict[str, None] = {}
 
     def look_in(self, record: Record) -> None:
-        """Takes notice of the columns of a row that could be read."""
         if not self._sought:
             return
         columns = {*(record.columns or ()), *record.unusable}

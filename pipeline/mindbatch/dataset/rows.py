@@ -59,12 +59,10 @@ class DataRow:
         return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
 
     def prompt(self, date: str | None = None) -> Prompt:
-        """Builds the input of the engine. date: see `Prompt`."""
         place = f"{self.source}:{self.line}"
         return Prompt(key=self.key, source=place, adapter=self.adapter, date=date, **self.content)
 
     def params(self, base: DecodingParams) -> DecodingParams:
-        """The run's parameters with the row's own in their place."""
         return replace(base, **self.overrides) if self.overrides else base
 
     @classmethod
@@ -91,7 +89,6 @@ class RowFailure:
 
     @property
     def place(self) -> str:
-        """Source and line of the row, as messages name it."""
         return f"{self.source}:{self.line}"
 
 
@@ -181,7 +178,6 @@ class RowMaker:
         return self._optional.faults()
 
     def close(self) -> None:
-        """Ends the template's process, if one runs."""
         if self._template is not None:
             self._template.close()
 
@@ -220,7 +216,6 @@ def _idle_adapters(data: DataConfig, lora: LoraConfig | None) -> list[str]:
 
 
 def _joined(faults: Sequence[str]) -> str:
-    """Joins faults to one printable line of bounded length."""
     lines = [_bounded(fault) for fault in faults[:_MOST_FAULTS]]
     more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
     return "; ".join(lines + more)

@@ -44,7 +44,6 @@ class MessageFormat:
         return MessageParser(self if with_tools else self.without_tools(), in_reasoning)
 
     def without_tools(self) -> MessageFormat:
-        """The format of a message that can have no call, as no tools were offered."""
         return replace(self, calls=(), whole_message_call="")
 
     def pieces(self, text: str, *, is_whole: bool) -> list[Piece]:
