@@ -98,7 +98,11 @@ class MessageFormat:
 
 
 class MessageParser:
-    """Takes one generated message apart; any cut of its text into pushes gives the same message."""
+    """Takes one generated message apart; any cut of its text into pushes gives the same message.
+
+    Each push reads the text from its beginning: nothing is remembered but how much was handed out. That
+    takes tens of microseconds for 100 KB, far less than a token.
+    """
 
     def __init__(self, format: MessageFormat, in_reasoning: bool) -> None:
         self._format, self._in_reasoning = format, in_reasoning
