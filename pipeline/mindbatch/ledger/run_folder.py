@@ -20,66 +20,33 @@ RESULT_NAMES = {
 }
 
 
+class _File:
+    """Path of a file or folder in the folder of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths of a run's files. Nothing is looked up or made before it is asked for."""
 
     path: Path
 
-    @property
-    def run_file(self) -> Path:
-        """The run record: what the run is about. A folder without one is no run's."""
-        return self.path / "run.json"
-
-    @property
-    def config_file(self) -> Path:
-        """The whole configuration, as YAML."""
-        return self.path / "config.yaml"
-
-    @property
-    def lock(self) -> Path:
-        """Held locked by the run that writes here."""
-        return self.path / "lock"
-
-    @property
-    def parts(self) -> Path:
-        """The folder of the ledger's parts."""
-        return self.path / "parts"
-
-    @property
-    def errors(self) -> Path:
-        """The rows that failed, in input order."""
-        return self.path / "errors.jsonl"
-
-    @property
-    def manifest(self) -> Path:
-        """Manifest file: what the finished run was made from, and its counts."""
-        return self.path / "manifest.json"
-
-    @property
-    def metrics(self) -> Path:
-        """Samples taken while it ran."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The folder of TensorBoard's event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the logs of other processes, where the run has any."""
-        return self.path / "logs"
-
-    @property
-    def index(self) -> Path:
-        """The table of rows of a run in progress; made anew by each session."""
-        return self.path / ".index.sqlite"
-
-    @property
-    def standard_input(self) -> Path:
-        """Copy of standard input, kept so that the run can be resumed."""
-        return self.path / "input.spool"
+    run_file = _File("run.json")  # the run record; a folder without one is no run's
+    config_file = _File("config.yaml")
+    lock = _File("lock")  # locked by the run that writes here
+    parts = _File("parts")  # the folder of the ledger's parts
+    errors = _File("errors.jsonl")  # the rows that failed, in input order
+    manifest = _File("manifest.json")  # what the finished run was made from, and its counts
+    metrics = _File("metrics.jsonl")  # samples taken while it ran
+    tensorboard = _File("tensorboard")  # the folder of TensorBoard's event files
+    logs = _File("logs")  # the folder of the logs of other processes, where the run has any
+    index = _File(".index.sqlite")  # the rows of a run in progress; made anew by each session
+    standard_input = _File("input.spool")  # a copy, kept so that the run can be resumed
 
     def results(self, format: str) -> Path:
         """The finished results in the format: jsonl, openai, parquet or csv."""
