@@ -14,7 +14,7 @@ from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import Storage, StorageError, reason_of
-from mindbatch.ledger.entries import Entry, Kind, decode, encode, is_sound
+from mindbatch.ledger.entries import Entry, Kind, decode, encode
 from mindbatch.ledger.part import (
     ComputedWith,
     PartName,
@@ -195,7 +195,7 @@ class Ledger(Closing):
     def read(self, place: Place) -> Entry:
         """The entry at a place, on the disk or not yet. Raises StorageError when it is not as it was."""
         entry = decode(self._line(place))
-        if entry is None or not is_sound(entry):
+        if entry is None:
             raise StorageError(
                 f"{self._files.path(place)}: the entry at byte {place.offset} is damaged; "
                 "run the same command again: that row is done anew"

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.ledger.entries import Entry, decode, encode, is_sound, seal, unseal
+from mindbatch.ledger.entries import Entry, decode, encode, seal, unseal
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(
@@ -82,43 +82,3 @@ def test_what_json_lacks() -> None:
     entry = decode(encode(Entry("k", "r", "result", {"top": {7: -0.5}, "bad": math.nan})))
     assert entry is not None
     assert entry.body == {"top": {"7": -0.5}, "bad": None}
-
-
-GENERATION = {"index": 0, "text": "a", "token_ids": [1], "finish_reason": "stop", "cumulative_logprob": -1.5}
-FORGED = [
-    {},
-    {"generations": {}, "prompt_tokens": 1},
-    {"generations": [], "prompt_tokens": "1"},
-    {"generations": [], "prompt_tokens": 1, "prompt_logprobs": {"a": 1}},
-    *(
-        {"generations": [GENERATION | change], "prompt_tokens": 1}
-        for change in (
-            {"text": 7},
-            {"token_ids": [True]},
-            {"token_ids": [2**63]},
-            {"token_ids": [[1]]},
-            {"index": "0"},
-            {"rank": -1},
-            {"finish_reason": ["\x1b[2J"]},
-            {"cumulative_logprob": "low"},
-            {"logprobs": [{"1": {}}]},
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize("body", FORGED)
-def test_a_sealed_line_with_another_body_is_not_sound(body: dict[str, Any]) -> None:
-    assert not is_sound(Entry("k", "row", "result", body))
-
-
-def test_bodies_of_runs_are_sound() -> None:
-    for change in ({}, {"score": None, "rank": 1}, {"logprobs": [{"1": -0.5}, {"2": None}]}, {"text": None}):
-        body = {
-            "generations": [GENERATION | change],
-            "prompt_tokens": 1,
-            "prompt_logprobs": [None, {"3": -1}],
-        }
-        assert is_sound(Entry("k", "row", "result", body))
-    assert is_sound(Entry("k", "row", "error", {"stage": "prompt", "reason": "too long"}))
-    assert not is_sound(Entry("k", "row", "error", {"stage": "prompt", "reason": 7}))
