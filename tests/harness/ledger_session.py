@@ -17,7 +17,9 @@ from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 
-RECORD = RunRecord(created="2026-01-01", command=["batch"], fields={"decoding.seed": 0}, dataset={})
+RECORD = RunRecord(
+    created="2026-01-01", command=["batch"], fields={"decoding.seed": 0}, dataset={}, date="2026-01-01"
+)
 PART_BYTES = 1500  # several parts, even in a short run
 
 Acknowledge = Callable[[str], None]

@@ -77,7 +77,7 @@ def mixed(folder: RunFolder, index: RowIndex, ledger: Ledger) -> Iterator[str]:
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
 ADAPTERS = "lora.adapters."
 """In a run record, before the name of an adapter in the field of its digest."""
-_DIGESTS = ("weights", "model.config", "tokenizer", "adapter", "assistant")
+_DIGESTS = ("weights", "model.config", "tokenizer", "assistant")
 _TEMPLATE = "data.template"
 
 Status = Literal["running", "complete", "interrupted"]
@@ -137,7 +137,7 @@ def write_manifest(
         "status": status,
         "command": record.command,
         "created": record.created,
-        "date": record.chat_date,
+        "date": record.date,
         "ended": None if status == "running" else now(),
         "rows": asdict(rows),
         "results": sorted(results),
@@ -189,8 +189,6 @@ def written_results(folder: RunFolder) -> set[str]:
     match manifest:
         case {"results": [*names]}:
             return {name for name in names if name in RESULT_NAMES.values()}
-        case {"settings": {"output": {"format": str(format)}}}:  # from before they were named
-            return {RESULT_NAMES.get(format, RESULT_NAMES["jsonl"])}
     return set()
 
 
