@@ -237,7 +237,7 @@ READERS = [
     Reader("parquet", _parquet, _dataset(decoding_column="decoding"), of_bytes, share=50),
     Reader("text", _file("a.txt", TEXT_LINES), _dataset(), of_bytes),
     Reader("prompts", _file("prompts.txt", TEXT_LINES), _read_prompts, of_bytes),
-    Reader("ledger", _run_file("parts/part-000-00000.jsonl"), _read_runs, of_lines(of_json), bare_lines=True),
+    Reader("ledger", _run_file("ledger.jsonl"), _read_runs, of_lines(of_json), bare_lines=True),
     Reader("run_record", _run_file("run.json"), _read_runs, _rechecked, bare_lines=True),
     Reader("manifest", _run_file("manifest.json"), _read_runs, of_json),
     Reader("metrics", _run_file("metrics.jsonl"), _read_runs, of_lines(of_json)),

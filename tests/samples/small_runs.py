@@ -48,6 +48,7 @@ def make_run(
     """A run with these entries in its ledger; `fields` are those of its record."""
     folder, storage = RunFolder(path), Storage()
     folder.make(storage)
+    folder.lock.touch()
     record = RunRecord(
         created="2026-01-02T03:04:05+00:00",
         command=list(command),
@@ -58,7 +59,7 @@ def make_run(
     record.write(folder, storage)
     with Ledger(folder, record.fingerprint, storage) as ledger:
         assert list(ledger.recover()) == []
-        ledger.computed_with = computed_with
+        ledger.computed_with = computed_with or {}
         for entry in entries:
             ledger.append(entry)
     if manifest is not None:

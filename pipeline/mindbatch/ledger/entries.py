@@ -25,14 +25,22 @@ class Entry:
     body: dict[str, Any]
 
 
-def encode(entry: Entry) -> bytes:
-    """The entry's line, newline included. Keys in the body that are numbers become text; NaN becomes null."""
-    return seal({"key": entry.key, "row": entry.row, "kind": entry.kind, "body": entry.body})
+def encode(entry: Entry, session: int) -> bytes:
+    """The entry's line, newline included. Keys in the body that are numbers become text; NaN becomes null.
+
+    session: the number of the session that ran the row.
+    """
+    named = {"session": session, "key": entry.key, "row": entry.row, "kind": entry.kind, "body": entry.body}
+    return seal(named)
 
 
 def decode(line: bytes) -> Entry | None:
     """The entry of a line, newline included; None when it is torn, damaged or something else."""
-    content = unseal(line)
+    return entry_of(unseal(line))
+
+
+def entry_of(content: dict[str, Any] | None) -> Entry | None:
+    """The entry that a line says; None when it says something else."""
     match content:
         case {"key": str(key), "row": str(row), "kind": ("result" | "error") as kind, "body": dict(body)}:
             return Entry(key, row, kind, body)

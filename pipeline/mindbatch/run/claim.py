@@ -46,7 +46,7 @@ def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
 
 def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
     folder.lock.unlink(missing_ok=True)
-    for path in (folder.parts, *made):
+    for path in made:
         try:
             path.rmdir()
         except OSError:  # something is in it after all

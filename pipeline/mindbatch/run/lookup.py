@@ -10,8 +10,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.entries import Entry
-from mindbatch.ledger.ledger import Ledger
-from mindbatch.ledger.part import ComputedWith
+from mindbatch.ledger.ledger import ComputedWith, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.batch_config import BatchConfig
@@ -51,7 +50,7 @@ def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry | None
         places = [entry.place for entry in ledger.recover() if entry.key == key]
         if not places:
             return None, None
-        return ledger.read(places[-1]), ledger.part_computed_with(places[-1].part)
+        return ledger.read(places[-1]), ledger.computed_with_in(places[-1].session)
 
 
 def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow | RowFailure:

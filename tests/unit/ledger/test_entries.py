@@ -26,22 +26,22 @@ ENTRY = Entry("k", "00ff", "result", {"text": "a\nb\u2028", "ids": [1, 2]})
 
 @given(TEXT, TEXT, st.sampled_from(["result", "error"]), st.dictionaries(TEXT, VALUES, max_size=4))
 def test_an_entry_comes_back_from_one_line(key: str, row: str, kind: Any, body: dict[str, Any]) -> None:
-    line = encode(Entry(key, row, kind, body))
+    line = encode(Entry(key, row, kind, body), 1)
     assert line.index(b"\n") == len(line) - 1
     assert decode(line) == Entry(key, row, kind, body)
 
 
 def test_the_layout() -> None:
-    line = encode(ENTRY)
+    line = encode(ENTRY, 1)
     content = orjson.loads(line)
-    assert list(content) == ["key", "row", "kind", "body", "check"]
+    assert list(content) == ["session", "key", "row", "kind", "body", "check"]
     checked = line[: line.rindex(b',"check"')]
     assert content["check"] == xxhash.xxh3_64_hexdigest(checked)
     assert content["body"] == ENTRY.body
 
 
 def test_no_shorter_and_no_longer_line_is_taken() -> None:
-    line = encode(ENTRY)
+    line = encode(ENTRY, 1)
     assert all(decode(line[:end]) is None for end in range(len(line)))
     assert all(decode(line[start:]) is None for start in range(1, len(line)))
     assert decode(line + b"\n") is None
@@ -49,7 +49,7 @@ def test_no_shorter_and_no_longer_line_is_taken() -> None:
 
 
 def test_no_changed_byte_is_taken() -> None:
-    line = encode(ENTRY)
+    line = encode(ENTRY, 1)
     for place in range(len(line)):
         for bit in range(8):
             damaged = bytearray(line)
@@ -79,6 +79,6 @@ def test_a_check_alone_makes_no_json() -> None:
 
 
 def test_what_json_lacks() -> None:
-    entry = decode(encode(Entry("k", "r", "result", {"top": {7: -0.5}, "bad": math.nan})))
+    entry = decode(encode(Entry("k", "r", "result", {"top": {7: -0.5}, "bad": math.nan}), 1))
     assert entry is not None
     assert entry.body == {"top": {"7": -0.5}, "bad": None}
