@@ -123,7 +123,6 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
 
 
 def _row(top: int, scale: Scale, column: Ranked, place: Callable[[float], float]) -> dict[str, object]:
-    """A row of a ranking."""
     number, span = scale.written(column.value), ""
     if column.interval is not None:
         low, high = map(scale.written, column.interval)

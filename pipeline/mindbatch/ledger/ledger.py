@@ -159,7 +159,6 @@ class Ledger(Closing):
         return content.get("ledger") == FORMAT and content.get("fingerprint") == self._fingerprint
 
     def computed_with_in(self, session: int) -> ComputedWith:
-        """Looks up what the rows of a session were computed with, by its number."""
         return self._sessions[session]
 
     def append(self, entry: Entry) -> Place:

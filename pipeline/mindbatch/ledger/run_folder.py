@@ -53,7 +53,6 @@ class RunFolder:
 
     @property
     def holds_a_run(self) -> bool:
-        """True if a run was begun here."""
         return self.run_file.is_file()
 
     @property
@@ -102,7 +101,6 @@ class RunFolder:
             raise ConfigError(faults)
 
     def _files(self) -> set[Path]:
-        """Lists the files that a run writes."""
         results = {self.results(format) for format in RESULT_NAMES}
         others = {self.errors, self.manifest, self.metrics, self.config_file, self.standard_input}
         return results | others | {self.run_file, self.ledger, self.lock, self.index}

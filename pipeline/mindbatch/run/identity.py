@@ -138,7 +138,6 @@ def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def replica_of(parallel: ParallelConfig) -> Topology:
-    """The ranks of one replica."""
     return Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
 
 

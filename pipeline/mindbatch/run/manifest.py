@@ -50,7 +50,6 @@ def _adding_alike(kind: ComputedWith) -> str:
 
 
 def results_by_kind(index: RowIndex, ledger: Ledger) -> list[tuple[ComputedWith, int]]:
-    """Counts the results by what they were computed with."""
     by_kind: dict[str, tuple[ComputedWith, int]] = {}
     for session, count in index.results_by_session().items():
         kind = ledger.computed_with_in(session)

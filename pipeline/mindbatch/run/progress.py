@@ -126,13 +126,11 @@ def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
 
 
 def status_line(snapshot: Snapshot, rates: Rates, left: str) -> str:
-    """Shows the progress of a run in one line."""
     rows = f"{snapshot.rows_done:,} of {snapshot.rows_total:,} rows done, {snapshot.rows_failed:,} failed"
     return f"{rows}, {engine_line(snapshot, rates)}, {left} left"
 
 
 def engine_line(snapshot: Snapshot, rates: Rates) -> str:
-    """Formats the speed and the load of the engine."""
     return (
         f"prompt {rates.prompt_tokens:.0f} tokens/s, generated {rates.generated_tokens:.0f} tokens/s, "
         f"{snapshot.running} running, {snapshot.waiting} waiting, "

@@ -145,7 +145,6 @@ class _Rouge(MeanMetric[Answer]):
         return best_of(sample, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
 
     def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
-        """Computes the F1 of the words of an answer and of a reference."""
         raise NotImplementedError
 
 
@@ -188,7 +187,6 @@ def rouge_words(text: str) -> list[str]:
 
 
 def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence."""
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0

@@ -63,7 +63,6 @@ class RunPair(Closing):
             raise
 
     def close(self) -> None:
-        """Closes the runs and the database."""
         self._open.close()
 
     def count_failed_in_both(self) -> int:

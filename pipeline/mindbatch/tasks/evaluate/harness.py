@@ -205,7 +205,6 @@ def _rows(scores: dict[str, Scores]) -> Iterator[tuple[str, str]]:
 
 
 def _cell(metrics: dict[str, Any], name: str, filtered: str) -> str:
-    """A score and its standard error."""
     value, error = metrics.get(f"{name},{filtered}"), metrics.get(f"{name}_stderr,{filtered}")
     if not isinstance(value, int | float):
         return "-" if value is None else printable(str(value))

@@ -32,7 +32,6 @@ POINTS = 2.0
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
-    """The scores for people."""
     heading = f"{printable(evaluation.task)}: {counted(len(evaluation.questions), 'question')}"
     scores = in_parts(evaluation.scores, partial(_table, evaluation))
     return "\n".join([heading, "", scores, "", *_notes(evaluation)]).rstrip()

@@ -144,7 +144,6 @@ class ResultWriter:
         self._waiting = list(reversed(self.keys))
 
     def add(self, result: RequestOutput) -> None:
-        """Takes one result."""
         self._done[result.key] = result
         while self._waiting and self._waiting[-1] in self._done:
             ready = self._done.pop(self._waiting.pop())
