@@ -52,7 +52,7 @@ def run(config: ReplayConfig) -> int:
     show(f"{printable(stored.row.source)}:{stored.row.line}: key {printable(stored.row.key)}")
     for change in changes(stored.record.fields, fingerprint_fields(config)):
         show(f"other settings: {printable(change)}")
-    for change in differences(stored.computed_with or now, now):
+    for change in differences(stored.computed_with, now):
         show(f"computed with: {printable(change)}")
     for line in _outcome(again):
         print(line, file=data_output())
