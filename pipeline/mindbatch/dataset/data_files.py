@@ -113,7 +113,8 @@ def _of_no_run(files: list[Path], pattern: Path, outputs: Path | None) -> list[P
 
 def _holds_a_run(folder: Path) -> bool:
     """True if a run was begun there (see `ledger.run_folder`)."""
-    return (folder / "run.json").is_file() and (folder / "parts").is_dir()
+    has_begun = any((folder / name).is_file() for name in ("ledger.jsonl", "lock"))
+    return has_begun and (folder / "run.json").is_file()
 
 
 def _in_folder(folder: Path, only: Format | None) -> list[Path]:

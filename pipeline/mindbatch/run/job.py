@@ -203,7 +203,7 @@ class BatchJob:
         write_status("running")
         try:
             if index.count(None):
-                self._generate(folder, index, ledger, monitor, record.chat_date)
+                self._generate(folder, index, ledger, monitor, record.date)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
             removed = folder.remove_results(others, self._storage)
         except BaseException as error:

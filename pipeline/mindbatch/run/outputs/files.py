@@ -109,7 +109,7 @@ def output_options(
     """
 
     def end(row: DataRow) -> str:
-        return "" if tokenizer is None else prompt_end(tokenizer, row.prompt(record.chat_date))
+        return "" if tokenizer is None else prompt_end(tokenizer, row.prompt(record.date))
 
     return OutputOptions(
         prompt=config.output.prompt,
