@@ -71,7 +71,10 @@ class RunRecord:
             raise ConfigError(f"{path}: damaged: not valid JSON ({error})") from error
         version = content.get("version") if isinstance(content, dict) else None
         if isinstance(version, int) and version != VERSION:
-            raise ConfigError(f"{path}: written in format {version}; this mindbatch reads format {VERSION}")
+            raise ConfigError(
+                f"{path}: written in format {version}; this mindbatch reads format {VERSION}; finish the run "
+                f"with the mindbatch that began it, or remove {folder.path}"
+            )
         if not isinstance(content, dict) or content.pop("check", None) != _check(content):
             raise ConfigError(f"{path}: damaged, or edited by hand: it does not fit its own check")
         match content:

@@ -273,7 +273,7 @@ class _Logprobs:
             self._logprobs += event.logprobs
 
     def part(self) -> dict[str, Any] | None:
-        """What no chunk has told yet; None if that is nothing."""
+        """The log-probabilities that no chunk has told yet; None where there are none."""
         if not self._token_ids:
             return None
         generation = {"token_ids": self._token_ids, "logprobs": self._logprobs}
