@@ -15,7 +15,8 @@ import orjson
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import result_body
-from mindbatch.message_formats.pieces import Content, MessageParser, Piece, Reasoning, ToolCall
+from mindbatch.message_formats.parser import MessageParser
+from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
 from mindbatch.run.outputs.chat_message import call_id, end_of, parser_of, tool_call
 from mindbatch.run.outputs.openai_response import (
     chat_logprobs,
@@ -73,7 +74,8 @@ class OnlineRequest:
     def _prompt_end(self, token_ids: tuple[int, ...]) -> str:
         tokenizer = self.service.llm.tokenizer
         format = self.options.message_format
-        return end_of(tokenizer, token_ids) if tokenizer and format and format.thinks else ""
+        thinks = format is not None and format.reasoning_opening
+        return end_of(tokenizer, token_ids) if tokenizer and thinks else ""
 
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
@@ -271,7 +273,7 @@ class _Logprobs:
             self._logprobs += event.logprobs
 
     def part(self) -> dict[str, Any] | None:
-        """What no chunk has told yet; None if that is nothing."""
+        """The log-probabilities that no chunk has told yet; None where there are none."""
         if not self._token_ids:
             return None
         generation = {"token_ids": self._token_ids, "logprobs": self._logprobs}
