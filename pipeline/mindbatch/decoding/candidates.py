@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,19 +22,10 @@ class Candidates:
     exponential, the dearest part of sampling, is taken once.
     """
 
-    __slots__ = ("_mask", "_normaliser", "_scores", "_token_ids", "_weights")
+    __slots__ = ("_mask", "_scores", "_token_ids", "_weights")
 
-    def __init__(
-        self,
-        scores: NDArray[np.float32],
-        token_ids: NDArray[np.int64] | None = None,
-        normaliser: float | None = None,
-    ) -> None:
-        """`token_ids` [n] names the scores; None means that a score's place is its token.
-
-        `normaliser`, if it is known, is what `likeliest_and_normalisers` gives for the scores.
-        """
-        self._normaliser = normaliser
+    def __init__(self, scores: NDArray[np.float32], token_ids: NDArray[np.int64] | None = None) -> None:
+        """`token_ids` [n] names the scores; None means that a score's place is its token."""
         self._scores = scores
         self._token_ids = token_ids
         self._mask: NDArray[np.bool_] | None = None
@@ -62,13 +51,6 @@ class Candidates:
         """Normalises the candidates' scores to probabilities [n]."""
         shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
         return shares
-
-    @property
-    def normaliser(self) -> float:
-        """Number to subtract from a score to get its log-probability; exact to the seventh digit of a sum."""
-        if self._normaliser is None:
-            self._normaliser = float(self.scores.max()) + math.log(self.weights.sum())
-        return self._normaliser
 
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
         """Keeps those where `mask` [n] is true; what was filtered out before stays so."""

@@ -135,7 +135,7 @@ def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None], summa
     tokens_by_row: list[list[int] | Exception] = []
     for row, draw, drawn, normaliser in zip(logits, draws, tokens, normalisers.tolist(), strict=True):
         is_done = draw is None or (drawn and _NOT_DRAWN not in drawn) or not math.isfinite(normaliser)
-        tokens_by_row.append(drawn if draw is None or is_done else _by_numpy(draw, row, normaliser))
+        tokens_by_row.append(drawn if draw is None or is_done else _by_numpy(draw, row))
     return Drawn(likeliest, normalisers, tokens_by_row)
 
 
@@ -168,13 +168,9 @@ def _rule(params: DecodingParams) -> tuple[float, int, np.float32, float]:
     return params.temperature, min(params.top_k, _LARGEST_TOP_K), tail, params.min_p
 
 
-def _by_numpy(draw: Draw, logits: NDArray[np.float32], normaliser: float) -> list[int] | Exception:
-    changed = draw.scores
+def _by_numpy(draw: Draw, logits: NDArray[np.float32]) -> list[int] | Exception:
     try:
-        if changed is None:
-            left = sampling_candidates(logits, draw.params, normaliser=normaliser)
-        else:
-            left = sampling_candidates(changed, draw.params)
+        left = sampling_candidates(logits if draw.scores is None else draw.scores, draw.params)
         drawn: list[int] = left.draw(draw.uniforms).tolist()
     except Exception as error:
         return error

@@ -139,8 +139,7 @@ def _token(
         if isinstance(drawn, Exception):
             raise drawn
         return drawn[0]
-    normaliser = float(raw.normalisers[start + place]) if scores is logits else None
-    candidates = sampling_candidates(scores, row.params, normaliser=normaliser)
+    candidates = sampling_candidates(scores, row.params)
     return _accepted_or_drawn(candidates, draft.token_ids[place], draft.probabilities[place], number, test)
 
 
