@@ -6,6 +6,7 @@ import logging
 import math
 from array import array
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 class Row:
     """One sequence of a step's batch; its logits are those that follow its last token.
 
-    `prompt_token_ids` must not change during the row's life. `row_hash` (see `philox.row_hash`) of `key` and
+    `prompt_token_ids` must not change during the row's life. `row_hash` (see `draws.row_hash`) of `key` and
     `sample_index` place the row in the random stream. `cumulative_logprob` (nats) and `logprobs` are those of
     the output under the model's raw logits; `logprobs` is None unless asked for. `constraint` is what a
     regular expression or schema still allows, and `draft` holds tokens that are to be verified. The row ends
@@ -74,22 +75,11 @@ class Row:
 
     def fork(self) -> Row:
         """An independent copy, without a draft."""
-        forked = Row(
-            self.params,
-            self.prompt_token_ids,
-            list(self.output_token_ids),
-            self.eos_token_ids,
-            self.row_hash,
-            self.sample_index,
-            self.key,
-            None if self.constraint is None else self.constraint.fork(),
-            None,
-            self.cumulative_logprob,
-            None if self.logprobs is None else list(self.logprobs),
-            self.max_tokens,
-            self.encoder_token_ids,
-        )
-        forked.processors = self.processors
+        forked = copy(self)
+        forked.draft = None
+        forked.output_token_ids = list(self.output_token_ids)
+        forked.constraint = None if self.constraint is None else self.constraint.fork()
+        forked.logprobs = None if self.logprobs is None else list(self.logprobs)
         return forked
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
 from mindbatch.decoding.choice import TokenChoice
-from mindbatch.decoding.draws import Draw, draw_tokens, uniform
+from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
@@ -84,18 +84,12 @@ def _decide(group: GroupView, raw: RawScores, places: Sequence[tuple[int, NDArra
 
 def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.float64]]:
     """For each row, [2, count] uniform numbers to draw with and to test with; [2, 0] for a greedy row."""
-    sizes = [0 if row.params.greedy else count for row, count in zip(rows, counts, strict=True)]
-    numbers = np.empty((2, 0))
-    if any(sizes):
-        places = [
-            (row.params.seed, row.row_hash, row.sample_index, row.step + ahead)
-            for row, size in zip(rows, sizes, strict=True)
-            for ahead in range(size)
-        ]
-        seeds, hashes, samples, steps = zip(*places, strict=True)
-        streams = (0, _TEST_STREAM)
-        numbers = np.stack([uniform(seeds, hashes, samples, steps, stream) for stream in streams])
-    return np.split(numbers, np.cumsum(sizes)[:-1], axis=1)
+    places = [
+        [] if row.params.greedy else [(row.sample_index, row.step + ahead) for ahead in range(count)]
+        for row, count in zip(rows, counts, strict=True)
+    ]
+    streams = [row_uniforms(rows, places, stream) for stream in (0, _TEST_STREAM)]
+    return [np.stack(numbers) for numbers in zip(*streams, strict=True)]
 
 
 def _verify_row(
