@@ -17,8 +17,9 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
+from mindbatch.decoding.json_text import MOST_NESTING
 from mindbatch.io.override_text import literal
-from mindbatch.io.strict_json import JsonFault, StrictReader, first_unicode_fault
+from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"
 OUTPUT_FOLDER = "output.dir"
@@ -132,10 +133,10 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         return _read_one(OUTPUT_FOLDER + token.partition(key)[2], parser, reader, log)
     as_text = reader.takes_text(key) and not token.startswith("~")
     if not as_text and (value := json_value(token)) is not None:
-        if first_unicode_fault(value) is None:
-            return list(reader.read(key, value))
-        log.add(f"{shown(token)}: holds half a surrogate pair, which is no character", key)
-        return []
+        faults = value_faults(value, key, MOST_NESTING)
+        for line in faults:
+            log.add(line, key)
+        return [] if faults else list(reader.read(key, value))
     is_plain = as_text and _is_plain(token)
     try:
         override = parser.parse_override(token)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.io.strict_json import JsonFault, StrictReader, first_unicode_fault
+from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 from mindbatch.message_formats.pieces import ToolCall
 from mindbatch.message_formats.reader import BLANK, CallFault, PushedText, Steps
 
@@ -60,8 +60,8 @@ def json_value(text: str) -> Any:
         value = _JSON.parse(text)
     except JsonFault as fault:
         raise CallFault(str(fault)) from fault
-    if fault_line := first_unicode_fault(value):
-        raise CallFault(f"its JSON {fault_line}")
+    if faults := value_faults(value, "its JSON", _MAX_DEPTH):
+        raise CallFault(faults[0])
     return value
 
 
