@@ -76,7 +76,7 @@ class Candidates:
         return places if self._token_ids is None else self._token_ids[places]
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Tokens [m] drawn with their probabilities at `uniforms` [m]; see `draw`."""
+        """Tokens [m] drawn with their probabilities at `uniforms` [m]; see `draw_by_weight`."""
         return self.tokens(draw_by_weight(self.weights, uniforms))
 
     def dense(self, vocabulary_size: int) -> NDArray[np.float32]:
@@ -86,17 +86,12 @@ class Candidates:
         return scores
 
 
-def draw(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Places in `scores` [n], each drawn with its softmax probability, at `uniforms` [m] in [0, 1): [m].
+def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Places in `weights` [n], probabilities up to a common factor, at `uniforms` [m] in [0, 1): [m].
 
     A uniform number u takes the first place at which the cumulative probability, in that order, exceeds u.
-    A score of minus infinity is never taken; one score must be finite.
+    A weight of 0 is never taken; one must be above it.
     """
-    return draw_by_weight(weights_of(scores), uniforms)
-
-
-def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Draws as `draw`, from `weights` [n]: probabilities up to a common factor, one of them above 0."""
     sums = np.cumsum(_block_masses(weights))
     # u < 1 keeps a target below the last sum, so that a block is always found, and one with weight in it.
     targets = uniforms * sums[-1]

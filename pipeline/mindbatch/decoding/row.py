@@ -8,15 +8,19 @@ from array import array
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import Constraint, Draft, TokenChoice
+from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.softmax import Summary, largest, likeliest_and_normalisers
 from mindbatch.io.errors import PromptError
 from mindbatch.io.screen_text import printable
+
+if TYPE_CHECKING:
+    from mindbatch.decoding.grammar_constraint import GrammarConstraint
 
 NEVER = np.float32(-np.inf)
 NOT_FINITE = "are NaN or infinite; the model's weights or its number format do not fit"
@@ -44,7 +48,7 @@ class Row:
     row_hash: int
     sample_index: int = 0
     key: str = ""
-    constraint: Constraint | None = None
+    constraint: GrammarConstraint | None = None
     draft: Draft | None = None
     cumulative_logprob: float = 0.0
     logprobs: list[dict[int, float]] | None = None
