@@ -138,7 +138,6 @@ class _OptionContents:
         )
 
     def of(self, choice: Choice) -> list[Assignment]:
-        """Assignments of one option."""
         if choice not in self._of_choice:
             options = {choice.group: choice.option}
             content = self.hydra.content_of(choice.group, choice.option) if choice.option else {}

@@ -165,7 +165,6 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """Description of the values that the key takes."""
         words = self.accepts or TYPE_NAMES[self.type]
         return f"{words} or null" if self.optional else words
 

@@ -48,7 +48,6 @@ class Choice:
 
     @property
     def override(self) -> str:
-        """The override in Hydra's grammar."""
         return self.written or f"{self.group}={self.option}"
 
 
@@ -159,11 +158,9 @@ class SettingReader:
         return [Assignment(name, self._schema.keys[name].default, "") for name in names]
 
     def is_section(self, key: str) -> bool:
-        """True if `key` holds keys."""
         return key in self._schema.sections
 
     def is_group(self, key: str) -> bool:
-        """True if `key` is a group of options."""
         return key in self._groups
 
     def takes_list(self, key: str) -> bool:

@@ -46,7 +46,6 @@ class RequestStep:
 
     @property
     def params(self) -> DecodingParams:
-        """Parameters of the request."""
         return self.group.rows[0].params
 
     @property
@@ -69,11 +68,9 @@ class RequestStep:
         return max(2, 1 + len(self.group.rows[0].eos_token_ids))
 
     def ending(self, candidate: Candidate) -> FinishReason | None:
-        """Reason why the candidate would end, or None."""
         return self.group.ending(candidate.parent, candidate.token_id)
 
     def hypothesis(self, candidate: Candidate, reason: FinishReason) -> Hypothesis:
-        """The candidate as a hypothesis that has ended."""
         score = candidate.total / self.length**self.params.length_penalty
         return Hypothesis.after(self.group.rows[candidate.parent], self._choice(candidate), reason, score)
 
@@ -139,7 +136,6 @@ class FinishedHypotheses:
         self._limit = limit
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """Takes the hypothesis in if it is good enough."""
         assert hypothesis.score is not None
         insort(self.ranked, (hypothesis.score, hypothesis), key=lambda pair: -pair[0])
         del self.ranked[self._limit :]

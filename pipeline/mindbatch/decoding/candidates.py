@@ -129,7 +129,6 @@ def draw_without_replacement(scores: NDArray[np.float32], uniforms: NDArray[np.f
 
 
 def _block_masses(weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The sum of each block of `weights`."""
     return np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK)).astype(np.float64)
 
 

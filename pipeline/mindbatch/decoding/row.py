@@ -68,7 +68,6 @@ class Row:
         return prompt_length + self.step < self.params.min_total_tokens(prompt_length)
 
     def append(self, choice: TokenChoice) -> None:
-        """The row goes on with a token."""
         self.output_token_ids.append(choice.token_id)
         self.cumulative_logprob += choice.logprob
         if choice.top_logprobs is not None:
@@ -124,7 +123,6 @@ class RawScores:
 
     @classmethod
     def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:
-        """Makes raw scores with what `likeliest_and_normalisers` finds."""
         return cls(rows, logits, *likeliest_and_normalisers(logits, summary))
 
     def choice(self, place: int, token_id: int) -> TokenChoice:
@@ -197,7 +195,6 @@ class DecodingStep:
 
     @property
     def output(self) -> NDArray[np.int64]:
-        """The output's tokens."""
         if self._output is None:
             self._output = token_array(self.row.output_token_ids)
         return self._output

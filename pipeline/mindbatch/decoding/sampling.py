@@ -41,7 +41,6 @@ class SamplingStrategy:
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         return sample(groups, logits, summary, self.width)
 
 

@@ -36,7 +36,6 @@ class SpeculativeStrategy(SamplingStrategy):
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
             return sample(groups, logits, summary, self.width)

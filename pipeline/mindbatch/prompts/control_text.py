@@ -57,7 +57,6 @@ class ControlText:
         self._tails = {text[i:] for text in self._texts for i in range(1, len(text))}
 
     def is_in(self, text: str) -> bool:
-        """True if the text holds a control text."""
         return self._starts.search(text) is not None
 
     def endangers(self, value: Any) -> bool:

@@ -163,11 +163,7 @@ class Tokenizer:
 
     def encode_continued(self, text: str, continuation: str) -> tuple[list[int], int]:
         """Token ids of a text with its continuation, encoded as one, and how many of them, the last ones,
-        reach beyond the text. What the model expects behind a text is left out.
-
-        Raises:
-            PromptError: as from `encode`.
-        """
+        reach beyond the text. What the model expects behind a text is left out. Raises as `encode`."""
         if text != self._continued:  # not one of several continuations
             self._count_unparsed(text)
         self._continued = text
@@ -202,11 +198,7 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         date: str | None = None,
     ) -> tuple[list[int], int]:
-        """Encodes as `encode_continued` a conversation with the generation prompt and a text behind it.
-
-        Raises:
-            PromptError: as from `encode_chat`.
-        """
+        """Encodes and raises as `encode_continued` a conversation with the generation prompt and a text."""
         encoded = self._encode_messages(messages, variables, True, continuation, date=date)
         return encoded.split(len(continuation))
 

@@ -176,8 +176,6 @@ def model_class(value: Any, facts: Facts) -> NoReturn:
 
 
 def only(allowed: tuple[Any, ...], refusal: str) -> Check:
-    """Refused unless it has one of the `allowed` values."""
-
     def check(value: Any, facts: Facts) -> NoReturn:
         raise Agreed if value in allowed else Unfit(refusal)
 
@@ -185,8 +183,6 @@ def only(allowed: tuple[Any, ...], refusal: str) -> Check:
 
 
 def unless_asked(refusal: str) -> Check:
-    """Refused unless it asks for nothing."""
-
     def check(value: Any, facts: Facts) -> NoReturn:
         if value in NOTHING or value in ([], {}):
             raise Agreed

@@ -77,8 +77,6 @@ def as_it_is(value: Any, facts: Facts) -> Any:
 
 @dataclass(frozen=True)
 class Sets:
-    """Sets a key of ours."""
-
     ours: str
     convert: Conversion = as_it_is
     absent: str = "the task has no such key"

@@ -37,7 +37,6 @@ def _pet_type(value: Any, facts: Facts) -> str:
 
 
 def _adapter_path(value: Any, facts: Facts) -> str:
-    """The folder with slora's list of adapters."""
     if value in NOTHING:
         raise Agreed
     if facts.value(f"{PET_CONFIG}pet_type") != SLORA:
@@ -46,7 +45,6 @@ def _adapter_path(value: Any, facts: Facts) -> str:
 
 
 def _adapter_id(value: Any, facts: Facts) -> str:
-    """The adapter of all rows."""
     if value in NOTHING:
         raise Agreed
     if facts.value(f"{PET_CONFIG}adapter_path") is None and "lora.adapters" not in facts.above:
