@@ -13,7 +13,7 @@ from mindbatch.decoding.beams import Beams, Candidate, RequestStep, SearchStrate
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Row, row_error
-from mindbatch.decoding.softmax import largest, largest_of_rows
+from mindbatch.decoding.softmax import largest
 from mindbatch.decoding.strategy import Decision
 
 _NO_PENALTIES: Mapping[int, float] = {}
@@ -45,7 +45,7 @@ class BestTokens:
 
     def __init__(self, requests: Sequence[RequestStep], width: int) -> None:
         raw = requests[0].raw
-        self._tokens = largest_of_rows(raw.logits, width)
+        self._tokens = np.stack([largest(row, width) for row in raw.logits])
         logits = np.take_along_axis(raw.logits, self._tokens, axis=1)
         self._scores: NDArray[np.float64] = logits - raw.normalisers[:, np.newaxis]
         for request in requests:
