@@ -17,7 +17,6 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
-from mindbatch.decoding.json_text import MOST_NESTING
 from mindbatch.io.override_text import literal
 from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 
@@ -28,6 +27,8 @@ FOLDER_KEYS = (OUTPUT_FOLDER, "hydra.run.dir", "hydra.sweep.dir")
 LONGEST_ECHO = 200
 """Characters of a value that are worth repeating in a hint."""
 
+_DEEPEST = 100
+"""Lists and mappings within each other: as many as a JSON schema may have, and no key takes more."""
 _READER = StrictReader()
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
 _QUOTED = re.compile(r"'([^'\\]*)'")
@@ -133,7 +134,7 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         return _read_one(OUTPUT_FOLDER + token.partition(key)[2], parser, reader, log)
     as_text = reader.takes_text(key) and not token.startswith("~")
     if not as_text and (value := json_value(token)) is not None:
-        faults = value_faults(value, key, MOST_NESTING)
+        faults = value_faults(value, key, _DEEPEST)
         for line in faults:
             log.add(line, key)
         return [] if faults else list(reader.read(key, value))
