@@ -14,7 +14,7 @@ from typing import Any
 from mindbatch.io import fault_lines
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import reason_of
-from mindbatch.io.strict_json import JsonFault, JsonWording, StrictReader
+from mindbatch.io.strict_json import JsonFault, StrictReader
 
 LARGEST_FILE = 8 << 20
 """Bytes of a table of about 50,000 devices."""
@@ -101,9 +101,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return result
 
 
-_READER = StrictReader(
-    JsonWording(large_integer="not valid JSON (a number has {digits} digits)"), max_digits=20, objects=_object
-)
+_READER = StrictReader(max_digits=20, objects=_object)
 
 
 LARGEST_PORT = 65535

@@ -23,13 +23,13 @@ def test_every_repeated_key_is_found_with_its_place() -> None:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"{", "not valid JSON (Expecting property name"),
+        (b"{", "not valid JSON: Expecting property name"),
         (b'{"a": 1 // no\n}', "; JSON has no comments"),
-        (b'{"a": NaN}', "not valid JSON (the number NaN is not allowed)"),
-        (b'{"a": -Infinity}', "the number -Infinity is not allowed"),
+        (b'{"a": NaN}', "NaN is no number of JSON"),
+        (b'{"a": -Infinity}', "-Infinity is no number of JSON"),
         (b"\xff{}", "not UTF-8 text (byte 0)"),
-        (b"[" * 200_000, "JSON nested too deeply"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "a number has 5000 digits"),
+        (b"[" * 200_000, "JSON is nested too deeply"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "a number of the JSON has 5000 digits"),
         (b"", "not valid JSON"),
     ],
 )
