@@ -10,15 +10,13 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
+from mindbatch.engine.result_json import GENERATION_FIELDS
 from mindbatch.message_formats import NAMES
 
 RESULT_FIELDS = frozenset(
     ("key", "prompt", "generations", "prompt_tokens", "generated_tokens", "prompt_logprobs")
 )
-CSV_FIELDS = RESULT_FIELDS | {
-    *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob", "logprobs"),
-    *("score", "rank", "drafted_tokens", "accepted_tokens", "embedding"),
-}
+CSV_FIELDS = RESULT_FIELDS | {*GENERATION_FIELDS}
 """Fields that results have already: no column of the data can have such a name there."""
 ADAPTER = "adapter"
 """Field that results have besides where there are adapters."""
