@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchOutputConfig, BatchTaskConfig
 from mindbatch.run.generation import Generator
 from mindbatch.run.identity import file_digest, fingerprint_fields
-from mindbatch.run.job import BatchJob, typed_command
+from mindbatch.run.job import BatchJob, OnStep, typed_command
 from mindbatch.server.records import BatchRecord
 from mindbatch.server.schema import ServeConfig
 
@@ -119,9 +120,13 @@ def line_error(code: str, message: str, line: int | None = None) -> dict[str, An
     return {"code": code, "message": message, "param": None, "line": line}
 
 
-def batch_job(run: BatchTaskConfig, opened: OpenedFolder, load: Callable[[RunFolder], Generator]) -> BatchJob:
+def batch_job(
+    run: BatchTaskConfig,
+    opened: OpenedFolder,
+    tokenizer: Tokenizer | None,
+    load: Callable[[RunFolder], AbstractContextManager[Generator]],
+    on_step: OnStep,
+) -> BatchJob:
     """The run of a batch; `load` is called where rows are left."""
-    tokenizer = Path(run.model.tokenizer or run.model.checkpoint_name_or_path or "")
     fields = fingerprint_fields(run, _remembered, opened)
-    # A tokenizer of its own: the engine's renders chats for one thread.
-    return BatchJob(run, fields, load, lambda: Tokenizer.load(tokenizer), command=typed_command())
+    return BatchJob(run, fields, load, lambda: tokenizer, command=typed_command(), on_step=on_step)

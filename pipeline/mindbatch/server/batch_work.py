@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,11 @@ from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.run.generation import Generator
-from mindbatch.run.manifest import rows_of
-from mindbatch.server.background import BackgroundRows, Interrupted, Places
+from mindbatch.run.generation import Tally
+from mindbatch.run.manifest import RowCounts, rows_of
+from mindbatch.server.background import BackgroundRows, Interrupted
 from mindbatch.server.batch_run import MOST_ERRORS, batch_job, line_error, line_errors, run_config
 from mindbatch.server.files import is_own
 from mindbatch.server.records import BatchRecord
@@ -35,15 +36,15 @@ _SECONDS_UNTIL_ROOM = 60.0
 class BatchSetup:
     """The parts that all batches of a server share. write: keeps a record; raises StorageError.
 
-    changing: held while records change.
+    share: unfinished rows that one batch may have in the engine. changing: held while records change.
     """
 
     config: ServeConfig
     opened: OpenedFolder
+    llm: LLM
     engine: AsyncLLM
-    places: Places
+    share: Callable[[], int]
     write: Callable[[BatchRecord], None]
-    kernels: str = ""
     changing: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -53,8 +54,8 @@ class BatchWork:
     def __init__(self, record: BatchRecord, setup: BatchSetup, data: Path, folder: Path) -> None:
         self.record = record
         self._setup, self._data, self._folder = setup, data, folder
-        self._rows: BackgroundRows | None = None
-        self._before = (0, 0)  # rows that earlier sessions have done, and that have failed
+        self.has_rows = False  # in the engine
+        self._before = RowCounts(0, 0, 0)  # of earlier sessions
         self._ending: str | None = None
         self._woken = threading.Event()
         if record.status == "cancelling":
@@ -66,14 +67,6 @@ class BatchWork:
         """Has it end: "cancelled", "expired" or, to go on another time, "interrupted"."""
         self._ending = self._ending or reason
         self._woken.set()
-        if self._rows is not None:
-            self._rows.end(reason)
-
-    def count(self) -> None:
-        """Brings the record's counts up to now."""
-        if self._rows is not None:
-            self.record.completed = self._before[0] + self._rows.num_done
-            self.record.failed = self._before[1] + self._rows.num_failed
 
     def run(self) -> None:
         """Runs it to its end, or until the server ends."""
@@ -131,27 +124,30 @@ class BatchWork:
         return True
 
     def _generate(self) -> None:
-        config = run_config(self._setup.config, self._data, self._folder)
-        batch_job(config, self._setup.opened, self._begin).run()
+        setup, record = self._setup, self.record
+        config = run_config(setup.config, self._data, self._folder)
+        batch_job(config, setup.opened, setup.llm.tokenizer, self._rows, self._on_step).run()
         counts = rows_of(RunFolder(self._folder))
-        record = self.record
-        with self._setup.changing:
-            self._rows = None
+        with setup.changing:
             record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
             record.finalizing_at = int(time.time())
             ended = self._ending if self._ending in ("cancelled", "expired") else None
             record.enter(ended or "completed")
-            self._setup.write(record)
+            setup.write(record)
 
-    def _begin(self, folder: RunFolder) -> Generator:
+    @contextmanager
+    def _rows(self, folder: RunFolder) -> Iterator[BackgroundRows]:
         """The rows of this session, where any are left."""
-        before = rows_of(folder)
-        rows = BackgroundRows(self._setup.engine, self._setup.places, self._setup.kernels)
-        with self._setup.changing:
-            self._before, self._rows = (before.done, before.failed), rows
-            if self._ending is not None:
-                rows.end(self._ending)
-        return rows
+        setup = self._setup
+        self._before, self.has_rows = rows_of(folder), True
+        try:
+            yield BackgroundRows(setup.llm, setup.engine, setup.share, lambda: self._ending)
+        finally:
+            self.has_rows = False
+
+    def _on_step(self, tally: Tally) -> None:
+        self.record.completed = self._before.done + tally.done
+        self.record.failed = self._before.failed + tally.failed
 
     def _fail(self, errors: list[dict[str, object]]) -> None:
         with self._setup.changing:

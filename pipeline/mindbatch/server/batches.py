@@ -12,9 +12,9 @@ from mindbatch.async_llm import AsyncLLM
 from mindbatch.io.storage import Storage, make_folder
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.server.api_errors import ApiError
-from mindbatch.server.background import Places
 from mindbatch.server.batch_work import BatchSetup, BatchWork
 from mindbatch.server.files import Files, is_own
 from mindbatch.server.records import RESULTS, BatchRecord, FileRecord, Records, new_id, result_of
@@ -27,7 +27,7 @@ class Batches:
     The methods may be called by any thread. Raises ConfigError when another server has the folder.
     """
 
-    def __init__(self, config: ServeConfig, opened: OpenedFolder, engine: AsyncLLM, batch_size: int) -> None:
+    def __init__(self, config: ServeConfig, opened: OpenedFolder, llm: LLM, engine: AsyncLLM) -> None:
         folder = Path(config.server.batches_dir or "").absolute()
         storage = Storage()
         make_folder(folder)
@@ -39,13 +39,12 @@ class Batches:
         self._records = Records(self._folder, storage)
         self._batches = self._records.read_all(BatchRecord)
         self._running: dict[str, BatchWork] = {}
-        self._setup = BatchSetup(config, opened, engine, Places(batch_size), self._records.write)
+        self._setup = BatchSetup(config, opened, llm, engine, self._share, self._records.write)
         self._changing = self._setup.changing
         self._pool = ThreadPoolExecutor(config.server.max_batches, "batch")
 
-    def start(self, kernels: str) -> None:
+    def start(self) -> None:
         """Goes on with the batches that have not ended."""
-        self._setup.kernels = kernels
         for record in self._batches.values():
             if not record.has_ended:
                 self._submit(record)
@@ -91,16 +90,12 @@ class Batches:
                 running.end("cancelled")
 
     def find(self, name: str) -> BatchRecord | None:
-        """The batch of that identifier, its counts up to now."""
-        with self._changing:
-            if running := self._running.get(name):
-                running.count()
-            return self._batches.get(name)
+        return self._batches.get(name)
 
     def all(self) -> list[BatchRecord]:
-        """The batches, in the order of their making, their counts up to now."""
+        """The batches, in the order of their making."""
         with self._changing:
-            return [record for name in self._batches if (record := self.find(name))]
+            return [*self._batches.values()]
 
     def by_status(self) -> dict[str, int]:
         return dict(Counter(record.status for record in self.all()))
@@ -163,6 +158,11 @@ class Batches:
                     del self._batches[record.id]
                     self._records.remove(record.id)
                 shutil.rmtree(self._folder / record.id, ignore_errors=True)
+
+    def _share(self) -> int:
+        """Twice a batch's part of the engine's places, so that all are filled."""
+        running = [work.has_rows for work in [*self._running.values()]]
+        return max(2, 2 * self._setup.llm.settings.batch_size // max(1, sum(running)))
 
     def _submit(self, record: BatchRecord) -> None:
         work = BatchWork(record, self._setup, self.files.path(record.input_file_id), self._folder / record.id)

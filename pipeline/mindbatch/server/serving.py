@@ -67,7 +67,7 @@ async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: soc
         service = Service(config, llm, engine, Metrics(config.name), batches, format)
         server = _Server(_uvicorn_config(config, service), service)
         if batches is not None:
-            await asyncio.to_thread(batches.start, llm.kernels)
+            await asyncio.to_thread(batches.start)
         looking = asyncio.create_task(_look_after(batches))
         try:
             await server.serve([bound])
@@ -81,7 +81,7 @@ async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: soc
 def _batches(config: ServeConfig, llm: LLM, opened: OpenedFolder, engine: AsyncLLM) -> Batches | None:
     if config.server.batches_dir is None:
         return None
-    return Batches(config, opened, engine, llm.settings.batch_size)
+    return Batches(config, opened, llm, engine)
 
 
 def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:

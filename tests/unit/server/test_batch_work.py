@@ -43,8 +43,9 @@ def work(
     setup = BatchSetup(
         None,
         None,
+        SimpleNamespace(tokenizer=None),
         engine,
-        None,
+        lambda: 2,
         lambda record: written.append(record.status),  # type: ignore[arg-type]
     )
     return BatchWork(record, setup, data, tmp_path / "run")

@@ -17,7 +17,7 @@ def batches(folder: Path, **server: Any) -> Batches:
     settings = {"batches_dir": str(folder), "max_files": 3, "max_batches": 1, "keep_days": 1} | server
     config: Any = SimpleNamespace(server=SimpleNamespace(**settings))
     nothing: Any = None
-    return Batches(config, nothing, nothing, 4)
+    return Batches(config, nothing, nothing, nothing)
 
 
 def batch_of(kept: Batches, file_id: str, status: str) -> BatchRecord:
