@@ -1,9 +1,11 @@
 """The keys of a run over a dataset, which `mindbatch batch` has, and what they may be together."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+from omegaconf import OmegaConf
 
 from mindbatch.config.faults import shown
 from mindbatch.config.model_task import ModelTaskConfig
@@ -116,6 +118,21 @@ class BatchTaskConfig(BatchConfig):
     @property
     def is_continued(self) -> bool:
         return self.retry
+
+
+def save_as_written(made: BatchConfig, written: Mapping[str, Any]) -> None:
+    """Sets what is saved of a run that another task has made: its values; one written with ${...}, which may
+    be a secret, stays so.
+
+    written: the settings of that task.
+    """
+    settings = asdict(made)
+    for name, values in written.items():
+        if name in settings and isinstance(values, dict):
+            settings[name] |= {leaf: text for leaf, text in values.items() if "${" in str(text)}
+    settings["model"].pop("mindformers_yaml", None)
+    made.resolved_settings = settings
+    made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
 
 
 def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:

@@ -42,7 +42,7 @@ from mindbatch.run.monitor import Monitor
 from mindbatch.run.outputs.chat_message import message_format
 from mindbatch.run.outputs.files import output_options, result_format, write_result_files
 from mindbatch.run.progress import ReadingLine
-from mindbatch.run.survey import survey, too_many_errors
+from mindbatch.run.survey import Items, survey, too_many_errors
 
 MOST_FOLDERS = 1000
 OnStep = Callable[[Tally], None]
@@ -67,7 +67,7 @@ class BatchJob:
     command: what the user typed, for the run record.
     date: what chat templates are told in a new run that asks for none; None is today.
     retry: run the rows again that failed; the run is there already.
-    on_step: called after each step of the engine with what this session has done.
+    on_step: called after each step of the engine with what this session has done. check: see `survey`.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class BatchJob:
         storage: Storage | None = None,
         stdin: BinaryIO | None = None,
         on_step: OnStep = lambda tally: None,
+        check: Callable[[Items], Items] = iter,
     ) -> None:
         self._config = config
         self._fields = dict(fields)
@@ -92,6 +93,7 @@ class BatchJob:
         self._date = date
         self._retry = retry
         self._on_step = on_step
+        self._check = check
         self._storage = storage or Storage()
         self._input = DataInput(config.data, self._storage, kept=retry, stdin=stdin)
         self._params = DecodingParams(**vars(config.decoding))
@@ -140,7 +142,7 @@ class BatchJob:
             message_format=self._message_format if dataset.is_openai else None,
         )
         with closing(maker), closing(ReadingLine(self._config.progress)) as line:
-            survey(dataset, maker, selection_of(self._config.data), index, line)
+            survey(dataset, maker, selection_of(self._config.data), index, line, self._check)
         record = RunRecord(
             created=now(),
             command=concealed(self._command),

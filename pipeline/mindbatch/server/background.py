@@ -30,7 +30,7 @@ Rows = Iterable[tuple[Prompt, DecodingParams]]
 
 
 class Interrupted(MindBatchError):
-    """The server ends; the batch goes on when it is started again."""
+    """The run of a batch is left: the server ends, and it goes on another time, or it has failed already."""
 
 
 class BackgroundRows:

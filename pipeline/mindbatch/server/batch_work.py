@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
@@ -20,6 +20,7 @@ from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.run.generation import Tally
 from mindbatch.run.manifest import RowCounts, rows_of
+from mindbatch.run.survey import Items
 from mindbatch.server.background import BackgroundRows, Interrupted
 from mindbatch.server.batch_run import MOST_ERRORS, batch_job, line_error, line_errors, run_config
 from mindbatch.server.files import is_own
@@ -97,36 +98,43 @@ class BatchWork:
         try:
             if self.record.has_ended:  # which could not be written down
                 self._setup.write(self.record)
-            elif self._is_sound():
+            elif is_own(self._data):
                 self._generate()
+            else:
+                raise ConfigError(f"{self.record.input_file_id}: its content is gone")
         except (ConfigError, CheckpointError) as error:
             self._fail([line_error("invalid_batch", fault) for fault in error.faults[:MOST_ERRORS]])
 
-    def _is_sound(self) -> bool:
-        """Checks the file's lines, if that is not done; a batch with wrong ones has failed."""
-        record = self.record
-        if not is_own(self._data):
-            raise ConfigError(f"{record.input_file_id}: its content is gone")
-        if record.status == "validating":
-            wrong = line_errors(record, self._setup.config, self._data, lambda: self._ending is not None)
-            errors = [*islice(wrong, MOST_ERRORS)]
-            if more := sum(1 for _ in wrong):
-                errors.append(line_error("more_errors", f"and {more} more lines with errors"))
+    def _checked(self, items: Items) -> Items:
+        """Passes the lines of the file on to the run, and counts them; a batch with wrong ones has failed."""
+        record, num_errors = self.record, 0
+        errors: list[dict[str, Any]] = []
+        is_new = record.status == "validating"
+        for number, item in enumerate(items, start=1):
             if self._ending == "interrupted":
                 raise Interrupted("the server ends")
-            if errors or not (record.total or self._ending):
-                self._fail(errors or [line_error("empty_file", "the file holds no request")])
-                return False
+            if is_new and self._ending is None:
+                record.total = number
+                wrong = [*line_errors(item, record.endpoint, self._setup.config)]
+                num_errors += len(wrong)
+                errors += wrong[: MOST_ERRORS - len(errors)]
+            yield item
+        if num_errors > len(errors):
+            more = num_errors - len(errors)
+            errors.append(line_error("more_errors", f"and {more} more lines with errors"))
+        if errors or not (record.total or self._ending):
+            self._fail(errors or [line_error("empty_file", "the file holds no request")])
+            raise Interrupted("the batch has failed")
         with self._setup.changing:
             if record.status == "validating":
                 record.enter("in_progress")
-            self._setup.write(record)
-        return True
+                self._setup.write(record)
 
     def _generate(self) -> None:
         setup, record = self._setup, self.record
         config = run_config(setup.config, self._data, self._folder)
-        batch_job(config, setup.opened, setup.llm.tokenizer, self._rows, self._on_step).run()
+        tokenizer = setup.llm.tokenizer
+        batch_job(config, setup.opened, tokenizer, self._rows, self._on_step, self._checked).run()
         counts = rows_of(RunFolder(self._folder))
         with setup.changing:
             record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
@@ -149,7 +157,7 @@ class BatchWork:
         self.record.completed = self._before.done + tally.done
         self.record.failed = self._before.failed + tally.failed
 
-    def _fail(self, errors: list[dict[str, object]]) -> None:
+    def _fail(self, errors: list[dict[str, Any]]) -> None:
         with self._setup.changing:
             self.record.errors = errors
             self.record.enter("failed")
