@@ -86,7 +86,7 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     service: Service = request.app.state.service
     statistics = await asyncio.wrap_future(service.engine.ask(lambda llm: llm.statistics))
-    batches = {} if service.batches is None else await asyncio.to_thread(service.batches.by_status)
+    batches = {} if service.batches is None else service.batches.by_status()
     return Response(service.metrics.page(statistics, batches), media_type=CONTENT_TYPE)
 
 

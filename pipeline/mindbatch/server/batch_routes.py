@@ -142,7 +142,7 @@ def _metadata_faults(metadata: Any) -> list[str]:
 
 async def list_batches(request: Request) -> Response:
     query = _query(request, ("limit", "after"))
-    return _page((await asyncio.to_thread(batches_of(request).all))[::-1], query, 100)
+    return _page(batches_of(request).records.all()[::-1], query, 100)
 
 
 async def read_batch(request: Request) -> Response:
@@ -159,7 +159,7 @@ async def cancel_batch(request: Request) -> Response:
 
 async def _batch(request: Request) -> BatchRecord:
     name = request.path_params["name"]
-    record = await asyncio.to_thread(batches_of(request).find, name)
+    record = batches_of(request).records.find(name)
     if record is None:
         raise ApiError(404, f"batch {shown(name)}: there is none", "batch_not_found", "batch_id")
     return record

@@ -23,8 +23,7 @@ from mindbatch.run.manifest import RowCounts, rows_of
 from mindbatch.run.survey import Items
 from mindbatch.server.background import BackgroundRows, Interrupted
 from mindbatch.server.batch_run import MOST_ERRORS, batch_job, line_error, line_errors, run_config
-from mindbatch.server.files import is_own
-from mindbatch.server.records import BatchRecord
+from mindbatch.server.records import BatchRecord, is_own
 from mindbatch.server.schema import ServeConfig
 
 _MOST_TRIES = 3
