@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response
 
 from mindbatch.dataset.openai_request import ENDPOINTS
 from mindbatch.io.fault_lines import shown
-from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import StorageError
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
@@ -23,7 +21,6 @@ from mindbatch.server.bodies import json_body
 from mindbatch.server.records import BatchRecord, FileRecord, window_seconds
 
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
-_PART_BYTES = 1 << 18
 _MOST_METADATA = 16
 _LONGEST_METADATA = (64, 512)
 Item = TypeVar("Item", FileRecord, BatchRecord)
@@ -71,23 +68,9 @@ async def read_file(request: Request) -> Response:
 
 async def file_content(request: Request) -> Response:
     record, path = await _file(request)
-    try:
-        file = os.fdopen(open_regular(path), "rb")
-    except OSError as error:
-        raise ApiError(404, f"file {record.id}: was removed", "file_not_found", "file_id") from error
-    name = quote(record.filename, safe="")
-    headers = {
-        "content-length": str(os.fstat(file.fileno()).st_size),
-        "content-disposition": f"attachment; filename*=utf-8''{name}",
-    }
-    return StreamingResponse(_parts_of(file), headers=headers, media_type="application/octet-stream")
-
-
-async def _parts_of(file: BinaryIO) -> AsyncIterator[bytes]:
-    """The file as it was when it was opened, whoever removes it meanwhile."""
-    with file:
-        while part := await asyncio.to_thread(file.read, _PART_BYTES):
-            yield part
+    name = quote(record.filename, safe="")  # a client makes no path of it
+    headers = {"content-disposition": f"attachment; filename*=utf-8''{name}"}
+    return FileResponse(path, headers=headers, media_type="application/octet-stream")
 
 
 async def delete_file(request: Request) -> Response:

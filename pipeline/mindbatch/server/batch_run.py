@@ -33,7 +33,7 @@ def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
     """The configuration with which `mindbatch batch` would run a file into a folder."""
     run = BatchConfig(
         **{name: copy(getattr(config, name)) for name in _SECTIONS},
-        data=DataConfig(path=str(data), format="openai", max_errors=None, date=config.server.date),
+        data=DataConfig(path=str(data), format="openai", max_errors=None),
         output=BatchOutputConfig(
             dir=str(folder), message_format=config.server.message_format, model=config.server.model_name
         ),

@@ -120,7 +120,7 @@ async def _rest(
 
 async def models(request: Request) -> Response:
     service: Service = request.app.state.service
-    names = dict.fromkeys((service.model_name, *service.adapters))
+    names = dict.fromkeys((service.model_name, *service.config.lora.names))
     return JSONResponse({"object": "list", "data": [_model(name, service) for name in names]})
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -54,6 +53,7 @@ class Service:
     def __post_init__(self) -> None:
         decoding = DecodingParams(**vars(self.config.decoding))
         self._params = decoding
+        self.fingerprint = f"fp_{self.started:x}"  # of this process of the server, in answers
         self.conversations = Conversations()
         self._making = threading.Lock()  # of rows: what makes them remembers what it has checked
         data = DataConfig(format="openai")
@@ -68,21 +68,6 @@ class Service:
             model_name=self.model_name,
             message_format=self.format,
         )
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """The names of the adapters, those that stand for the base among them."""
-        return self.config.lora.names
-
-    @property
-    def fingerprint(self) -> str:
-        """Names this process of the server in answers."""
-        return f"fp_{self.started:x}"
-
-    @property
-    def date(self) -> str:
-        """The day that chat templates are told."""
-        return self.config.server.date or today()
 
     def options(self, row: DataRow) -> OutputOptions:
         """How an answer to a request is written."""
@@ -137,7 +122,7 @@ class Service:
 
     async def tokens(self, row: DataRow, add_special_tokens: bool = True) -> list[int]:
         """The token ids of a row's prompt."""
-        tokenizer, prompt, most = self.tokenizer, row.prompt(self.date), self.llm.seq_length
+        tokenizer, prompt, most = self.tokenizer, row.prompt(today()), self.llm.seq_length
 
         def encode(llm: LLM) -> list[int]:
             if prompt.text is not None and not add_special_tokens:
@@ -158,9 +143,4 @@ class Service:
         params = row.params(self._params)
         if params.do_sample and "seed" not in row.overrides:
             params = replace(params, seed=drawn_seed())
-        return row.prompt(self.date), params
-
-
-def is_chat(row: DataRow) -> bool:
-    """True if the prompt is a conversation."""
-    return bool(row.extra.get("endpoint") == CHAT)
+        return row.prompt(today()), params
