@@ -69,7 +69,9 @@ async def read_file(request: Request) -> Response:
 async def file_content(request: Request) -> Response:
     record, path = await _file(request)
     name = quote(record.filename, safe="")  # a client makes no path of it
-    headers = {"content-disposition": f"attachment; filename*=utf-8''{name}"}
+    headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "accept-ranges": "none"}
+    # All of it comes: errors of ranges would be no errors of OpenAI's form.
+    request.scope["headers"] = [header for header in request.scope["headers"] if header[0] != b"range"]
     return FileResponse(path, headers=headers, media_type="application/octet-stream")
 
 
