@@ -14,9 +14,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from mindbatch.server import batch_routes, completions, embeddings, responses
-from mindbatch.server.api_errors import ApiError
 from mindbatch.server.guard import Guard
 from mindbatch.server.metrics import CONTENT_TYPE
+from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"

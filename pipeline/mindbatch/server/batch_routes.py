@@ -15,10 +15,9 @@ from mindbatch.dataset.openai_request import ENDPOINTS
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.storage import StorageError
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
 from mindbatch.server.batches import Batches
-from mindbatch.server.bodies import json_body
 from mindbatch.server.records import BatchRecord, FileRecord, window_seconds
+from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_unknown
 
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
 _MOST_METADATA = 16

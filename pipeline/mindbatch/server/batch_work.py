@@ -7,29 +7,41 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
+from mindbatch.prompts.prompt_lines import EMPTY_LINE
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
 from mindbatch.run.generation import Tally
+from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.run.manifest import RowCounts, rows_of
 from mindbatch.run.survey import Items
 from mindbatch.server.background import BackgroundRows, Interrupted
-from mindbatch.server.batch_run import MOST_ERRORS, batch_job, line_error, line_errors, run_config
 from mindbatch.server.records import BatchRecord, is_own
 from mindbatch.server.schema import ServeConfig
 
+MOST_ERRORS = 1000
+"""Errors of a file that are told one by one; the others are counted."""
 _MOST_TRIES = 3
 """Times that a batch is begun in one process of the server, where it is not the batch that fails."""
 _SECONDS_UNTIL_ROOM = 60.0
 """A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
+_SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
+_remembered = cache(file_digest)  # the weights are the same for all batches
 
 
 @dataclass
@@ -132,8 +144,15 @@ class BatchWork:
     def _generate(self) -> None:
         setup, record = self._setup, self.record
         config = run_config(setup.config, self._data, self._folder)
-        tokenizer = setup.llm.tokenizer
-        batch_job(config, setup.opened, tokenizer, self._rows, self._on_step, self._checked).run()
+        BatchJob(
+            config,
+            fingerprint_fields(config, _remembered, setup.opened),
+            self._rows,
+            lambda: setup.llm.tokenizer,
+            command=typed_command(),
+            on_step=self._on_step,
+            check=self._checked,
+        ).run()
         counts = rows_of(RunFolder(self._folder))
         with setup.changing:
             record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
@@ -161,3 +180,53 @@ class BatchWork:
             self.record.errors = errors
             self.record.enter("failed")
             self._setup.write(self.record)
+
+
+def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
+    """The configuration with which `mindbatch batch` would run a file into a folder."""
+    run = BatchConfig(
+        **{name: copy(getattr(config, name)) for name in _SECTIONS},
+        data=DataConfig(path=str(data), format="openai", max_errors=None),
+        output=BatchOutputConfig(
+            dir=str(folder), message_format=config.server.message_format, model=config.server.model_name
+        ),
+        progress="none",
+    )
+    run.drawn = dict(config.drawn)
+    save_as_written(run, config.resolved_settings)
+    return run
+
+
+def line_errors(item: DataRow | RowFailure, endpoint: str, config: ServeConfig) -> Iterator[dict[str, Any]]:
+    """Yields OpenAI's error objects for a line that is no request of its batch's endpoint, or not of this
+    server: for another model, or more choices than it gives."""
+    if isinstance(item, RowFailure):
+        if item.reason != EMPTY_LINE:  # an error of a row, but no reason to leave the others
+            yield line_error("invalid_request", item.reason, item.line)
+        return
+    if item.extra["endpoint"] != endpoint:
+        message = f"url={item.extra['endpoint']}: the batch's is {endpoint}"
+        yield line_error("mismatched_endpoint", message, item.line)
+    for fault in (model_fault(item.extra.get("model"), config), count_fault(item, config)):
+        if fault is not None:
+            yield line_error("invalid_request", f"body.{fault}", item.line)
+
+
+def model_fault(model: str | None, config: ServeConfig) -> str | None:
+    """Explains why a request cannot have a model of that name; None if it can."""
+    names = [config.name, *config.lora.names]
+    if model is None or model in names:
+        return None
+    return f"model={shown(model)}: not served here; there are {', '.join(names)}{did_you_mean(model, names)}"
+
+
+def count_fault(row: DataRow, config: ServeConfig) -> str | None:
+    """Explains why a request cannot have so many choices; None if it can."""
+    if (count := row.overrides.get("num_return_sequences", 1)) > config.server.max_n:
+        return f"n={count}: at most {config.server.max_n} choices"
+    return None
+
+
+def line_error(code: str, message: str, line: int | None = None) -> dict[str, Any]:
+    """An error of a batch, as OpenAI has it."""
+    return {"code": code, "message": message, "param": None, "line": line}

@@ -14,7 +14,6 @@ from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.server.api_errors import ApiError
 from mindbatch.server.batch_work import BatchSetup, BatchWork
 from mindbatch.server.records import (
     RESULTS,
@@ -26,6 +25,7 @@ from mindbatch.server.records import (
     new_id,
     result_of,
 )
+from mindbatch.server.requests import ApiError
 from mindbatch.server.schema import ServeConfig
 
 

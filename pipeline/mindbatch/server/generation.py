@@ -25,7 +25,7 @@ from mindbatch.run.outputs.openai_response import (
     usage,
 )
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
-from mindbatch.server.api_errors import ApiError
+from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
 Item = StreamEvent | RequestOutput

@@ -14,7 +14,7 @@ import orjson
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import Storage, WholeFile, make_folder, remove_leftovers, write_whole
-from mindbatch.server.api_errors import ApiError
+from mindbatch.server.requests import ApiError
 
 FINAL = frozenset(("failed", "completed", "cancelled", "expired"))
 """Statuses of batches that have ended."""

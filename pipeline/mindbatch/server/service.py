@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import orjson
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
@@ -24,12 +27,37 @@ from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.outputs.openai_response import TokenNames
 from mindbatch.run.outputs.rows import OutputOptions
-from mindbatch.server.api_errors import ApiError, bad_request
-from mindbatch.server.batch_run import count_fault, model_fault
+from mindbatch.server.batch_work import count_fault, model_fault
 from mindbatch.server.batches import Batches
-from mindbatch.server.conversations import Conversations
 from mindbatch.server.metrics import Metrics
+from mindbatch.server.requests import ApiError, bad_request
 from mindbatch.server.schema import ServeConfig
+
+_MOST_BYTES = 64 << 20
+
+
+class Conversations:
+    """The messages up to each response, the oldest forgotten first."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._messages: OrderedDict[str, bytes] = OrderedDict()
+        self._num_bytes, self._most_bytes = 0, most_bytes
+
+    def keep(self, name: str, messages: list[dict[str, Any]]) -> None:
+        """Remembers a conversation."""
+        content = self._messages[name] = orjson.dumps(messages)
+        self._num_bytes += len(content)
+        while self._num_bytes > self._most_bytes:
+            self._num_bytes -= len(self._messages.popitem(last=False)[1])
+
+    def find(self, name: object) -> list[dict[str, Any]]:
+        """The messages up to a response; an ApiError where they are not known."""
+        content = self._messages.get(name) if isinstance(name, str) else None
+        if content is None:
+            message = f"previous_response_id={shown(name)}: not known to this process of the server"
+            raise ApiError(404, message, "response_not_found", "previous_response_id")
+        messages: list[dict[str, Any]] = orjson.loads(content)
+        return messages
 
 
 @dataclass

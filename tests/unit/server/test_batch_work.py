@@ -36,7 +36,8 @@ def work(
             raise outcome
 
     monkeypatch.setattr(batch_work, "run_config", lambda *arguments: None)
-    monkeypatch.setattr(batch_work, "batch_job", lambda *arguments: SimpleNamespace(run=run))
+    monkeypatch.setattr(batch_work, "fingerprint_fields", lambda *arguments: {})
+    monkeypatch.setattr(batch_work, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
     monkeypatch.setattr(batch_work, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
     monkeypatch.setattr(batch_work, "_SECONDS_UNTIL_ROOM", 0.01)
     engine: Any = SimpleNamespace(is_closed=False)

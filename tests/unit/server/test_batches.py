@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.server.api_errors import ApiError
 from mindbatch.server.batches import Batches
 from mindbatch.server.records import BatchRecord, FileRecord
+from mindbatch.server.requests import ApiError
 
 
 def batches(folder: Path, **server: Any) -> Batches:
