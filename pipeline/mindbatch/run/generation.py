@@ -120,7 +120,6 @@ def _record(output: RequestOutput, asked: _Asked, index: RowIndex, ledger: Ledge
 
 
 def entry_of(output: RequestOutput, source: str, digest: str) -> Entry:
-    """Builds the ledger entry of a finished row."""
     return Entry(output.key, digest, *outcome_of(output, source))
 
 

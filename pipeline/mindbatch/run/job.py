@@ -227,7 +227,6 @@ class BatchJob:
     def _generate(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, monitor: Monitor, date: str
     ) -> None:
-        """Runs what is pending."""
         failed = _counts(index).failed
         self._limit_errors(failed, f"{failed:,} of {self._config.output.dir} already")
         with self._load(folder) as generator:

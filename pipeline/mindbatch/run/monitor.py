@@ -60,7 +60,6 @@ class Monitor:
             yield on_step
 
     def session(self) -> Session:
-        """Summarizes this session until now."""
         statistics = self._statistics
         return Session(
             started=self._started,

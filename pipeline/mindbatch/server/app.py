@@ -24,7 +24,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def application(service: Service) -> Starlette:
-    """The server's ASGI application."""
     routes = [
         Route("/", page),
         Route("/health", health),

@@ -163,7 +163,6 @@ class BatchWork:
 
     @contextmanager
     def _rows(self, folder: RunFolder) -> Iterator[BackgroundRows]:
-        """The rows of this session, where any are left."""
         setup = self._setup
         self._before, self.has_rows = rows_of(folder), True
         try:
@@ -228,5 +227,4 @@ def count_fault(row: DataRow, config: ServeConfig) -> str | None:
 
 
 def line_error(code: str, message: str, line: int | None = None) -> dict[str, Any]:
-    """An error of a batch, as OpenAI has it."""
     return {"code": code, "message": message, "param": None, "line": line}

@@ -134,7 +134,6 @@ class Batches:
         file[1].unlink(missing_ok=True)
 
     def end_expired(self) -> None:
-        """Ends the batches whose time is over."""
         with self._changing:
             for running in self._running.values():
                 if running.record.expires_at <= time.time():

@@ -172,7 +172,6 @@ class _Exchange:
 
     @property
     def line(self) -> str:
-        """The request as the log names it."""
         seconds = time.perf_counter() - self._begun
         return f"{printable(self.method, 20)} {printable(self.path, 200)} ({self.id}, {seconds:.3f} s)"
 

@@ -26,8 +26,6 @@ _TOTALS = {
 
 
 class Metrics:
-    """The counts of one server."""
-
     def __init__(self, model_name: str) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -59,11 +57,9 @@ class Metrics:
         self._model_name = model_name
 
     def first_token(self, seconds: float) -> None:
-        """Counts the wait for a request's first token."""
         self._first_token.observe(seconds)
 
     def finished(self, output: RequestOutput) -> None:
-        """Counts a request that is done."""
         self._latency.observe(output.seconds)
         for completion in output.outputs:
             self._success.labels(self._model_name, completion.finish_reason).inc()
@@ -73,7 +69,6 @@ class Metrics:
         self._answers.labels(route, str(status)).inc()
 
     def page(self, statistics: EngineStatistics, batches: dict[str, int]) -> bytes:
-        """The counts now, as text."""
         self._statistics, self._batches = statistics, batches
         return generate_latest(self._registry)
 

@@ -61,7 +61,6 @@ class FileRecord:
     purpose: str = "batch"
 
     def object(self) -> dict[str, Any]:
-        """OpenAI's file object."""
         return {**asdict(self), "object": "file", "status": "processed", "expires_at": None}
 
 
@@ -107,7 +106,6 @@ class BatchRecord:
         return f"file-{self.id.removeprefix('batch_')}-{kind}"
 
     def object(self) -> dict[str, Any]:
-        """OpenAI's batch object."""
         content = asdict(self)
         counts = {name: content.pop(name) for name in ("total", "completed", "failed")}
         errors = content.pop("errors")

@@ -39,19 +39,16 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error object."""
         fallback = "invalid_request_error" if self.status < 500 else "server_error"
         kind = _TYPES.get(self.status, fallback)
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def response(self) -> JSONResponse:
-        """The answer to the request."""
         return JSONResponse(self.body, self.status, self.headers)
 
 
 def bad_request(message: str | Sequence[str], param: str | None = None) -> ApiError:
-    """An error of the request's own."""
     return ApiError(400, message, "invalid_request", param)
 
 

@@ -93,7 +93,6 @@ class ServeConfig(ModelTaskConfig):
 
     @property
     def name(self) -> str:
-        """The name of the model in requests."""
         return self.server.model_name or Path(self.model.checkpoint_name_or_path or "").name
 
     def settle_paths(self) -> list[str]:

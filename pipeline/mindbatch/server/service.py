@@ -44,7 +44,6 @@ class Conversations:
         self._num_bytes, self._most_bytes = 0, most_bytes
 
     def keep(self, name: str, messages: list[dict[str, Any]]) -> None:
-        """Remembers a conversation."""
         content = self._messages[name] = orjson.dumps(messages)
         self._num_bytes += len(content)
         while self._num_bytes > self._most_bytes:
@@ -98,7 +97,6 @@ class Service:
         )
 
     def options(self, row: DataRow) -> OutputOptions:
-        """How an answer to a request is written."""
         return OutputOptions(
             logprobs=self._params.logprobs,
             created=int(time.time()),
@@ -149,7 +147,6 @@ class Service:
         return self.llm.tokenizer
 
     async def tokens(self, row: DataRow, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of a row's prompt."""
         tokenizer, prompt, most = self.tokenizer, row.prompt(today()), self.llm.seq_length
 
         def encode(llm: LLM) -> list[int]:
@@ -163,7 +160,6 @@ class Service:
             raise bad_request(error.faults) from error
 
     def num_choices(self, row: DataRow) -> int:
-        """The outputs that a row gets."""
         return row.params(self._params).num_return_sequences
 
     def prompt(self, row: DataRow) -> tuple[Prompt, DecodingParams]:

@@ -65,7 +65,7 @@ def serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.soc
 
 async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.socket) -> int:
     async with AsyncLLM.over(llm) as engine:
-        batches = _batches(config, llm, opened, engine)
+        batches = None if config.server.batches_dir is None else Batches(config, opened, llm, engine)
         format = message_format(config.server.message_format, llm.tokenizer)
         service = Service(config, llm, engine, Metrics(config.name), batches, format)
         server = _Server(_uvicorn_config(config, service), service)
@@ -79,12 +79,6 @@ async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: soc
             if batches is not None:
                 await asyncio.to_thread(batches.stop)
     return EXIT_DONE
-
-
-def _batches(config: ServeConfig, llm: LLM, opened: OpenedFolder, engine: AsyncLLM) -> Batches | None:
-    if config.server.batches_dir is None:
-        return None
-    return Batches(config, opened, llm, engine)
 
 
 def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mindbatch.dataset.rows import RowFailure
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import StorageError
 from mindbatch.server import batch_work
@@ -91,6 +92,20 @@ def test_a_server_that_ends_leaves_its_batches(
     batch.run()
     assert batch.record.status == "in_progress"
     assert written == []
+
+
+def test_a_thousand_wrong_lines_are_told_and_the_others_counted(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count, told in ((1202, "and 202 more lines with errors"), (0, "the file holds no request")):
+        batch = work([], written, tmp_path, monkeypatch)
+        batch.record.status, batch.record.total = "validating", 0
+        lines = (RowFailure(None, "rows.jsonl", number, "row", "no") for number in range(count))
+        with pytest.raises(Interrupted):
+            list(batch._checked(lines))
+        assert (batch.record.status, batch.record.total) == ("failed", count)
+        assert len(batch.record.errors) == min(count, 1000) + 1
+        assert batch.record.errors[-1]["message"] == told
 
 
 def test_a_file_whose_content_is_gone_ends_its_batch(

@@ -112,7 +112,6 @@ def _column_type(kinds: set[type]) -> pa.DataType | None:
 
 
 def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> pa.Schema:
-    """The columns and their types."""
     generation = [
         ("index", pa.int64()),
         ("text", pa.string()),

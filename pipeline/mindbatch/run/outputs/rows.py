@@ -97,5 +97,4 @@ def prompt_text(row: DataRow) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A value in a cell of a table."""
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -82,7 +82,6 @@ def adapters_of(config: EvaluateConfig, column: Column) -> LoraConfig:
 
 
 def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
-    """The model of a column."""
     folder = (config.checkpoints or {}).get(column.checkpoint)
     return (
         config.model if folder is None else replace(config.model, type="auto", checkpoint_name_or_path=folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import groupby
@@ -116,7 +116,7 @@ def _run_column(
             BatchJob(
                 made,
                 fields,
-                model.borrow,
+                lambda folder: nullcontext(model.llm),
                 lambda: None,
                 command=typed_command(),
                 date=date,
@@ -137,7 +137,6 @@ class _Progress:
         self._name = ""
 
     def begin(self, name: str, count: int) -> None:
-        """A run of so many rows begins."""
         self._name, self._whole = name, count
 
     def notice(self, text: str) -> None:
@@ -145,7 +144,6 @@ class _Progress:
         self._bar.set(self._before, self._total, text or self._name)
 
     def on_step(self, tally: Tally) -> None:
-        """Shows the rows that have ended."""
         self._bar.set(self._before + tally.done + tally.failed, self._total, self._name)
 
     def end(self) -> None:
@@ -178,7 +176,6 @@ class SharedLLM(Closing):
         return replace(made, lora=self._config.lora)
 
     def close(self) -> None:
-        """Closes the model, if it was loaded."""
         if self._llm is not None:
             self._llm.close()
 
@@ -204,7 +201,3 @@ class _LLMOfRuns(SharedLLM):
         self.progress = progress
         self.digest_file = cache(file_digest)
         self.finished: set[Path] = set()
-
-    def borrow(self, folder: RunFolder) -> AbstractContextManager[LLM]:
-        """For one run, whose end is not the model's."""
-        return nullcontext(self.llm)
