@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mindbatch.engine.request import CompletionOutput, RequestOutput
+if TYPE_CHECKING:
+    from mindbatch.engine.request import CompletionOutput, RequestOutput
 
 STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
 """Fields that a generation has only where its strategy ranks or drafts."""
