@@ -129,7 +129,8 @@ def save_as_written(made: BatchConfig, written: Mapping[str, Any]) -> None:
     settings = asdict(made)
     for name, values in written.items():
         if name in settings and isinstance(values, dict):
-            settings[name] |= {leaf: text for leaf, text in values.items() if "${" in str(text)}
+            kept = {leaf: text for leaf, text in values.items() if "${" in str(text)}
+            settings[name] |= {leaf: text for leaf, text in kept.items() if leaf in settings[name]}
     settings["model"].pop("mindformers_yaml", None)
     made.resolved_settings = settings
     made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(settings))

@@ -78,8 +78,8 @@ class Batches:
         record = BatchRecord(
             new_id("batch_"), endpoint, input_file_id, window, begun, begun + seconds, metadata
         )
+        self.records.keep(record)
         with self._changing:
-            self.records.keep(record)
             self._submit(record)
         return record
 
