@@ -61,7 +61,8 @@ class Job:
         return ranks_of(process)
 
     def _ledger_bytes(self) -> int:
-        return sum(part.stat().st_size for part in (self.folder / "run" / "parts").glob("*"))
+        ledger = self.folder / "run" / "ledger.jsonl"
+        return ledger.stat().st_size if ledger.exists() else 0
 
     def results(self) -> bytes:
         return (self.folder / "run" / "results.jsonl").read_bytes()

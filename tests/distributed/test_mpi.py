@@ -104,7 +104,7 @@ def test_a_rank_that_ends_takes_the_others_along(rank: int, number: int, how: st
 def wait_for_steps(job: "subprocess.Popen[str]", run: Path) -> dict[str, int]:
     """The ranks by name, once rows are safe."""
     deadline = time.monotonic() + SECONDS
-    while not any(part.stat().st_size for part in (run / "parts").glob("*")):
+    while not (run / "ledger.jsonl").exists():
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)

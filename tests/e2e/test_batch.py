@@ -111,8 +111,8 @@ def test_an_interrupted_run_says_how_it_goes_on(
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    part = own_process.here / "runs/a/parts/part-000-00000.jsonl"
-    wait_until(lambda: part.exists() and part.stat().st_size >= 1000, process)
+    ledger = own_process.here / "runs/a/ledger.jsonl"
+    wait_until(lambda: ledger.exists() and ledger.stat().st_size >= 1000, process)
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == code
@@ -120,7 +120,7 @@ def test_an_interrupted_run_says_how_it_goes_on(
     assert "Traceback" not in err
     manifest = json.loads((own_process.here / "runs/a/manifest.json").read_text())
     assert manifest["status"] == "interrupted"
-    assert manifest["rows"]["done"] == len(part.read_text().splitlines()) - 1  # all but the header
+    assert manifest["rows"]["done"] == len(ledger.read_text().splitlines()) - 1  # that of the session
 
 
 def test_rows_come_in_many_forms(command: CommandLine) -> None:

@@ -153,7 +153,8 @@ def test_the_example_runs(cluster: Cluster) -> None:
 
 def has_begun(folder: Path) -> bool:
     """Whether rows of a run are in its ledger."""
-    return any(part.stat().st_size for part in RunFolder(folder).parts.glob("*"))
+    ledger = RunFolder(folder).ledger
+    return ledger.exists() and ledger.stat().st_size > 0
 
 
 def sampled(rows: Path, count: int, length: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,13 +99,26 @@ def test_several_prompts_and_choices_of_a_seed(client: openai.OpenAI) -> None:
     assert len({*map(tuple, texts)}) == 3, "draws without a seed of their own are the same"
     assert [choice.index for choice in first.choices] == [0, 1, 2, 3]
     streamed = ["", "", "", ""]
-    logprobs: list[Any] = [None] * 4
+    logprobs: list[dict[str, list[Any]]] = [defaultdict(list) for _ in range(4)]
     for part in client.completions.create(**asked, seed=3, stream=True):
         for choice in part.choices:
             streamed[choice.index] += choice.text
-            logprobs[choice.index] = choice.logprobs or logprobs[choice.index]
+            assert choice.logprobs or choice.finish_reason, "a chunk tells its tokens' own"
+            for name, entries in choice.logprobs or ():
+                logprobs[choice.index][name] += entries
     assert streamed == texts[0]
-    assert logprobs == [choice.logprobs for choice in first.choices]
+    assert logprobs == [dict(choice.logprobs or ()) for choice in first.choices]
+
+
+def test_a_chats_chunks_tell_the_log_probabilities_of_their_tokens(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "small", "messages": MESSAGES, "temperature": 0, "logprobs": True}
+    asked["top_logprobs"] = 2
+    whole = client.chat.completions.create(**asked).choices[0].logprobs
+    chunks = [part.choices[0] for part in client.chat.completions.create(**asked, stream=True)]
+    told = [entry for chunk in chunks if chunk.logprobs for entry in chunk.logprobs.content or ()]
+    assert whole is not None
+    assert told == whole.content
+    assert all(chunk.logprobs for chunk in chunks if chunk.delta.content)
 
 
 def test_an_echo_scores_the_prompt(client: openai.OpenAI, small_gpt2: Path) -> None:

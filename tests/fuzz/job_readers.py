@@ -215,7 +215,7 @@ def _beside_chats(name: str, content: str) -> Callable[[Path], list[Path]]:
 
 def _run(folder: Path) -> list[Path]:
     two_runs(folder)
-    names = ("run.json", "manifest.json", "metrics.jsonl", "errors.jsonl", "parts/part-000-00000.jsonl")
+    names = ("run.json", "manifest.json", "metrics.jsonl", "errors.jsonl", "ledger.jsonl")
     return [folder / "0" / name for name in names]
 
 

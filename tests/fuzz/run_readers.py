@@ -23,7 +23,6 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.ledger.entries import seal
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -97,7 +96,7 @@ def _dataset(**data: Any) -> Callable[[Path], None]:
 
 
 def _check_row(row: DataRow) -> None:
-    back = DataRow.from_json(row.to_json())
+    back = DataRow.from_json(orjson.dumps(row))
     if back.digest != row.digest:
         raise Fault("a row is another once it was stored")
     row.prompt()
@@ -152,18 +151,6 @@ def _read_runs(path: Path) -> None:
             list(pair.keys_only_in(run))
             list(pair.keys_failed_in(run))
         list(pair.compared())
-
-
-def _resealed(random: Random, line: bytes) -> bytes:
-    """A line of the ledger with another content and a check that fits."""
-    content = json.loads(line)
-    del content["check"]
-    changed = of_json(random, orjson.dumps(content))
-    try:
-        value = orjson.loads(changed)
-    except orjson.JSONDecodeError:
-        return changed
-    return seal(value).rstrip(b"\n") if isinstance(value, dict) and value else changed
 
 
 def _rechecked(random: Random, content: bytes) -> bytes:
@@ -250,9 +237,7 @@ READERS = [
     Reader("parquet", _parquet, _dataset(decoding_column="decoding"), of_bytes, share=50),
     Reader("text", _file("a.txt", TEXT_LINES), _dataset(), of_bytes),
     Reader("prompts", _file("prompts.txt", TEXT_LINES), _read_prompts, of_bytes),
-    Reader(
-        "ledger", _run_file("parts/part-000-00000.jsonl"), _read_runs, of_lines(_resealed), bare_lines=True
-    ),
+    Reader("ledger", _run_file("ledger.jsonl"), _read_runs, of_lines(of_json), bare_lines=True),
     Reader("run_record", _run_file("run.json"), _read_runs, _rechecked, bare_lines=True),
     Reader("manifest", _run_file("manifest.json"), _read_runs, of_json),
     Reader("metrics", _run_file("metrics.jsonl"), _read_runs, of_lines(of_json)),

@@ -99,8 +99,8 @@ class EngineKills:
 
 
 def _ledger_bytes(run: Path) -> int:
-    parts = RunFolder(run).parts
-    return sum(part.stat().st_size for part in parts.iterdir()) if parts.is_dir() else 0
+    ledger = RunFolder(run).ledger
+    return ledger.stat().st_size if ledger.exists() else 0
 
 
 def _line(number: int) -> bytes:

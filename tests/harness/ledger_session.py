@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import orjson
 
@@ -17,8 +15,9 @@ from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 
-RECORD = RunRecord(created="2026-01-01", command=["batch"], fields={"decoding.seed": 0}, dataset={})
-PART_BYTES = 1500  # several parts, even in a short run
+RECORD = RunRecord(
+    created="2026-01-01", command=["batch"], fields={"decoding.seed": 0}, dataset={}, date="2026-01-01"
+)
 
 Acknowledge = Callable[[str], None]
 
@@ -40,7 +39,7 @@ def run_session(
     """
     folder = RunFolder(path)
     folder.make(storage)
-    with RunLock(folder, storage), small_parts():
+    with RunLock(folder, storage):
         folder.remove_leftovers(storage)
         if not folder.holds_a_run:
             RECORD.write(folder, storage)
@@ -58,13 +57,6 @@ def run_session(
             with WholeFile(folder.results("jsonl"), storage) as file:
                 for number in range(num_rows):
                     file.write(orjson.dumps(ledger.read(places[str(number)]).body) + b"\n")
-
-
-@contextmanager
-def small_parts() -> Iterator[None]:
-    """Parts are full soon."""
-    with mock.patch("mindbatch.ledger.ledger.MAX_PART_BYTES", PART_BYTES):
-        yield
 
 
 def kept(path: Path) -> list[Entry]:

@@ -48,11 +48,18 @@ def make_run(
     """A run with these entries in its ledger; `fields` are those of its record."""
     folder, storage = RunFolder(path), Storage()
     folder.make(storage)
-    record = RunRecord(created="2026-01-02T03:04:05+00:00", command=list(command), fields=fields, dataset={})
+    folder.lock.touch()
+    record = RunRecord(
+        created="2026-01-02T03:04:05+00:00",
+        command=list(command),
+        fields=fields,
+        dataset={},
+        date="2026-01-02",
+    )
     record.write(folder, storage)
     with Ledger(folder, record.fingerprint, storage) as ledger:
         assert list(ledger.recover()) == []
-        ledger.computed_with = computed_with
+        ledger.computed_with = computed_with or {}
         for entry in entries:
             ledger.append(entry)
     if manifest is not None:

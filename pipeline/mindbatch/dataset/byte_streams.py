@@ -34,33 +34,32 @@ def opened(file: DataFile) -> Iterator[io.BufferedReader]:
     No more is unpacked than is asked for, however much the file would become.
     """
     with plain(file.path) as disk:
+        raw: io.RawIOBase = disk
         if file.compression == "gzip":
-            unzipped = gzip.GzipFile(fileobj=disk, mode="rb")
-            raw: io.RawIOBase = _Unpacked(unzipped.read1, "gzip", (EOFError, OSError, zlib.error))
+            raw = _Unpacked(gzip.GzipFile(fileobj=disk, mode="rb").read1, "gzip")
         elif file.compression == "zstd":
-            raw = _Unpacked(_zstd_reader(disk), "zstd", (OSError,))
-        else:
-            raw = disk
+            raw = _Unpacked(_zstd_reader(disk), "zstd")
         with io.BufferedReader(cast(io.FileIO, raw), BUFFER_BYTES) as stream:
             yield cast(io.BufferedReader, stream)
 
 
 @contextmanager
-def plain(path: Path) -> Iterator[_Disk]:
-    """The file as it is on the disk."""
+def plain(path: Path) -> Iterator[io.FileIO]:
+    """The file as it is on the disk. Reading it raises MindBatchError where the disk fails."""
+    with disk_faults(path), io.FileIO(open_regular(path), "rb") as file:
+        yield file
+
+
+@contextmanager
+def disk_faults(path: Path) -> Iterator[None]:
+    """Turns what the system says of a file into MindBatchError."""
     try:
-        file = io.FileIO(open_regular(path), "rb")
+        yield
     except OSError as error:
-        raise _unreadable(path, error) from error
-    with file:
-        yield _Disk(file, path)
+        raise MindBatchError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _unreadable(path: Path, error: OSError) -> MindBatchError:
-    return MindBatchError(f"{path}: cannot be read ({error.strerror or error})")
-
-
-def _zstd_reader(disk: _Disk) -> Callable[[int], bytes]:
+def _zstd_reader(disk: io.FileIO) -> Callable[[int], bytes]:
     """Opens Arrow's reader: of the two libraries at hand, it notices when the data ends within a frame."""
     import pyarrow
 
@@ -68,33 +67,12 @@ def _zstd_reader(disk: _Disk) -> Callable[[int], bytes]:
     return cast(Callable[[int], bytes], stream.read)
 
 
-class _Disk(io.RawIOBase):
-    """A file whose faults are the project's own, so that no unpacking can take them for damage."""
-
-    def __init__(self, file: io.FileIO, path: Path) -> None:
-        self._file = file
-        self._path = path
-
-    def readable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._file.seek(offset, whence)
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        try:
-            return self._file.readinto(buffer) or 0
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
-
-
 class _Unpacked(io.RawIOBase):
-    """Stream over `read`, which takes a number of bytes; its errors are those of the data."""
+    """Stream over `read`, which takes a number of bytes; its errors are those of the data or the disk."""
 
-    def __init__(self, read: Callable[[int], bytes], kind: str, damages: tuple[type[Exception], ...]) -> None:
+    def __init__(self, read: Callable[[int], bytes], kind: str) -> None:
         self._read = read
         self._kind = kind
-        self._damages = damages
 
     def readable(self) -> bool:
         return True
@@ -103,7 +81,9 @@ class _Unpacked(io.RawIOBase):
         into = memoryview(buffer).cast("B")
         try:
             data = self._read(len(into))
-        except self._damages as error:
+        except (EOFError, OSError, zlib.error) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the system's: no library that unpacks has such a number
             raise DamagedData(f"the {self._kind} data is damaged or cut off here ({error})") from error
         into[: len(data)] = data
         return len(data)

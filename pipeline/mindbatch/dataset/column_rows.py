@@ -8,10 +8,9 @@ from typing import Any
 
 import orjson
 
-from mindbatch.dataset.columns import ColumnError, column, missing_column
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.overrides import PARAMETERS, unknown_parameters
-from mindbatch.dataset.records import Record, RowDraft, is_request
+from mindbatch.dataset.records import ColumnError, Record, RowDraft, column, is_request, missing_column
 from mindbatch.dataset.template import DataTemplate
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import shown, unknown_adapter

@@ -99,7 +99,6 @@ class _RowLines:
         self.begin_row()
 
     def begin_row(self) -> None:
-        """The next line begins a row."""
         self._first_line = self._last_line + 1
         self._size = self._num_quotes = 0
         self._fault: str | None = None
@@ -126,7 +125,6 @@ class _RowLines:
                 return
 
     def row(self, fields: list[str], fault: str | None = None) -> _Row:
-        """The row that has been read."""
         fault = fault or self._fault
         if fault and self._last_line > self._first_line:
             fault += f" (lines {self._first_line} to {self._last_line})"

@@ -133,7 +133,6 @@ def data_faults(data: DataConfig) -> Iterator[str]:
 
 
 def date_faults(data: DataConfig) -> Iterator[str]:
-    """Yields an error if data.date is no date."""
     if data.date is not None and not is_day(data.date):
         yield f"data.date={shown(data.date)}: {DAY_RULE}"
 
@@ -168,9 +167,7 @@ def _size_faults(text: str) -> Iterator[str]:
 def _no_effects(data: DataConfig) -> Iterator[str]:
     """Options that could never do anything beside the others, with what to do instead."""
     if data.format == "openai":
-        for name in (*COLUMNS, "template", "template_file", "chat", "system"):
-            if getattr(data, name) not in (None, False):
-                yield f"data.{name}: has no effect with data.format=openai, where each row says it; remove it"
+        yield from idle_with_openai(data)
         return
     if data.format == "text":
         for name in COLUMNS:
@@ -181,6 +178,13 @@ def _no_effects(data: DataConfig) -> Iterator[str]:
     for name in BESIDE_CHATS if not data.chat and _never_chats(data) else ():
         if getattr(data, name) is not None:
             yield f"data.{name}: has no effect on prompts that are no chats; set data.chat=true or remove it"
+
+
+def idle_with_openai(data: DataConfig) -> Iterator[str]:
+    for name in (*COLUMNS, "template", "template_file", "chat"):
+        if (value := getattr(data, name)) not in (None, False):
+            effect = "has no effect on OpenAI's requests, which say it themselves; remove it"
+            yield f"data.{name}={shown(value)}: {effect}"
 
 
 def _never_chats(data: DataConfig) -> bool:

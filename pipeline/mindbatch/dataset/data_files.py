@@ -101,25 +101,20 @@ def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]
 def _of_no_run(files: list[Path], pattern: Path, outputs: Path | None) -> list[Path]:
     """The files that neither lie in `outputs` nor in the folder of a run, as far up as the pattern varies."""
     fixed = next(folder for folder in pattern.parents if not _GLOB & set(str(folder)))
-    above = set(fixed.parents)
     own = None if outputs is None else outputs.resolve()
 
     @cache
     def is_of_a_run(folder: Path) -> bool:
-        if folder in above:
-            return False
-        return (
-            folder.resolve() == own
-            or _holds_a_run(folder)
-            or (folder != fixed and is_of_a_run(folder.parent))
-        )
+        varying = (above for above in (folder, *folder.parents) if above.is_relative_to(fixed))
+        return any(above.resolve() == own or _holds_a_run(above) for above in varying)
 
     return [path for path in files if not is_of_a_run(path.parent)]
 
 
 def _holds_a_run(folder: Path) -> bool:
     """True if a run was begun there (see `ledger.run_folder`)."""
-    return (folder / "run.json").is_file() and (folder / "parts").is_dir()
+    has_begun = any((folder / name).is_file() for name in ("ledger.jsonl", "lock"))
+    return has_begun and (folder / "run.json").is_file()
 
 
 def _in_folder(folder: Path, only: Format | None) -> list[Path]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from mindbatch.dataset.byte_streams import DamagedData, opened, plain
+from mindbatch.dataset.byte_streams import DamagedData, disk_faults, opened
 from mindbatch.dataset.csv_table import table_fault, table_rows
 from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, named_file
 from mindbatch.dataset.json_array import array_fault, array_rows
@@ -21,12 +21,12 @@ from mindbatch.dataset.records import (
     text_rows,
 )
 from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.io.regular_file import first_bytes, size_and_digest
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES
 
 OPENAI = "openai"
 MOST_LOOKED_AT = 10_000
 """Rows among which one that can be read is looked for, to see what the others are."""
-_DIGEST_CHUNK = 1 << 20
 
 _READERS: dict[Format, Callable[[DataFile, int], Iterator[Record]]] = {
     "jsonl": json_line_rows,
@@ -140,15 +140,9 @@ class Dataset:
 
 
 def _digest(path: Path) -> dict[str, int | str]:
-    import xxhash
-
-    state = xxhash.xxh3_128()
-    size = 0
-    with plain(path) as disk:
-        while chunk := disk.read(_DIGEST_CHUNK):
-            state.update(chunk)
-            size += len(chunk)
-    return {"bytes": size, "xxh3_128": state.hexdigest()}
+    with disk_faults(path):
+        size, digest = size_and_digest(path)
+    return {"bytes": size, "xxh3_128": digest}
 
 
 _HEAD_BYTES = 64
@@ -188,8 +182,8 @@ def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
 
 def _foreign(file: DataFile) -> str | None:
     """Names the format that the file has instead, by its first bytes; None if they show no other."""
-    with plain(file.path) as disk:
-        head = disk.read(_HEAD_BYTES) or b""
+    with disk_faults(file.path):
+        head = first_bytes(file.path, _HEAD_BYTES)
     own = _OWN.get(file.compression or file.format)
     return next(
         (what for magic, what in _SIGNATURES.items() if magic != own and head.startswith(magic)), None

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
-from mindbatch.dataset.columns import ColumnError
 from mindbatch.dataset.openai_parameters import PARAMETERS, read_parameters
-from mindbatch.dataset.records import REQUEST, Record, RowDraft
+from mindbatch.dataset.records import REQUEST, ColumnError, Record, RowDraft
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
@@ -20,7 +19,7 @@ from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 
 if TYPE_CHECKING:
-    from mindbatch.message_formats.registry import MessageFormat
+    from mindbatch.message_formats.parser import MessageFormat
 
 CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 ENDPOINTS = {CHAT: "messages", COMPLETION: "prompt", EMBEDDINGS: "input"}

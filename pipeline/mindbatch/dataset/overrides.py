@@ -24,7 +24,6 @@ _OWN_NAME = re.compile(r"\bdecoding\.(\w+)")
 
 
 def unknown_parameters(names: Mapping[str, Any], where: str) -> list[str]:
-    """A line for each name that is no decoding parameter."""
     return [
         f"{where}.{name}: no decoding parameter{did_you_mean(name, PARAMETERS)}"
         if isinstance(name, str)

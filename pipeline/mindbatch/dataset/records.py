@@ -1,18 +1,22 @@
-"""Result of a reader: one row of a dataset as it was found, or why it could not be read."""
+"""A row of a dataset as a reader found it, its columns, or why there are none."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from mindbatch.dataset.byte_streams import opened
 from mindbatch.dataset.data_files import DataFile
-from mindbatch.io.fault_lines import shown
+from mindbatch.io.errors import PromptError
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.strict_json import JsonFault
 from mindbatch.prompts.prompt_lines import parse_row, text_lines
 
 MOST_COLUMNS = 10_000
-_MOST_NAMED = 5
+_MOST_TWICE = 5
+_MOST_NAMED = 12
+_MOST_KEPT = 1000
 REQUEST = ("custom_id", "method", "url", "body")
 """The fields of a line of OpenAI's batch files."""
 
@@ -35,12 +39,10 @@ class Record:
 
     @property
     def source(self) -> str:
-        """File and line of the row, as error lines name it."""
         return f"{self.file}:{self.line}"
 
 
 def is_request(columns: Mapping[str, Any]) -> bool:
-    """True if a row has the fields of a request in OpenAI's batch files."""
     return all(name in columns for name in REQUEST)
 
 
@@ -51,8 +53,8 @@ def columns_fault(names: Sequence[str]) -> str | None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if not twice:
         return None
-    more = f" and {len(twice) - _MOST_NAMED} others" if len(twice) > _MOST_NAMED else ""
-    return f"has more than one column {', '.join(map(shown, twice[:_MOST_NAMED]))}{more}"
+    more = f" and {len(twice) - _MOST_TWICE} others" if len(twice) > _MOST_TWICE else ""
+    return f"has more than one column {', '.join(map(shown, twice[:_MOST_TWICE]))}{more}"
 
 
 @dataclass(slots=True)
@@ -74,6 +76,67 @@ class RowDraft:
     extra: dict[str, Any] = field(default_factory=dict)
     row_faults: list[str] = field(default_factory=list)
     prompt_faults: list[str] = field(default_factory=list)
+
+
+class ColumnError(PromptError):
+    """A row whose columns are not those that were asked for."""
+
+
+def column(record: Record, name: str, option: str) -> Any:
+    """The value of the column that `option` names.
+
+    Raises:
+        ColumnError: the row has no such column.
+    """
+    columns = record.columns or {}
+    if name not in columns:
+        raise ColumnError(f"{option}: {missing_column(name, record)}")
+    return columns[name]
+
+
+class OptionalColumns:
+    """Columns that a row may lack, but not every row: by the option that names each, those not yet found."""
+
+    def __init__(self, columns: Iterable[tuple[str, str | None]]) -> None:
+        self._sought = [(option, name) for option, name in columns if name is not None]
+        self._found: dict[str, None] = {}
+
+    def look_in(self, record: Record) -> None:
+        if not self._sought:
+            return
+        columns = {*(record.columns or ()), *record.unusable}
+        self._sought = [(option, name) for option, name in self._sought if name not in columns]
+        if len(self._found) < _MOST_KEPT:
+            self._found |= dict.fromkeys(record.columns or ())
+
+    def faults(self) -> list[str]:
+        """A line for each column that no row had; none where no row could be read."""
+        present = tuple(self._found)
+        return [
+            f"{option}: {_line(name, present, 'the rows have')}" for option, name in self._sought if present
+        ]
+
+
+def missing_column(name: str, record: Record) -> str:
+    """A line that names the columns which the row has, and among them the one most like the missing one.
+
+    If the row has the column but no value that could be used, the line says why.
+    """
+    if name in record.unusable:
+        return f"column {_named(name)}: {record.unusable[name]}"
+    return _line(name, tuple(record.columns or ()))
+
+
+@lru_cache(maxsize=64)  # where one row lacks a column, all of them may
+def _line(name: str, columns: tuple[str, ...], whose: str = "the row has") -> str:
+    more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
+    known = ", ".join(map(_named, columns[:_MOST_NAMED])) + more if columns else "none at all"
+    return f"no column {_named(name)}; {whose} {known}{did_you_mean(name, columns)}"
+
+
+def _named(name: str) -> str:
+    """The name as it is where that is unmistakable, else quoted and cut short."""
+    return name if name.isidentifier() and len(name) <= 40 else shown(name)
 
 
 TEXT_COLUMN = "prompt"

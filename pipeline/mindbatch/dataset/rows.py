@@ -11,38 +11,24 @@ import orjson
 
 from mindbatch.config.lora_schema import LoraConfig, idle_faults
 from mindbatch.dataset.column_rows import ColumnRows
-from mindbatch.dataset.columns import OptionalColumns, missing_column
-from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.data_config import DataConfig, idle_with_openai
 from mindbatch.dataset.openai_request import OpenAIRequests
 from mindbatch.dataset.overrides import OverrideRules
-from mindbatch.dataset.records import Record, RowDraft
+from mindbatch.dataset.records import OptionalColumns, Record, RowDraft, missing_column
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
-from mindbatch.io.fault_lines import shown
 from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.prompts import Prompt
 
 if TYPE_CHECKING:
-    from mindbatch.message_formats.registry import MessageFormat
+    from mindbatch.message_formats.parser import MessageFormat
 
 Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
 
 _DIGEST_BYTES = 16
 _LONGEST_FAULT = 500
 _MOST_FAULTS = 20
-_FIXED_BY_OPENAI = (
-    "key_column",
-    "prompt_column",
-    "messages_column",
-    "template",
-    "template_file",
-    "chat",
-    "decoding_column",
-    "tools_column",
-    "chat_template_kwargs_column",
-    "adapter_column",
-)
 _MAY_LACK = ("decoding_column", "tools_column", "chat_template_kwargs_column", "adapter_column")
 
 
@@ -73,33 +59,16 @@ class DataRow:
         return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
 
     def prompt(self, date: str | None = None) -> Prompt:
-        """Builds the input of the engine. date: see `Prompt`."""
         place = f"{self.source}:{self.line}"
         return Prompt(key=self.key, source=place, adapter=self.adapter, date=date, **self.content)
 
     def params(self, base: DecodingParams) -> DecodingParams:
-        """The run's parameters with the row's own in their place."""
         return replace(base, **self.overrides) if self.overrides else base
-
-    def to_json(self) -> bytes:
-        """The row as `from_json` reads it."""
-        return orjson.dumps(
-            [self.key, self.source, self.line, self.content, self.overrides, self.adapter, self.extra]
-        )
 
     @classmethod
     def from_json(cls, data: bytes) -> DataRow:
-        """The row that `to_json` wrote."""
-        key, source, line, content, overrides, adapter, extra = orjson.loads(data)
-        return cls(
-            key=key,
-            source=source,
-            line=line,
-            content=content,
-            overrides=overrides,
-            adapter=adapter,
-            extra=extra,
-        )
+        """The row that `orjson.dumps` wrote."""
+        return cls(**orjson.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +89,6 @@ class RowFailure:
 
     @property
     def place(self) -> str:
-        """Source and line of the row, as messages name it."""
         return f"{self.source}:{self.line}"
 
 
@@ -210,7 +178,6 @@ class RowMaker:
         return self._optional.faults()
 
     def close(self) -> None:
-        """Ends the template's process, if one runs."""
         if self._template is not None:
             self._template.close()
 
@@ -238,14 +205,8 @@ class RowMaker:
 
 
 def _idle_columns(data: DataConfig, columns: Sequence[str]) -> list[str]:
-    unset = DataConfig()
-    faults = [
-        f"data.{name}={shown(getattr(data, name))} has no effect: OpenAI requests say themselves what it "
-        "would say"
-        for name in _FIXED_BY_OPENAI
-        if getattr(data, name) != getattr(unset, name)
-    ]
-    return faults + ["output.columns: OpenAI's requests have no columns; remove it"] * bool(columns)
+    columns_faults = ["output.columns: OpenAI's requests have no columns; remove it"] * bool(columns)
+    return [*idle_with_openai(data), *columns_faults]
 
 
 def _idle_adapters(data: DataConfig, lora: LoraConfig | None) -> list[str]:
@@ -255,7 +216,6 @@ def _idle_adapters(data: DataConfig, lora: LoraConfig | None) -> list[str]:
 
 
 def _joined(faults: Sequence[str]) -> str:
-    """Joins faults to one printable line of bounded length."""
     lines = [_bounded(fault) for fault in faults[:_MOST_FAULTS]]
     more = [f"and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
     return "; ".join(lines + more)

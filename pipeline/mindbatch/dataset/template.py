@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.dataset.columns import ColumnError, missing_column
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.dataset.records import Record
+from mindbatch.dataset.records import ColumnError, Record, missing_column
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import unicode_fault

@@ -56,8 +56,6 @@ class Parameter:
     openai: its names in OpenAI's requests.
     of_model: whether a model's files may recommend a value.
     in_config: whether configurations and data can hold a value.
-    in_every_record: false where it is newer than the format of runs' records, which name it only where it has
-        an effect, so that older runs go on.
     accepts: what configurations take, in words, where no plain type says it.
     topic: what heads this parameter and the next ones in help.
     """
@@ -73,7 +71,6 @@ class Parameter:
     openai: tuple[str, ...] = ()
     of_model: bool = True
     in_config: bool = True
-    in_every_record: bool = True
     accepts: str = ""
     topic: str = ""
 

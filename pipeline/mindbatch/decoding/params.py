@@ -84,7 +84,6 @@ class DecodingParams:
         0.0,
         kind.span(0, kind.LARGEST_FACTOR),
         "keep tokens whose logit is within n standard deviations of the largest; 0: off",
-        in_every_record=False,
     )
     typical_p: float = _filter(
         1.0, kind.share(), "keep the most typical tokens up to this probability; 1: off"
@@ -327,7 +326,6 @@ class DecodingParams:
         "an embedding of the prompt in place of text: its last token's hidden state, or the mean of all",
         asks=Asks("embedding", samples=False, outputs="one"),
         of_model=False,
-        in_every_record=False,
     )
     prompt_logprobs_start: int = parameter(
         0,
@@ -335,7 +333,6 @@ class DecodingParams:
         "first token of the prompt that is scored, counted from 0; the prefix cache may hold those before it",
         needs=(SCORED_PROMPT,),
         of_model=False,
-        in_every_record=False,
     )
     skip_special_tokens: bool = parameter(
         True,

@@ -198,8 +198,15 @@ def _sampled(group: SequenceGroup, sequence: Sequence, branch: Branch, scheduler
                 sequence.finish_reason = "stop"
         group.finished.append(sequence.output())
         scheduler.release([sequence])
-    added = tuple(sequence.row.output_token_ids[before:])
-    return StreamEvent(group.request.key, branch.sample_index, text, added, sequence.finish_reason)
+    added, logprobs = tuple(sequence.row.output_token_ids[before:]), sequence.row.logprobs
+    return StreamEvent(
+        group.request.key,
+        branch.sample_index,
+        text,
+        added,
+        sequence.finish_reason,
+        None if logprobs is None else tuple(logprobs[before:]),
+    )
 
 
 def _agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[StreamEvent]:
@@ -218,8 +225,10 @@ def _agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[Stream
     added = hypotheses[0][start:stop]
     group.num_agreed_tokens = stop
     text = "" if group.agreed is None else "".join(group.agreed.push(token) for token in added)
+    logprobs = group.sequences[0].row.logprobs
+    known = None if logprobs is None else tuple(logprobs[start:stop])
     outputs = range(group.request.params.num_return_sequences)
-    return [StreamEvent(group.request.key, index, text, tuple(added)) for index in outputs]
+    return [StreamEvent(group.request.key, index, text, tuple(added), None, known) for index in outputs]
 
 
 def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[StreamEvent]:
@@ -241,7 +250,8 @@ def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[Str
                 embedding=None if hypothesis.embedding is None else list(hypothesis.embedding),
             )
         )
-        events.append(StreamEvent(group.request.key, index, text, rest, hypothesis.finish_reason))
+        known = hypothesis.logprobs and tuple(hypothesis.logprobs[group.num_agreed_tokens :])
+        events.append(StreamEvent(group.request.key, index, text, rest, hypothesis.finish_reason, known))
     return events
 
 

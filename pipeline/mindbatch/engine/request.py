@@ -109,6 +109,7 @@ class StreamEvent:
     text: the characters that have become certain; may be empty.
     token_ids: the tokens of this step; several where drafted tokens were accepted or a search came to agree.
     finish_reason: set on the last event of the sequence.
+    logprobs: of each of these tokens, as in the output; None unless asked for.
     """
 
     key: str
@@ -116,3 +117,4 @@ class StreamEvent:
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    logprobs: tuple[dict[int, float], ...] | None = None

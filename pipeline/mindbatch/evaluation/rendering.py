@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 from markupsafe import Markup
 
+from mindbatch.io.screen_text import ACTING
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
-
-_KEPT_CONTROLS = "\n\t"
-_TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that turn the direction of the text around them; the page would show it in another order."""
 
 WIDTH, NAMES, VALUES = 340, 122, 58
 """Widths in a ranking: all of it, the column of names, the column of values."""
@@ -61,14 +59,8 @@ def text(content: object) -> Markup:
     """`content` escaped; characters that a page cannot show, or that reorder it, are written as escapes."""
     if isinstance(content, Markup):
         return content
-    return Markup(escape("".join(map(_shown, str(content))), quote=True))
-
-
-def _shown(char: str) -> str:
-    code = ord(char)
-    is_control = (code < 0x20 and char not in _KEPT_CONTROLS) or 0x7F <= code < 0xA0
-    is_hidden = is_control or char in _TURNING or 0xD800 <= code <= 0xDFFF
-    return ascii(char)[1:-1] if is_hidden else char
+    harmless = ACTING.sub(lambda match: ascii(match[0])[1:-1], str(content))
+    return Markup(escape(harmless, quote=True))
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,6 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
 
 
 def _row(top: int, scale: Scale, column: Ranked, place: Callable[[float], float]) -> dict[str, object]:
-    """A row of a ranking."""
     number, span = scale.written(column.value), ""
     if column.interval is not None:
         low, high = map(scale.written, column.interval)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date, datetime
+from datetime import date
 
 
 def counted(number: int, noun: str) -> str:
@@ -51,14 +51,6 @@ _FORM = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 def today() -> str:
     """The local day, as YYYY-MM-DD."""
     return date.today().isoformat()
-
-
-def day_of(moment: str) -> str:
-    """The local day of a moment in ISO 8601; today where it is none."""
-    try:
-        return datetime.fromisoformat(moment).astimezone().date().isoformat()
-    except ValueError:
-        return today()
 
 
 def is_day(text: str) -> bool:

@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+_CHUNK_BYTES = 1 << 22
+
 
 def open_regular(path: Path) -> int:
     """A descriptor that reads the file, a symbolic link followed.
@@ -70,3 +72,15 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         if size > max_bytes:
             raise OSError(errno.EFBIG, f"{size} bytes; at most {max_bytes} are allowed", str(path))
         return file.read(size)
+
+
+def size_and_digest(path: Path) -> tuple[int, str]:
+    """Bytes of a file and their XXH3-128, in hex. OSError as of open_regular."""
+    import xxhash
+
+    state, size = xxhash.xxh3_128(), 0
+    with open(open_regular(path), "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            state.update(chunk)
+            size += len(chunk)
+    return size, state.hexdigest()

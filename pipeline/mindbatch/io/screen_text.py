@@ -62,7 +62,7 @@ MOST_LINES = 50
 """Lines of one message; more of them are counted."""
 
 # What acts on a terminal or reorders what it shows, but for newline and tab.
-_ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: object, longest: int = LONGEST_LINE) -> str:
@@ -111,7 +111,7 @@ class TerminalText(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         """Prints it; returns the number of characters taken."""
-        self._file.write(_ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+        self._file.write(ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
         return len(text)
 
     def flush(self) -> None:

@@ -12,8 +12,6 @@ Kind = Literal["result", "error"]
 
 _CHECK = b',"check":"'
 _END = b'"}\n'
-_COUNTS = ("rank", "drafted_tokens", "accepted_tokens")
-_COUNT_LIMIT = 2**31
 _NUM_CHECK_BYTES = len(_CHECK) + 16 + len(_END)
 
 
@@ -27,64 +25,26 @@ class Entry:
     body: dict[str, Any]
 
 
-def encode(entry: Entry) -> bytes:
-    """The entry's line, newline included. Keys in the body that are numbers become text; NaN becomes null."""
-    return seal({"key": entry.key, "row": entry.row, "kind": entry.kind, "body": entry.body})
+def encode(entry: Entry, session: int) -> bytes:
+    """The entry's line, newline included. Keys in the body that are numbers become text; NaN becomes null.
+
+    session: the number of the session that ran the row.
+    """
+    named = {"session": session, "key": entry.key, "row": entry.row, "kind": entry.kind, "body": entry.body}
+    return seal(named)
 
 
 def decode(line: bytes) -> Entry | None:
     """The entry of a line, newline included; None when it is torn, damaged or something else."""
-    content = unseal(line)
+    return entry_of(unseal(line))
+
+
+def entry_of(content: dict[str, Any] | None) -> Entry | None:
+    """The entry that a line says; None when it says something else."""
     match content:
         case {"key": str(key), "row": str(row), "kind": ("result" | "error") as kind, "body": dict(body)}:
             return Entry(key, row, kind, body)
     return None
-
-
-def is_sound(entry: Entry) -> bool:
-    """True if the body is one that a run writes: a forged line may be sealed, too."""
-    body = entry.body
-    if entry.kind == "error":
-        return isinstance(body.get("stage"), str) and isinstance(body.get("reason"), str)
-    generations = body.get("generations")
-    return (
-        isinstance(generations, list)
-        and _are_counts([body.get("prompt_tokens")])
-        and _are_logprobs(body.get("prompt_logprobs"))
-        and all(map(_is_generation, generations))
-    )
-
-
-def _is_generation(content: Any) -> bool:
-    match content:
-        case {
-            "index": int(index),
-            "text": str() | None,
-            "token_ids": list(token_ids),
-            "finish_reason": str() | None,
-            "cumulative_logprob": int() | float() | None,
-        }:
-            counts = (content.get(name) or 0 for name in _COUNTS)
-            return _are_counts([index, *counts, *token_ids]) and _are_logprobs(content.get("logprobs"))
-    return False
-
-
-def _are_counts(values: list[Any]) -> bool:
-    return {*map(type, values)} == {int} and min(values) >= 0 and max(values) < _COUNT_LIMIT
-
-
-def _are_logprobs(value: object) -> bool:
-    """For each position the log-probabilities of some tokens, by their ids."""
-    if value is None:
-        return True
-    return isinstance(value, list) and all(
-        position is None
-        or (
-            isinstance(position, dict)
-            and all(x is None or isinstance(x, int | float) for x in position.values())
-        )
-        for position in value
-    )
 
 
 def seal(content: dict[str, Any]) -> bytes:

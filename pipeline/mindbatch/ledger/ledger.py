@@ -1,4 +1,4 @@
-"""The ledger: finished rows appended to parts, committed in groups, and found again by the next session."""
+"""The ledger: finished rows appended to a file, committed in groups, and found again by the next session."""
 
 from __future__ import annotations
 
@@ -6,35 +6,31 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import Storage, StorageError, reason_of
-from mindbatch.ledger.entries import Entry, Kind, decode, encode, is_sound
-from mindbatch.ledger.part import (
-    ComputedWith,
-    PartName,
-    PartReading,
-    PartWriter,
-    check_header,
-    list_parts,
-    make_part,
-    read_part,
-)
+from mindbatch.ledger.entries import Entry, Kind, decode, encode, entry_of, seal, unseal
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.writer import LedgerWriter
 
-MAX_OPEN_PARTS = 16
+FORMAT = 2
+ComputedWith = dict[str, str | int]
+"""By name, what decides the last bits of rows besides the settings of their run."""
+MAX_WAITING_ROWS = 64
+MAX_WAITING_BYTES = 4 * 2**20
+MAX_WAITING_SECONDS = 2.0
+_MAX_LINES_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An entry's line: the number of its part, and offset and length in bytes, its newline included."""
+    """An entry's line: the number of its session, and offset and length in bytes, its newline included."""
 
-    part: int
+    session: int
     offset: int
     length: int
 
@@ -49,55 +45,36 @@ class Recovered:
     place: Place
 
 
-class PartFiles:
-    """The parts of a folder, open for reading at any place; no more than MAX_OPEN_PARTS at once."""
+@dataclass(slots=True)
+class _Reading:
+    """How far the file was read: lines as they were written end at byte `end`, of `size`.
 
-    def __init__(self, parts: Path) -> None:
-        self._parts = parts
-        self._open: dict[int, int] = {}
+    session: the number of the last one that was begun. damaged: numbers of lines before `end`.
+    """
 
-    def path(self, place: Place) -> Path:
-        return PartName.from_number(place.part).path(self._parts)
+    end: int = 0
+    size: int = 0
+    session: int = 0
+    damaged: list[int] = field(default_factory=list)
 
-    def line(self, place: Place) -> bytes:
-        """The bytes at a place; fewer when the file has become shorter. Raises StorageError."""
-        try:
-            return os.pread(self._file(place), place.length, place.offset)
-        except OSError as error:
-            raise StorageError.reading(self.path(place), error) from error
-
-    def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-    def _file(self, place: Place) -> int:
-        if place.part not in self._open:
-            if len(self._open) >= MAX_OPEN_PARTS:
-                os.close(self._open.pop(next(iter(self._open))))
-            self._open[place.part] = open_regular(self.path(place))
-        return self._open[place.part]
-
-
-MAX_PART_BYTES = 64 * 2**20
-MAX_WAITING_ROWS = 64
-MAX_WAITING_BYTES = 4 * 2**20
-MAX_WAITING_SECONDS = 2.0
-
-
-class _OpenPart(NamedTuple):
-    """Part of the ledger that this process appends to."""
-
-    name: PartName
-    end: PartWriter
+    def notes(self, path: Path) -> Iterator[str]:
+        """Yields a line for each kind of damage: what it is, and what becomes of it."""
+        if self.damaged:
+            lines = ", ".join(map(str, self.damaged[:_MAX_LINES_NAMED]))
+            more = len(self.damaged) - _MAX_LINES_NAMED
+            lines += f" and {more} more" if more > 0 else ""
+            yield f"{path}: damaged at line {lines}; what was there runs again"
+        if self.size > self.end:
+            yield f"{path}: its last {self.size - self.end} bytes are torn; what was there runs again"
 
 
 class Ledger(Closing):
-    """The parts of a run's folder. First `recover`, then `append` and `commit`; only under the folder's lock.
+    """The ledger of a run. First `recover`, then `append` and `commit`; only under the folder's lock.
 
     An entry is safe, whatever happens to process and power, once the commit after its append has returned.
     Recovering changes nothing on the disk: repairs are made when the first entry is appended, so a folder can
-    be looked at while a run writes there. writer: the number of this process among those that write to the
-    folder at once, each to its own parts.
+    be looked at while a run writes there. Each session that appends begins with a line that says what its
+    rows were computed with; where that line is damaged its rows run again.
 
     notes: what was found damaged, a line each, complete once `recover` has been read to its end.
     num_safe: entries on the disk; what a failure reports as safe.
@@ -109,65 +86,90 @@ class Ledger(Closing):
         folder: RunFolder,
         fingerprint: str,
         storage: Storage | None = None,
-        writer: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.notes: list[str] = []
         self.num_safe = 0
-        self.computed_with: ComputedWith | None = None
+        self.computed_with: ComputedWith = {}
         self._folder = folder
         self._fingerprint = fingerprint
         self._storage = storage or Storage()
-        self._writer = writer
         self._clock = clock
-        self._read: dict[PartName, PartReading] | None = None
-        self._files = PartFiles(folder.parts)
-        self._open: _OpenPart | None = None  # replaced as a whole: an interrupt may come anywhere
+        self._session = 0  # the number of this one, once it has begun
+        self._sessions: dict[int, ComputedWith] = {}
+        self._read: _Reading | None = None
+        self._file: int | None = None
+        self._writer: LedgerWriter | None = None  # replaced as a whole: an interrupt may come anywhere
         self._oldest = 0.0
         self._failure: StorageError | None = None
 
     def recover(self) -> Iterator[Recovered]:
-        """Yields good entries of all writers in the order of writing; of several for a row the last holds.
+        """Yields good entries in the order of writing; of several for a row the last holds.
 
-        ConfigError at once, naming each, when there are parts that were written with other settings;
-        StorageError when a part cannot be read.
+        ConfigError at once when they were written with other settings, or in another format; StorageError
+        when the file cannot be read.
         """
-        try:
-            names = list_parts(self._folder.parts)
-            faults = [check_header(name.path(self._folder.parts), self._fingerprint) for name in names]
-        except OSError as error:
-            raise StorageError.reading(self._folder.parts, error) from error
-        if any(faults):
-            raise ConfigError([fault for fault in faults if fault])
-        self._read = {}
-        return self._recover(names, self._read)
+        path = self._folder.ledger
+        with self._reading():
+            if not path.exists():
+                self._read = _Reading()
+                return iter(())
+            with open(open_regular(path), "rb") as file:
+                fault = self._fault(unseal(file.readline()))
+        if fault is not None:
+            raise ConfigError(f"{path}: {fault}")
+        return self._recover()
 
-    def _recover(self, names: list[PartName], read: dict[PartName, PartReading]) -> Iterator[Recovered]:
-        for name in names:
-            reading = PartReading(name.path(self._folder.parts))
-            try:
-                for offset, length, entry in read_part(reading):
+    def _fault(self, first: dict[str, object] | None) -> str | None:
+        """The fault of a file with this first line; a damaged one is none."""
+        match first:
+            case {"ledger": int(version)} if version != FORMAT:
+                return f"written in format {version} of the ledger; this mindbatch reads format {FORMAT}"
+            case {"fingerprint": str(other)} if other != self._fingerprint:
+                return f"written with other settings (fingerprint {other}; this run has {self._fingerprint})"
+        return None
+
+    def _recover(self) -> Iterator[Recovered]:
+        reading, unsealed = _Reading(), list[int]()
+        with self._reading(), open(open_regular(self._folder.ledger), "rb") as file:
+            for number, line in enumerate(file, start=1):
+                offset, reading.size = reading.size, reading.size + len(line)
+                content = unseal(line)
+                if content is None:
+                    unsealed.append(number)
+                    continue
+                reading.end = reading.size
+                reading.damaged += unsealed  # not the torn end, then: a good line follows
+                unsealed.clear()
+                entry = entry_of(content)
+                if self._is_begin(content):
+                    reading.session = content["session"]
+                    self._sessions[reading.session] = content["computed_with"]
+                elif entry is not None and content.get("session") == reading.session:
                     self.num_safe += 1
-                    place = Place(name.number, offset, length)
+                    place = Place(reading.session, offset, len(line))
                     yield Recovered(entry.key, entry.row, entry.kind, place)
-            except OSError as error:
-                raise StorageError.reading(reading.path, error) from error
-            read[name] = reading
-            self.notes += reading.notes()
+                else:
+                    reading.damaged.append(number)
+        self.notes += reading.notes(self._folder.ledger)
+        self._read = reading
 
-    def part_computed_with(self, part: int) -> ComputedWith | None:
-        """Looks up what the rows of a part were computed with, by its number; None if unknown."""
-        reading = (self._read or {}).get(PartName.from_number(part))
-        return self.computed_with if reading is None else reading.computed_with
+    def _is_begin(self, content: dict[str, object]) -> bool:
+        """True of the line that begins a session of this run."""
+        return content.get("ledger") == FORMAT and content.get("fingerprint") == self._fingerprint
+
+    def computed_with_in(self, session: int) -> ComputedWith:
+        return self._sessions[session]
 
     def append(self, entry: Entry) -> Place:
         """Takes a finished row; it is safe after the next commit. Raises StorageError as `commit` does."""
-        line = encode(entry)
         with self._reporting():
-            part = self._room_for(len(line))
-            if not part.end.num_waiting:
+            if self._writer is None:
+                self._writer = self._begin()
+            line = encode(entry, self._session)
+            if not self._writer.num_waiting:
                 self._oldest = self._clock()
-            return Place(part.name.number, part.end.append(line), len(line))
+            return Place(self._session, self._writer.append(line), len(line))
 
     def commit(self) -> None:
         """Writes and syncs all that was appended.
@@ -175,18 +177,18 @@ class Ledger(Closing):
         StorageError says how many rows are safe and how to go on; the ledger takes nothing more after it.
         """
         with self._reporting():
-            if self._open is not None:
-                self.num_safe += self._open.end.commit()
+            if self._writer is not None:
+                self.num_safe += self._writer.commit()
 
     def commit_if_due(self, step_seconds: float) -> bool:
         """Commits when enough rows wait, or when the oldest would wait too long if it waited a step longer.
 
         step_seconds: how long a step of the engine takes. Returns whether it committed.
         """
-        if self._open is None or not self._open.end.num_waiting:
+        writer = self._writer
+        if writer is None or not writer.num_waiting:
             return False
-        end = self._open.end
-        is_full = end.num_waiting >= MAX_WAITING_ROWS or end.num_waiting_bytes >= MAX_WAITING_BYTES
+        is_full = writer.num_waiting >= MAX_WAITING_ROWS or writer.num_waiting_bytes >= MAX_WAITING_BYTES
         if not is_full and self._clock() - self._oldest + step_seconds <= MAX_WAITING_SECONDS:
             return False
         self.commit()
@@ -195,9 +197,9 @@ class Ledger(Closing):
     def read(self, place: Place) -> Entry:
         """The entry at a place, on the disk or not yet. Raises StorageError when it is not as it was."""
         entry = decode(self._line(place))
-        if entry is None or not is_sound(entry):
+        if entry is None:
             raise StorageError(
-                f"{self._files.path(place)}: the entry at byte {place.offset} is damaged; "
+                f"{self._folder.ledger}: the entry at byte {place.offset} is damaged; "
                 "run the same command again: that row is done anew"
             )
         return entry
@@ -208,59 +210,46 @@ class Ledger(Closing):
             if self._failure is None:
                 self.commit()
         finally:
-            self._files.close()
-            if self._open is not None:
-                self._open.end.close()
-                self._open = None
+            if self._file is not None:
+                os.close(self._file)
+            if self._writer is not None:
+                self._writer.close()
+            self._file = self._writer = None
 
     def _line(self, place: Place) -> bytes:
-        if self._open is not None and place.part == self._open.name.number:
-            waiting = self._open.end.waiting_line(place.offset)
-            if waiting is not None:
-                return waiting
-        return self._files.line(place)
+        waiting = None if self._writer is None else self._writer.waiting_line(place.offset)
+        if waiting is not None:
+            return waiting
+        with self._reading():
+            if self._file is None:
+                self._file = open_regular(self._folder.ledger)
+            return os.pread(self._file, place.length, place.offset)
 
-    def _room_for(self, num_bytes: int) -> _OpenPart:
-        """The part to append to: the open one, unless it is full."""
-        if self._open is None:
-            self._open = self._first_part(num_bytes)
-        elif self._open.end.offset + num_bytes > MAX_PART_BYTES:
-            # Committed before there is a later part: nobody writes to the end of an earlier one again.
-            self.num_safe += self._open.end.commit()
-            full, self._open = self._open, self._new_part()
-            full.end.close()
-        return self._open
+    def _begin(self) -> LedgerWriter:
+        """Opens the end of the file and begins a session there.
 
-    def _first_part(self, num_bytes: int) -> _OpenPart:
-        """The writer's last part, if it has room and rows computed alike, and nobody wrote one after it."""
+        What killed sessions left to the system, of the file and of its name, is durable when it returns.
+        """
         assert self._read is not None, "append before recover"
-        self._settle()
-        names = list_parts(self._folder.parts)
-        reading = self._read.get(names[-1]) if names else None
-        if reading is None or not reading.has_header or names[-1].writer != self._writer:
-            return self._new_part()
-        if reading.end + num_bytes > MAX_PART_BYTES or reading.computed_with != self.computed_with:
-            PartWriter(reading.path, reading.end, self._storage).close()  # which cuts off what is torn
-            return self._new_part()
-        return _OpenPart(names[-1], PartWriter(reading.path, reading.end, self._storage))
+        self._session = self._read.session + 1
+        begin = {"ledger": FORMAT, "fingerprint": self._fingerprint, "session": self._session}
+        writer = LedgerWriter(self._folder.ledger, self._read.end, self._storage)
+        try:
+            writer.append(seal({**begin, "computed_with": self.computed_with}))
+            writer.commit()
+            self._storage.sync_folder(self._folder.path)
+        except BaseException:
+            writer.close()
+            raise
+        self._sessions[self._session] = self.computed_with
+        return writer
 
-    def _new_part(self) -> _OpenPart:
-        names = list_parts(self._folder.parts)
-        name = PartName(names[-1].ordinal + 1 if names else 0, self._writer)
-        make_part(name, self._folder.parts, self._fingerprint, self._storage, self.computed_with)
-        path = name.path(self._folder.parts)
-        return _OpenPart(name, PartWriter(path, path.stat().st_size, self._storage))
-
-    def _settle(self) -> None:
-        """Makes durable what killed sessions left to the system: names, and the last part of each writer."""
-        self._storage.sync_folder(self._folder.parts)
-        last = {name.writer: name for name in list_parts(self._folder.parts)}
-        for name in last.values():
-            file = self._storage.append(name.path(self._folder.parts))
-            try:
-                self._storage.sync(file)
-            finally:
-                self._storage.close(file)
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError.reading(self._folder.ledger, error) from error
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:

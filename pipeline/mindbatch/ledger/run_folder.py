@@ -10,7 +10,6 @@ from pathlib import Path
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import Storage, StorageError, reason_of, remove_leftovers
-from mindbatch.ledger.part import PartName, list_parts, part_name
 
 RESULT_NAMES = {
     "jsonl": "results.jsonl",
@@ -20,66 +19,33 @@ RESULT_NAMES = {
 }
 
 
+class _File:
+    """Path of a file or folder in the folder of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths of a run's files. Nothing is looked up or made before it is asked for."""
 
     path: Path
 
-    @property
-    def run_file(self) -> Path:
-        """The run record: what the run is about. A folder without one is no run's."""
-        return self.path / "run.json"
-
-    @property
-    def config_file(self) -> Path:
-        """The whole configuration, as YAML."""
-        return self.path / "config.yaml"
-
-    @property
-    def lock(self) -> Path:
-        """Held locked by the run that writes here."""
-        return self.path / "lock"
-
-    @property
-    def parts(self) -> Path:
-        """The folder of the ledger's parts."""
-        return self.path / "parts"
-
-    @property
-    def errors(self) -> Path:
-        """The rows that failed, in input order."""
-        return self.path / "errors.jsonl"
-
-    @property
-    def manifest(self) -> Path:
-        """Manifest file: what the finished run was made from, and its counts."""
-        return self.path / "manifest.json"
-
-    @property
-    def metrics(self) -> Path:
-        """Samples taken while it ran."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The folder of TensorBoard's event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the logs of other processes, where the run has any."""
-        return self.path / "logs"
-
-    @property
-    def index(self) -> Path:
-        """The table of rows of a run in progress; made anew by each session."""
-        return self.path / ".index.sqlite"
-
-    @property
-    def standard_input(self) -> Path:
-        """Copy of standard input, kept so that the run can be resumed."""
-        return self.path / "input.spool"
+    run_file = _File("run.json")  # the run record; a folder without one is no run's
+    config_file = _File("config.yaml")
+    lock = _File("lock")  # locked by the run that writes here
+    ledger = _File("ledger.jsonl")  # the rows that have ended; absent before the first
+    errors = _File("errors.jsonl")  # the rows that failed, in input order
+    manifest = _File("manifest.json")  # what the finished run was made from, and its counts
+    metrics = _File("metrics.jsonl")  # samples taken while it ran
+    tensorboard = _File("tensorboard")  # the folder of TensorBoard's event files
+    logs = _File("logs")  # the folder of the logs of other processes, where the run has any
+    index = _File(".index.sqlite")  # the rows of a run in progress; made anew by each session
+    standard_input = _File("input.spool")  # a copy, kept so that the run can be resumed
 
     def results(self, format: str) -> Path:
         """The finished results in the format: jsonl, openai, parquet or csv."""
@@ -87,16 +53,15 @@ class RunFolder:
 
     @property
     def holds_a_run(self) -> bool:
-        """True if a run was begun here."""
         return self.run_file.is_file()
 
     @property
     def is_without_rows(self) -> bool:
         """True if no row was ever finished here, as when the model turned out to be damaged."""
-        return not any(name.path(self.parts).stat().st_size for name in self._parts())
+        return not self.ledger.exists() or not self.ledger.stat().st_size
 
     def make(self, storage: Storage) -> None:
-        """Makes the folder, if it is not there, and its `parts`, so that a power cut does not undo it.
+        """Makes the folder, if it is not there, so that a power cut does not undo it.
 
         ConfigError when the path is something else, or a folder with things in it that are no run;
         StorageError when it cannot be made.
@@ -104,7 +69,6 @@ class RunFolder:
         self._check()
         try:
             _make_durable(self.path, storage)
-            _make_durable(self.parts, storage)
         except OSError as error:
             raise StorageError.writing(self.path, error) from error
 
@@ -125,53 +89,46 @@ class RunFolder:
     def _refuse_special(self) -> None:
         """ConfigError when something else than a file has the name of one of ours, or than a folder."""
         faults = []
-        for path in (*self._files(), *(name.path(self.parts) for name in self._parts())):
+        for path in self._files():
             try:
                 check_own(path)
             except OSError as error:
                 faults.append(f"{path}: must be a file of the run's own ({reason_of(error)}); move it away")
-        for path in (self.parts, self.tensorboard, self.logs):
+        for path in (self.tensorboard, self.logs):
             if path.is_symlink() or (path.exists() and not path.is_dir()):
                 faults.append(f"{path}: must be a folder of the run's own; move it away")
         if faults:
             raise ConfigError(faults)
 
     def _files(self) -> set[Path]:
-        """Lists the files that a run writes, but for its parts."""
         results = {self.results(format) for format in RESULT_NAMES}
         others = {self.errors, self.manifest, self.metrics, self.config_file, self.standard_input}
-        return results | others | {self.run_file, self.lock, self.index}
-
-    def _parts(self) -> list[PartName]:
-        return [] if self.parts.is_symlink() else list_parts(self.parts)
+        return results | others | {self.run_file, self.ledger, self.lock, self.index}
 
     def _names_before_the_record(self) -> set[str]:
         """Lists names that a run killed before it wrote its record may have left."""
         hidden = {entry.name for entry in self.path.glob(".*")}
-        return hidden | {path.name for path in (self.lock, self.parts, self.standard_input, self.config_file)}
+        return hidden | {path.name for path in (self.lock, self.standard_input, self.config_file)}
 
     def remove_leftovers(self, storage: Storage) -> None:
         """Removes half-written files of killed sessions. Only under the lock. Raises StorageError."""
         ours = {path.name for path in self._files()}
         remove_leftovers(self.path, storage, ours.__contains__)
-        remove_leftovers(self.parts, storage, lambda name: part_name(name) is not None)
 
     def clear(self, storage: Storage, keep: Collection[Path] = ()) -> None:
         """Removes what a run has written, except its record, the lock and `keep`; only under the lock.
 
         The record stays, so that a kill in between leaves a run that lost rows, never rows without a record;
-        when this returns no power cut brings a part back, and a new record may be written over the old one.
+        when this returns no power cut brings a row back, and a new record may be written over the old one.
         Raises StorageError.
         """
-        kept = {self.run_file, self.lock, self.index, *keep}
+        kept = {self.run_file, self.ledger, self.lock, self.index, *keep}
         try:
-            for path in sorted(self._files() - kept):
-                if path.exists():
-                    storage.remove(path)
-            storage.sync_folder(self.path)
-            for name in self._parts():
-                storage.remove(name.path(self.parts))
-            storage.sync_folder(self.parts)
+            for paths in (sorted(self._files() - kept), [self.ledger]):
+                for path in paths:
+                    if path.exists():
+                        storage.remove(path)
+                storage.sync_folder(self.path)
         except OSError as error:
             raise StorageError.writing(self.path, error) from error
 

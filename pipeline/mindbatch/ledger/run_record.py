@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 import xxhash
 
-from mindbatch.io.amounts import day_of, is_day
+from mindbatch.io.amounts import is_day
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.storage import Storage, StorageError, write_whole
 from mindbatch.ledger.run_folder import RunFolder
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 64 << 20
 _MAX_SHOWN = 60
 _PLAIN_TEXT = re.compile(r'"[^"\\\s]+"')
@@ -28,16 +28,16 @@ class RunRecord:
     """Record of a run: its command, settings and data.
 
     created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
-    by dotted name. dataset: the digests of its files, by name. date: given to chat templates, as YYYY-MM-DD;
-    None for runs begun before it was recorded. seed_was_drawn: and not given. hub: where the model's folder
-    was fetched from, with commit and digests, as `hub.cache.fetched` has it.
+    by dotted name. dataset: the digests of its files, by name. date: given to chat templates, as YYYY-MM-DD.
+    seed_was_drawn: and not given. hub: where the model's folder was fetched from, with commit and digests, as
+    `hub.cache.fetched` has it.
     """
 
     created: str
     command: list[str]
     fields: dict[str, Any]
     dataset: dict[str, Any]
-    date: str | None = None
+    date: str
     seed_was_drawn: bool = False
     hub: dict[str, Any] | None = None
     version: int = VERSION
@@ -46,11 +46,6 @@ class RunRecord:
     def fingerprint(self) -> str:
         """BLAKE2b (128 bit, hex) of the fields: results of runs with different ones are never mixed."""
         return hashlib.blake2b(_canonical(self.fields), digest_size=16).hexdigest()
-
-    @property
-    def chat_date(self) -> str:
-        """The date; the day on which the run was begun, where none was written down."""
-        return self.date or day_of(self.created)
 
     def write(self, folder: RunFolder, storage: Storage | None = None) -> None:
         """Writes it, whole and durable. Raises StorageError."""
@@ -85,21 +80,19 @@ class RunRecord:
                 "command": [*command],
                 "fields": dict(),
                 "dataset": dict(),
+                "date": str(date),
                 "version": int(),
-            } if all(isinstance(word, str) for word in command) and _is_day(content.get("date")):
+            } if all(isinstance(word, str) for word in command) and is_day(date):
                 content["seed_was_drawn"] = content.get("seed_was_drawn") is True
                 content["hub"] = hub if isinstance(hub := content.get("hub"), dict) else None
-                return cls(
-                    **{field.name: content[field.name] for field in fields(cls) if field.name in content}
-                )
-        raise ConfigError(f"{path}: damaged: created, command, fields or dataset is not what a run writes")
+                return cls(**{field.name: content[field.name] for field in fields(cls)})
+        raise ConfigError(f"{path}: damaged: created, command, fields, dataset or date is not a run's")
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """A line for each field that differs, by name: `decoding.temperature 0.0 -> 0.7`.
 
-    One that is not there is as null: the run was begun before there was such a setting. Where long values
-    differ late, what is shown begins shortly before that.
+    One that is not there is as null. Where long values differ late, what is shown begins shortly before that.
     """
     lines = []
     for name in sorted(old.keys() | new.keys()):
@@ -110,10 +103,6 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
             start = _first_difference(before, after)
             lines.append(f"{name} {_excerpt(before, start)} -> {_excerpt(after, start)}")
     return lines
-
-
-def _is_day(value: object) -> bool:
-    return value is None or (isinstance(value, str) and is_day(value))
 
 
 def _check(content: dict[str, Any]) -> str:

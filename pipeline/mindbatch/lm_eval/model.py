@@ -111,7 +111,6 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """The end of a text."""
         if not self._tokenizer.eos_token_ids:
             raise ConfigError("the tokenizer names no token that ends a text; the harness needs one")
         return self._tokenizer.eos_token_ids[0]

@@ -1,18 +1,21 @@
 """Hermes and Qwen3: <tool_call>, a JSON object with name and arguments, </tool_call>."""
 
-from mindbatch.message_formats.json_calls import call_of_object, json_text, json_value
-from mindbatch.message_formats.message_reading import HandOver, TaggedSyntax
-from mindbatch.message_formats.reader import PushedText, Steps
+from collections.abc import Iterator
 
+from mindbatch.message_formats.call_text import CallText, call_of_object, json_value
+from mindbatch.message_formats.parser import MessageFormat
+from mindbatch.message_formats.pieces import ToolCall
+
+TOOL_CALL = "<tool_call>"
 THINK = ("<think>", "</think>")
 
 
-def _read_call(reader: PushedText, hand_over: HandOver) -> Steps[None]:
-    text = yield from json_text(reader)
-    call = call_of_object(json_value(text), "arguments")
-    yield from reader.expect("</tool_call>")
-    hand_over(call)
+def _read_call(text: CallText) -> Iterator[ToolCall]:
+    text.expect(TOOL_CALL)
+    call = call_of_object(json_value(text.json()), "arguments")
+    text.expect("</tool_call>")
+    yield call
 
 
-HERMES = TaggedSyntax({"<tool_call>": _read_call})
-QWEN3 = TaggedSyntax({"<tool_call>": _read_call}, reasoning=THINK)
+HERMES = MessageFormat("hermes", (TOOL_CALL,), _read_call)
+QWEN3 = MessageFormat("qwen3", (TOOL_CALL,), _read_call, *THINK)

@@ -1,29 +1,29 @@
 """Llama 3.1 to 3.3: a message that is JSON with name and parameters, or several parted by semicolons."""
 
-from mindbatch.message_formats.json_calls import call_of_object, json_text, json_value
-from mindbatch.message_formats.message_reading import HandOver, TaggedSyntax
-from mindbatch.message_formats.reader import BLANK, CallFault, PushedText, Steps
+from collections.abc import Iterator
+
+from mindbatch.message_formats.call_text import BLANK, CallFault, CallText, call_of_object, json_value
+from mindbatch.message_formats.parser import MessageFormat
+from mindbatch.message_formats.pieces import ToolCall
 
 _PYTHON_TAG = "<|python_tag|>"
 _END_TOKENS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>")
 
 
-def _read_calls(reader: PushedText, hand_over: HandOver) -> Steps[None]:
+def _read_calls(text: CallText) -> Iterator[ToolCall]:
     """Reads calls up to the end of the message: JSON with other text after it is an answer, not a call."""
+    text.accept(_PYTHON_TAG)
     while True:
-        text = yield from json_text(reader)
-        call = call_of_object(json_value(text), "parameters", "arguments")
-        yield from reader.run(BLANK)
-        following = yield from reader.upcoming(";", _PYTHON_TAG, *_END_TOKENS)
-        if not following and not reader.at_end:
+        call = call_of_object(json_value(text.json()), "parameters", "arguments")
+        text.run(BLANK)
+        if not text.at_end and not text.upcoming(";", _PYTHON_TAG, *_END_TOKENS):
             raise CallFault("text follows its JSON")
-        hand_over(call)
-        if following != ";":
+        yield call
+        if not text.accept(";"):
             return
-        reader.take(1)
-        yield from reader.run(BLANK)
-        if reader.at_end or (yield from reader.upcoming(*_END_TOKENS)):
+        text.run(BLANK)
+        if text.at_end or text.upcoming(*_END_TOKENS):
             return
 
 
-LLAMA3 = TaggedSyntax({_PYTHON_TAG: _read_calls}, end_tokens=_END_TOKENS, whole_message_call=_read_calls)
+LLAMA3 = MessageFormat("llama3", (_PYTHON_TAG,), _read_calls, end_tokens=_END_TOKENS, whole_message_call="{")

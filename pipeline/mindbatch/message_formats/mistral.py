@@ -1,35 +1,43 @@
 """Mistral: [TOOL_CALLS] with a JSON list of calls, or with a name, [ARGS] and JSON; [THINK] for reasoning."""
 
 import re
+from collections.abc import Iterator
 
-from mindbatch.message_formats.json_calls import arguments_call, call_of_object, json_text, json_value
-from mindbatch.message_formats.message_reading import HandOver, TaggedSyntax
-from mindbatch.message_formats.reader import BLANK, CallFault, PushedText, Steps
+from mindbatch.message_formats.call_text import (
+    BLANK,
+    CallFault,
+    CallText,
+    arguments_call,
+    call_of_object,
+    json_value,
+)
+from mindbatch.message_formats.parser import MessageFormat
+from mindbatch.message_formats.pieces import ToolCall
 
 TOOL_CALLS = "[TOOL_CALLS]"
 _WORD = re.compile(r"[^\[{\n]*")
 _END_TOKENS = ("</s>", "<|im_end|>", "<|endoftext|>")
 
 
-def _read_calls(reader: PushedText, hand_over: HandOver) -> Steps[None]:
-    yield from reader.run(BLANK)
-    if (yield from reader.upcoming("[")):
-        yield from _read_list(reader, hand_over)
+def _read_calls(text: CallText) -> Iterator[ToolCall]:
+    text.expect(TOOL_CALLS)
+    text.run(BLANK)
+    if text.upcoming("["):
+        yield from _read_list(text)
         return
-    name = yield from reader.run(_WORD)
-    if (yield from reader.accept("[CALL_ID]")):
-        yield from reader.run(_WORD)
-    yield from reader.accept("[ARGS]")
-    hand_over((yield from arguments_call(reader, name)))
+    name = text.run(_WORD)
+    if text.accept("[CALL_ID]"):
+        text.run(_WORD)
+    text.accept("[ARGS]")
+    yield arguments_call(text, name)
 
 
-def _read_list(reader: PushedText, hand_over: HandOver) -> Steps[None]:
-    """Reads the list of the tokenizers before version 11, all of it before its first call is sure."""
-    values = json_value((yield from json_text(reader, "[")))
+def _read_list(text: CallText) -> list[ToolCall]:
+    """Reads the list of the tokenizers before version 11."""
+    values = json_value(text.json("["))
     if not values:
         raise CallFault("its list is empty")
-    for call in [call_of_object(value, "arguments") for value in values]:
-        hand_over(call)
+    return [call_of_object(value, "arguments") for value in values]
 
 
-MISTRAL = TaggedSyntax({TOOL_CALLS: _read_calls}, reasoning=("[THINK]", "[/THINK]"), end_tokens=_END_TOKENS)
+MISTRAL = MessageFormat("mistral", (TOOL_CALLS,), _read_calls, "[THINK]", "[/THINK]", end_tokens=_END_TOKENS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +36,6 @@ class Unparsed:
 Piece = Reasoning | Content | ToolCall | Unparsed
 
 
-class MessageParser(Protocol):
-    """Takes one generated message apart; any cut of its text into pushes gives the same message."""
-
-    def push(self, text: str) -> list[Piece]:
-        """The pieces that have become certain with this text."""
-
-    def finish(self) -> list[Piece]:
-        """The pieces that are left at the end of the generation; nothing is pushed after it."""
-
-
 @dataclass(frozen=True)
 class ParsedMessage:
     """A message of an assistant. content, reasoning: None where there is none; notes: why text is no call."""
@@ -64,8 +53,3 @@ class ParsedMessage:
             tool_calls=tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
             notes=tuple(piece.reason for piece in pieces if isinstance(piece, Unparsed)),
         )
-
-
-def whole_message(parser: MessageParser, text: str) -> ParsedMessage:
-    """The message of a text that is complete, by a parser that has read nothing yet."""
-    return ParsedMessage.of_pieces(parser.push(text) + parser.finish())

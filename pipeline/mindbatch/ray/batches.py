@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mindbatch.dataset.arrow_values import column_values, split, usable
-from mindbatch.dataset.columns import missing_column
-from mindbatch.dataset.records import Record, columns_fault
+from mindbatch.dataset.records import Record, columns_fault, missing_column
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError

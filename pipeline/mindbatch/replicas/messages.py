@@ -74,7 +74,7 @@ def result_fields(result: StepResult) -> dict[str, Any]:
     """Packs a step's result; the prompts of its outputs are left out."""
     return {
         "events": [
-            (event.key, event.index, event.text, event.token_ids, event.finish_reason)
+            (event.key, event.index, event.text, event.token_ids, event.finish_reason, event.logprobs)
             for event in result.events
         ],
         "finished": [_output_fields(output) for output in result.finished],
@@ -84,8 +84,8 @@ def result_fields(result: StepResult) -> dict[str, Any]:
 def result_of(fields: Mapping[str, Any]) -> StepResult:
     """Unpacks a step's result; each output's prompt is missing."""
     events = [
-        StreamEvent(key, index, text, tuple(token_ids), reason)
-        for key, index, text, token_ids, reason in fields["events"]
+        StreamEvent(key, index, text, tuple(token_ids), reason, logprobs and tuple(map(_by_token, logprobs)))
+        for key, index, text, token_ids, reason, logprobs in fields["events"]
     ]
     return StepResult(events, [_output_of(output) for output in fields["finished"]])
 

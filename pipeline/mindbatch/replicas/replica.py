@@ -70,6 +70,7 @@ class InFlightRequest:
             event,
             text=event.text[len(event.text) - characters :],
             token_ids=event.token_ids[len(event.token_ids) - tokens :],
+            logprobs=event.logprobs and event.logprobs[len(event.token_ids) - tokens :],
         )
 
     def completed(self, output: RequestOutput) -> RequestOutput:

@@ -46,7 +46,7 @@ def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
 
 def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
     folder.lock.unlink(missing_ok=True)
-    for path in (folder.parts, *made):
+    for path in made:
         try:
             path.rmdir()
         except OSError:  # something is in it after all
@@ -97,8 +97,8 @@ def opened_ledger(
     if folder.holds_a_run:
         old = RunRecord.read(folder)
         changed = changes(old.fields, record.fields)
-        if date not in (None, old.chat_date):
-            changed.append(f"data.date {old.chat_date} -> {date}")
+        if date not in (None, old.date):
+            changed.append(f"data.date {old.date} -> {date}")
         if changed:
             way_out = RETRY_WAY_OUT if retry else WAYS_OUT
             raise RunMismatch(f"{folder.path}: was run with other settings: {', '.join(changed)}; {way_out}")
@@ -109,23 +109,10 @@ def opened_ledger(
     with Ledger(folder, record.fingerprint, storage) as ledger:
         standing = index.settle(ledger.recover(), errors_too=not retry)
         _refuse_changed(folder, standing)
-        ledger.notes += _undated(folder, record, index)
         if standing.gone:
             ledger.notes.append(f"{folder.path}: {standing.gone} rows of earlier sessions are not chosen now")
         accept()
         yield ledger, record
-
-
-def _undated(folder: RunFolder, record: RunRecord, index: RowIndex) -> Iterator[str]:
-    """Yields a notice for a run whose chats go on, and that was begun before dates were written down."""
-    if record.date is not None:
-        return
-    first = next(index.pending(), None)
-    if first is not None and "messages" in first.content:
-        yield (
-            f"{folder.path}: no date was written down when it was begun; chat templates are told that of its "
-            f"begin, {record.chat_date}"
-        )
 
 
 def refuse_unfinished(folder: RunFolder) -> None:

@@ -19,7 +19,7 @@ from mindbatch.dataset.data_config import COLUMNS
 from mindbatch.dataset.template import template_source
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.regular_file import open_regular
+from mindbatch.io.regular_file import size_and_digest
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.loading.providers import OpenedFolder, open_assistant, open_model
 from mindbatch.parallel.topology import WHOLE, Topology
@@ -27,7 +27,6 @@ from mindbatch.prompts.chat_options import chat_options
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.manifest import ADAPTERS
 
-_CHUNK_BYTES = 1 << 24
 _MODEL_FILES = ("config.json", "generation_config.json")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -42,20 +41,16 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-_DATA_KEYS = (*(name for name in COLUMNS if name != "adapter_column"), "chat", "system")
+_DATA_KEYS = (*COLUMNS, "chat", "system")
 """Keys of `data` that decide how a record becomes a prompt; which records there are may change."""
 
 
 def file_digest(path: Path) -> str:
     """XXH3-128 of a file's bytes, in hex. Raises CheckpointError when it cannot be read."""
-    digest = xxhash.xxh3_128()
     try:
-        with open(open_regular(path), "rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+        return size_and_digest(path)[1]
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()
 
 
 def fingerprint_fields(
@@ -85,16 +80,16 @@ def fingerprint_fields(
         "weights": digest_of(weights, digest_file),
         "model.config": digest_of(_existing(folder.path, _MODEL_FILES), digest_file),
         "tokenizer": digest_of(_existing(tokenizer, _TOKENIZER_FILES), digest_file),
-        "adapter": None,
         "assistant": _assistant_digest(model, topology, digest_file),
         **_adapter_fields(config, folder.path.resolve()),
         "model.type": model.type,
         "model.dtype": model.dtype,
-        **_quantization(model, config.runtime.device_target),
+        "model.quantization": model.quantization,
+        "model.cache_dtype": rounded_cache(model, config.runtime.device_target),
         "model.seq_length": model.seq_length,
-        **_provider(model),
-        **_ignored_keys(model),
-        **_special_tokens(model),
+        "model.provider": model.provider,
+        "model.ignore_config_keys": sorted(model.ignore_config_keys),
+        "model.special_tokens": model.special_tokens,
         "data.template": None if template is None else template.text,
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
         "data.tools": chat.tools,
@@ -105,8 +100,8 @@ def fingerprint_fields(
 
 
 def _adapter_fields(config: BatchConfig, home: Path) -> dict[str, Any]:
-    """Nothing where there are none: as in the runs from before they could be given. home: of the model."""
-    lora, column = config.lora, config.data.adapter_column
+    """Nothing where there are none. home: of the model."""
+    lora = config.lora
     if not lora.names:
         return {}
     opened = open_adapters(lora, home)
@@ -114,19 +109,14 @@ def _adapter_fields(config: BatchConfig, home: Path) -> dict[str, Any]:
         f"{ADAPTERS}{name}": f"sha256:{opened[name].digest}" if name in opened else "base"
         for name in lora.names
     }
-    named = {} if column is None else {"data.adapter_column": column}
-    merged = {"lora.mode": lora.mode} if lora.is_merged else {}  # as in the runs from before it was a key
-    return {**digests, "lora.default": lora.row_default, **merged, **named}
+    return {**digests, "lora.default": lora.row_default, "lora.mode": lora.mode}
 
 
 def _decoding_fields(config: BatchConfig) -> dict[str, Any]:
-    fields = {}
-    for name, value in dataclasses.asdict(config.decoding).items():
-        parameter = PARAMETERS[name]
-        normal = parameter.kind.normal(value)
-        if parameter.in_every_record or normal != parameter.default:
-            fields[f"decoding.{name}"] = normal
-    return fields
+    return {
+        f"decoding.{name}": PARAMETERS[name].kind.normal(value)
+        for name, value in dataclasses.asdict(config.decoding).items()
+    }
 
 
 def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
@@ -142,30 +132,7 @@ def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:
     return f"{text} (blake2b:{digest.hexdigest()})"
 
 
-def _provider(model: ModelConfig) -> dict[str, str]:
-    """Nothing where the model is this project's own: as in the runs from before others could be asked."""
-    return {} if model.provider == "native" else {"model.provider": model.provider}
-
-
-def _quantization(model: ModelConfig, device_target: str) -> dict[str, str]:
-    """Lists quantization of weights and cache; empty without, as in runs from before it could be asked."""
-    quantized = {} if model.quantization is None else {"model.quantization": model.quantization}
-    cache = rounded_cache(model, device_target)
-    return quantized if cache is None else {**quantized, "model.cache_dtype": cache}
-
-
-def _ignored_keys(model: ModelConfig) -> dict[str, list[str]]:
-    """Nothing where there are none: as in the runs from before they could be given. home: of the model."""
-    return {"model.ignore_config_keys": sorted(model.ignore_config_keys)} if model.ignore_config_keys else {}
-
-
-def _special_tokens(model: ModelConfig) -> dict[str, str]:
-    """Nothing where they are plain text: as in the runs from before they could be parsed."""
-    return {} if model.special_tokens == "plain" else {"model.special_tokens": model.special_tokens}
-
-
 def replica_of(parallel: ParallelConfig) -> Topology:
-    """The ranks of one replica."""
     return Topology(1, parallel.model_parallel, parallel.pipeline_stage, parallel.layer_counts)
 
 

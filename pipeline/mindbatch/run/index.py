@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import orjson
+
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
@@ -32,7 +34,7 @@ CREATE TABLE rows (
     stage TEXT,
     reason TEXT,
     kind TEXT,
-    part INTEGER,
+    session INTEGER,
     start INTEGER,
     length INTEGER
 )
@@ -96,7 +98,7 @@ class RowIndex:
         content: tuple[object, ...]
         if isinstance(item, DataRow):
             # A copy: what the JSON library returns holds far more memory than it is long.
-            content = (bytes(bytearray(item.to_json())), item.digest, None, None)
+            content = (bytes(bytearray(orjson.dumps(item))), item.digest, None, None)
         else:
             content = (None, None, item.stage, item.reason)
         self._waiting.append((position, rank, item.key, item.source, item.line, *content))
@@ -138,9 +140,9 @@ class RowIndex:
         """Rows with a result or an error in the ledger; None counts those that are still to be run."""
         return self._number("SELECT count(*) FROM rows WHERE row IS NOT NULL AND kind IS ?", (kind,))
 
-    def results_by_part(self) -> dict[int, int]:
-        """Counts the rows that have their result in each part of the ledger, by the part's number."""
-        return dict(self._rows("SELECT part, count(*) FROM rows WHERE kind = 'result' GROUP BY part"))
+    def results_by_session(self) -> dict[int, int]:
+        """Counts the rows that have a result of each session, by its number in the ledger."""
+        return dict(self._rows("SELECT session, count(*) FROM rows WHERE kind = 'result' GROUP BY session"))
 
     @property
     def num_unusable(self) -> int:
@@ -162,17 +164,18 @@ class RowIndex:
         """
         self._do(
             "CREATE TEMP TABLE seen "
-            "(key TEXT PRIMARY KEY, digest TEXT, kind TEXT, part, start, length) WITHOUT ROWID"
+            "(key TEXT PRIMARY KEY, digest TEXT, kind TEXT, session, start, length) WITHOUT ROWID"
         )
         with _storage_faults(self._path):
             self._database.executemany(
                 "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?, ?)",
-                ((o.key, o.row, o.kind, o.place.part, o.place.offset, o.place.length) for o in outcomes),
+                ((o.key, o.row, o.kind, o.place.session, o.place.offset, o.place.length) for o in outcomes),
             )
         if not errors_too:
             self._do("DELETE FROM seen WHERE kind = 'error'")
         self._do(
-            "UPDATE rows SET kind = seen.kind, part = seen.part, start = seen.start, length = seen.length "
+            "UPDATE rows "
+            "SET kind = seen.kind, session = seen.session, start = seen.start, length = seen.length "
             "FROM seen WHERE rows.key = seen.key AND rows.digest = seen.digest"
         )
         changed = (
@@ -191,8 +194,8 @@ class RowIndex:
     def mark(self, key: str, kind: Kind, place: Place) -> None:
         """Notes what has become of a row just now."""
         self._do(
-            "UPDATE rows SET kind = ?, part = ?, start = ?, length = ? WHERE key = ?",
-            (kind, place.part, place.offset, place.length, key),
+            "UPDATE rows SET kind = ?, session = ?, start = ?, length = ? WHERE key = ?",
+            (kind, place.session, place.offset, place.length, key),
         )
 
     def pending(self) -> Iterator[DataRow]:
@@ -250,7 +253,7 @@ class RowIndex:
         return int(self._rows(statement, values)[0][0])
 
 
-_SELECT = "SELECT position, key, source, line, row, stage, reason, kind, part, start, length FROM rows"
+_SELECT = "SELECT position, key, source, line, row, stage, reason, kind, session, start, length FROM rows"
 
 
 def _indexed(columns: tuple[Any, ...]) -> IndexedRow:

@@ -21,7 +21,7 @@ from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.message_formats.registry import MessageFormat
+from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
@@ -209,7 +209,7 @@ class BatchJob:
         write_status("running")
         try:
             if index.count(None):
-                self._generate(folder, index, ledger, monitor, record.chat_date)
+                self._generate(folder, index, ledger, monitor, record.date)
             first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
             removed = folder.remove_results(others, self._storage)
         except BaseException as error:

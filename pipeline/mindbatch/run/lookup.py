@@ -10,8 +10,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.entries import Entry
-from mindbatch.ledger.ledger import Ledger
-from mindbatch.ledger.part import ComputedWith
+from mindbatch.ledger.ledger import ComputedWith, Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.batch_config import BatchConfig
@@ -20,12 +19,12 @@ from mindbatch.run.input import DataInput
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A row of a run, its outcome, the run it belongs to, and what it was computed with, if that is known."""
+    """A row of a run, its outcome, the run it belongs to, and what it was computed with."""
 
     row: DataRow
     entry: Entry
     record: RunRecord
-    computed_with: ComputedWith | None
+    computed_with: ComputedWith
 
 
 def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
@@ -36,22 +35,23 @@ def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
         PromptError: the row cannot be run as it was read.
     """
     record = RunRecord.read(folder)
-    entry, kind = _entry(folder, record, key)
+    outcome = _entry(folder, record, key)
     row = _row(config, folder, key)
     if isinstance(row, RowFailure):
         raise PromptError(f"{row.place}: {row.reason}")
-    if entry is None:
+    if outcome is None:
         raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
+    entry, kind = outcome
     return StoredRow(row, entry, record, kind)
 
 
-def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry | None, ComputedWith | None]:
+def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, ComputedWith] | None:
     """Reads the last entry of a row in the ledger, and with what it was computed."""
     with Ledger(folder, record.fingerprint) as ledger:
         places = [entry.place for entry in ledger.recover() if entry.key == key]
         if not places:
-            return None, None
-        return ledger.read(places[-1]), ledger.part_computed_with(places[-1].part)
+            return None
+        return ledger.read(places[-1]), ledger.computed_with_in(places[-1].session)
 
 
 def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow | RowFailure:

@@ -16,8 +16,7 @@ from mindbatch.config.model_task import ModelTaskConfig, kept_weights
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.storage import Storage, write_whole
-from mindbatch.ledger.ledger import Ledger
-from mindbatch.ledger.part import ComputedWith
+from mindbatch.ledger.ledger import ComputedWith, Ledger
 from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
 from mindbatch.ledger.run_record import MAX_BYTES, RunRecord, changes
 from mindbatch.run.batch_config import BatchConfig
@@ -50,22 +49,20 @@ def _adding_alike(kind: ComputedWith) -> str:
     return ", ".join(sorted({plain.get(name, name) for name in names}))
 
 
-def results_by_kind(index: RowIndex, ledger: Ledger) -> list[tuple[ComputedWith | None, int]]:
-    """Counts the results by what they were computed with; None where that was not written down."""
-    by_kind: dict[str, tuple[ComputedWith | None, int]] = {}
-    for part, count in index.results_by_part().items():
-        kind = ledger.part_computed_with(part)
+def results_by_kind(index: RowIndex, ledger: Ledger) -> list[tuple[ComputedWith, int]]:
+    by_kind: dict[str, tuple[ComputedWith, int]] = {}
+    for session, count in index.results_by_session().items():
+        kind = ledger.computed_with_in(session)
         by_kind[repr(kind)] = kind, count + by_kind.get(repr(kind), (kind, 0))[1]
     return [*by_kind.values()]
 
 
 def mixed(folder: RunFolder, index: RowIndex, ledger: Ledger) -> Iterator[str]:
     """A line if the rows of earlier sessions were computed otherwise than those of this one will be."""
-    now = ledger.computed_with or {}
     others = [
         f"{counted(count, 'row')} before with {', '.join(changed)}"
         for kind, count in results_by_kind(index, ledger)
-        if kind is not None and (changed := differences(kind, now))
+        if (changed := differences(kind, ledger.computed_with))
     ]
     if others:
         yield (
@@ -77,7 +74,7 @@ def mixed(folder: RunFolder, index: RowIndex, ledger: Ledger) -> Iterator[str]:
 PACKAGES = ("mindbatch", "mindspore", "mindformers", "transformers", "tokenizers", "numpy")
 ADAPTERS = "lora.adapters."
 """In a run record, before the name of an adapter in the field of its digest."""
-_DIGESTS = ("weights", "model.config", "tokenizer", "adapter", "assistant")
+_DIGESTS = ("weights", "model.config", "tokenizer", "assistant")
 _TEMPLATE = "data.template"
 
 Status = Literal["running", "complete", "interrupted"]
@@ -116,7 +113,7 @@ def write_manifest(
     rows: RowCounts,
     status: Status,
     session: Session,
-    kinds: Sequence[tuple[ComputedWith | None, int]],
+    kinds: Sequence[tuple[ComputedWith, int]],
     results: Iterable[str],
     storage: Storage,
 ) -> None:
@@ -137,7 +134,7 @@ def write_manifest(
         "status": status,
         "command": record.command,
         "created": record.created,
-        "date": record.chat_date,
+        "date": record.date,
         "ended": None if status == "running" else now(),
         "rows": asdict(rows),
         "results": sorted(results),
@@ -148,7 +145,7 @@ def write_manifest(
         "fingerprint": record.fingerprint,
         "digests": _digests(record.fields),
         "dataset": record.dataset,
-        "computed_with": [{"rows": count, **(kind or {})} for kind, count in kinds],
+        "computed_with": [{"rows": count, **kind} for kind, count in kinds],
         "settings": config.resolved_settings,
         "versions": {"python": platform.python_version()} | dict(_versions(PACKAGES)),
         "sessions": sessions,
@@ -189,8 +186,6 @@ def written_results(folder: RunFolder) -> set[str]:
     match manifest:
         case {"results": [*names]}:
             return {name for name in names if name in RESULT_NAMES.values()}
-        case {"settings": {"output": {"format": str(format)}}}:  # from before they were named
-            return {RESULT_NAMES.get(format, RESULT_NAMES["jsonl"])}
     return set()
 
 

@@ -31,7 +31,6 @@ class Lengths:
         self._counts: Counter[int] = Counter()
 
     def add(self, length: int, times: int = 1) -> None:
-        """Counts a length."""
         self._counts[length] += times
 
     @property
@@ -40,12 +39,10 @@ class Lengths:
 
     @property
     def total(self) -> int:
-        """Their sum."""
         return sum(length * count for length, count in self._counts.items())
 
     @property
     def mean(self) -> float:
-        """Their average."""
         return self.total / max(1, self.count)
 
     @property
@@ -95,12 +92,10 @@ class RowTotals:
 
     @property
     def usable(self) -> int:
-        """Rows that can be run."""
         return self.total - self.unusable
 
 
 def count_rows(index: RowIndex, check: RowCheck) -> RowTotals:
-    """Counts every row of the index."""
     totals = RowTotals(index.num_rows, index.num_unusable, index.failures(MOST_FAILURES))
     for row in index.pending():
         counted_row = check.count(row)
@@ -151,7 +146,6 @@ class RankMemory:
     demand_at: Callable[[Sequence[RankPlace]], MemoryDemand]
 
     def demand(self, ranks: Iterable[int]) -> MemoryDemand:
-        """Computes the demand of these ranks together."""
         return self.demand_at([self.topology.coordinates(rank) for rank in ranks])
 
     def stages(self) -> Iterator[tuple[range, MemoryDemand]]:
@@ -210,7 +204,6 @@ class Plan:
 
     @property
     def longest(self) -> Fit:
-        """Fit of the longest sequence."""
         return self.fit(self.rows.sequences.longest)
 
     def as_json(self) -> dict[str, Any]:

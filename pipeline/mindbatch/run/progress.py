@@ -70,10 +70,14 @@ class RunProgress:
 
     def __init__(self, kind: str, file: TextIO | None = None) -> None:
         self._file = file or sys.stderr
-        self._display = _display(kind, self._file)
+        console = Console(file=self._file, force_terminal=True if kind == "rich" else None)
+        can_move = console.is_terminal and not console.is_dumb_terminal
+        self._moves = kind == "rich" or (kind == "auto" and can_move)
+        self._bar = MovingBar("batch", console, disable=not self._moves)
         self._is_silent = kind == "none"
         self._first: Snapshot | None = None
         self._last: Snapshot | None = None
+        self._printed = 0.0
         self._tokens = RateMeter()
         self._rows = RateMeter(ROW_RATE_SECONDS)
 
@@ -87,20 +91,27 @@ class RunProgress:
         self.stop()
 
     def start(self) -> None:
-        """Begins to show; the display stays empty until the first snapshot."""
-        self._display.start()
+        """Begins to show; the bar stays empty until the first snapshot."""
+        self._bar.start()
 
     def update(self, snapshot: Snapshot) -> None:
         """Takes the newest counts; may be called after every step. The first ones, taken when the run starts,
         say what earlier runs had done."""
-        self._first = self._first or snapshot
+        if self._first is None:
+            self._first, self._printed = snapshot, snapshot.seconds
         self._last = snapshot
         tokens, rows = self._tokens.rates(snapshot), self._rows.rates(snapshot)
-        self._display.show(snapshot, tokens, seconds_left(snapshot, rows.rows))
+        left = clock(seconds_left(snapshot, rows.rows))
+        if self._moves:
+            note = f"{snapshot.rows_failed} failed, {left} left"
+            self._bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, tokens))
+        elif not self._is_silent and snapshot.seconds - self._printed >= PLAIN_LINE_SECONDS:
+            self._printed = snapshot.seconds
+            show(status_line(snapshot, tokens, left), self._file)
 
     def stop(self) -> None:
         """Ends the display; says what this run has done, an interrupted one too."""
-        self._display.stop()
+        self._bar.stop()
         if self._first is not None and self._last is not None and not self._is_silent:
             show(closing_line(self._first, self._last), self._file)
         self._first = None
@@ -114,14 +125,12 @@ def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
     return left / rows_per_second if rows_per_second > 0 else None
 
 
-def status_line(snapshot: Snapshot, rates: Rates, left: float | None) -> str:
-    """Shows the progress of a run in one line."""
+def status_line(snapshot: Snapshot, rates: Rates, left: str) -> str:
     rows = f"{snapshot.rows_done:,} of {snapshot.rows_total:,} rows done, {snapshot.rows_failed:,} failed"
-    return f"{rows}, {engine_line(snapshot, rates)}, {clock(left)} left"
+    return f"{rows}, {engine_line(snapshot, rates)}, {left} left"
 
 
 def engine_line(snapshot: Snapshot, rates: Rates) -> str:
-    """Formats the speed and the load of the engine."""
     return (
         f"prompt {rates.prompt_tokens:.0f} tokens/s, generated {rates.generated_tokens:.0f} tokens/s, "
         f"{snapshot.running} running, {snapshot.waiting} waiting, "
@@ -145,57 +154,3 @@ def clock(seconds: float | None) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def _display(kind: str, file: TextIO) -> _NoDisplay:
-    if kind == "none":
-        return _NoDisplay()
-    console = Console(file=file, force_terminal=True if kind == "rich" else None)
-    if kind == "rich" or (kind == "auto" and console.is_terminal and not console.is_dumb_terminal):
-        return _MovingDisplay(console)
-    return _PlainDisplay(file)
-
-
-class _NoDisplay:
-    """Shows nothing."""
-
-    def start(self) -> None:
-        """Begins to show."""
-
-    def show(self, snapshot: Snapshot, rates: Rates, left: float | None) -> None:
-        """Takes the newest counts."""
-
-    def stop(self) -> None:
-        """Leaves nothing that moves."""
-
-
-class _PlainDisplay(_NoDisplay):
-    """Prints a line every 30 s, by the clock of the snapshots."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._shown: float | None = None
-
-    def show(self, snapshot: Snapshot, rates: Rates, left: float | None) -> None:
-        if self._shown is None:
-            self._shown = snapshot.seconds
-        elif snapshot.seconds - self._shown >= PLAIN_LINE_SECONDS:
-            self._shown = snapshot.seconds
-            show(status_line(snapshot, rates, left), self._file)
-
-
-class _MovingDisplay(_NoDisplay):
-    """A bar of the rows that have ended, and what the engine does below it."""
-
-    def __init__(self, console: Console) -> None:
-        self._bar = MovingBar("batch", console)
-
-    def start(self) -> None:
-        self._bar.start()
-
-    def show(self, snapshot: Snapshot, rates: Rates, left: float | None) -> None:
-        note = f"{snapshot.rows_failed} failed, {clock(left)} left"
-        self._bar.set(snapshot.rows_ended, snapshot.rows_total, note, engine_line(snapshot, rates))
-
-    def stop(self) -> None:
-        self._bar.stop()

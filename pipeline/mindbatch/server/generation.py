@@ -16,9 +16,11 @@ from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import result_body
-from mindbatch.message_formats.pieces import Content, MessageParser, Piece, Reasoning, ToolCall
+from mindbatch.message_formats.parser import MessageParser
+from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
 from mindbatch.run.outputs.chat_message import call_id, end_of, parser_of, tool_call
 from mindbatch.run.outputs.openai_response import (
+    chat_logprobs,
     completion,
     completion_logprobs,
     error_code,
@@ -73,7 +75,8 @@ class OnlineRequest:
     def _prompt_end(self, token_ids: tuple[int, ...]) -> str:
         tokenizer = self.service.llm.tokenizer
         format = self.options.message_format
-        return end_of(tokenizer, token_ids) if tokenizer and format and format.thinks else ""
+        thinks = format is not None and format.reasoning_opening
+        return end_of(tokenizer, token_ids) if tokenizer and thinks else ""
 
     async def outputs(self) -> list[RequestOutput]:
         """The results, in the order of the rows."""
@@ -133,8 +136,6 @@ def refuse(outputs: Iterable[RequestOutput]) -> None:
 class Stream:
     """The chunks of a generation's answer, as server-sent events.
 
-    Log-probabilities come with the last chunk of a choice, once all of them are known.
-
     with_usage: a last chunk has the usage; always: each one has that until then.
     """
 
@@ -153,7 +154,7 @@ class Stream:
             async for item in items:
                 if isinstance(item, StreamEvent):
                     self._num_generated += len(item.token_ids)
-                    chunks = self._choice(item.key, item.index).added(item.text)
+                    chunks = self._choice(item.key, item.index).added(item)
                 else:
                     chunks = self._finish(item)
                 for choice in chunks:
@@ -200,19 +201,25 @@ class _Choice:
         self._parser: MessageParser | None = parser_of(row, generation.options)
         self._num_calls = 0
         self._is_begun = False
+        self._logprobs = _Logprobs(generation, row)
 
-    def added(self, text: str) -> Iterable[dict[str, Any]]:
-        """Chunks for text that has become certain."""
+    def added(self, event: StreamEvent) -> Iterable[dict[str, Any]]:
+        """Chunks for text that has become certain, with the log-probabilities of the tokens until there."""
+        self._logprobs.add(event)
+        text = event.text
         if not self._generation.is_chat:
-            return [self._text(text)] if text else []
+            return [self._text(text, self._logprobs.part())] if text else []
         pieces: list[Piece] = [Content(text)] if text else []
         if self._parser is not None:
             pieces = self._parser.push(text)
-        return self._begun([self._delta(delta) for delta in map(self._delta_of, pieces) if delta])
+        chunks = [self._delta(delta) for delta in map(self._delta_of, pieces) if delta]
+        if chunks:
+            chunks[-1]["logprobs"] = self._logprobs.part()
+        return self._begun(chunks)
 
     def finished(self, choice: dict[str, Any], reason: str) -> Iterable[dict[str, Any]]:
         """The last chunks. choice: as it stands in an answer that is no stream."""
-        logprobs = choice.get("logprobs")
+        logprobs = self._logprobs.part()
         if not self._generation.is_chat:
             return [self._text("", logprobs, reason)]
         left = [] if self._parser is None else self._parser.finish()
@@ -247,6 +254,38 @@ class _Choice:
         self, text: str, logprobs: dict[str, Any] | None = None, reason: str | None = None
     ) -> dict[str, Any]:
         return {"index": self._place, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+class _Logprobs:
+    """The log-probabilities of one choice, in the parts that its chunks tell."""
+
+    def __init__(self, generation: OnlineRequest, row: DataRow) -> None:
+        self._is_chat, self._names = generation.is_chat, generation.service.names
+        self._count = row.overrides.get("logprobs", generation.options.logprobs) or 0
+        self._offset = len(row.content.get("text") or "")
+        self._previous: int | None = None
+        self._token_ids: list[int] = []
+        self._logprobs: list[dict[int, float]] = []
+
+    def add(self, event: StreamEvent) -> None:
+        """Keeps the log-probabilities of an event's tokens, if they were asked for."""
+        if event.logprobs is not None:
+            self._token_ids += event.token_ids
+            self._logprobs += event.logprobs
+
+    def part(self) -> dict[str, Any] | None:
+        """Takes what no chunk has told yet; None if that is nothing."""
+        if not self._token_ids:
+            return None
+        generation = {"token_ids": self._token_ids, "logprobs": self._logprobs}
+        if self._is_chat:
+            part = chat_logprobs(generation, self._count, self._names, self._previous)
+        else:
+            part = completion_logprobs(generation, self._offset, self._names, self._previous)
+            assert part is not None
+            self._offset = part["text_offset"][-1] + len(part["tokens"][-1])
+        self._previous, self._token_ids, self._logprobs = self._token_ids[-1], [], []
+        return part
 
 
 def sse(content: Mapping[str, Any], event: str = "") -> bytes:

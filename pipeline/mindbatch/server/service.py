@@ -22,7 +22,7 @@ from mindbatch.io.amounts import today
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import shown
 from mindbatch.llm import LLM
-from mindbatch.message_formats.registry import MessageFormat
+from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.outputs.openai_response import TokenNames

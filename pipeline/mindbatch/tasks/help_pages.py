@@ -24,7 +24,6 @@ def overview(flags: Mapping[str, str]) -> str:
 
 
 def task_page(task: Task, options: OptionFiles, flags: Mapping[str, str]) -> str:
-    """The page of `mindbatch TASK --help`."""
     keys = schema_keys(task.schema)
     words = [_word(keys.keys[name]) for name in task.schema.positional]
     if rest := task.schema.positional_rest:

@@ -218,7 +218,6 @@ class HowItRuns:
     not_on_ascend: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         weights = ", ".join(
             f"{size(self.parameters * kind.itemsize)} in {kind.name}" for kind in (FLOAT32, BFLOAT16, INT8)
         )

@@ -161,7 +161,6 @@ def _witnesses(ranks: Sequence[RankContent], is_compared: bool) -> list[str]:
 
 
 def source_json(source: Source, ranks: Sequence[RankContent], limit: int) -> dict[str, Any]:
-    """The content of a checkpoint for programs."""
     return {
         "path": str(source.path),
         "kind": source.kind,
@@ -227,7 +226,6 @@ def _axes_shown(layout: TensorLayout) -> Iterator[str]:
 def strategy_json(
     path: str, strategy: Strategy, layouts: Sequence[TensorLayout], limit: int
 ) -> dict[str, Any]:
-    """The content of a strategy file for programs."""
     return {
         "path": path,
         "kind": "strategy",

@@ -39,7 +39,6 @@ class Task:
 
     @property
     def schema(self) -> type[TaskConfig]:
-        """The schema of the task's keys."""
         module, _, name = self.keys.partition(":")
         schema: type[TaskConfig] = getattr(importlib.import_module(module), name)
         return schema

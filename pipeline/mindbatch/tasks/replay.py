@@ -52,7 +52,7 @@ def run(config: ReplayConfig) -> int:
     show(f"{printable(stored.row.source)}:{stored.row.line}: key {printable(stored.row.key)}")
     for change in changes(stored.record.fields, fingerprint_fields(config)):
         show(f"other settings: {printable(change)}")
-    for change in differences(stored.computed_with or now, now):
+    for change in differences(stored.computed_with, now):
         show(f"computed with: {printable(change)}")
     for line in _outcome(again):
         print(line, file=data_output())
@@ -66,7 +66,7 @@ def _again(config: ReplayConfig, stored: StoredRow, llm: LLM) -> Entry:
     from mindbatch.run.generation import entry_of
 
     row, params = stored.row, DecodingParams(**vars(config.decoding))
-    prompt = row.prompt(config.data.date or stored.record.chat_date)
+    prompt = row.prompt(config.data.date or stored.record.date)
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
     return entry_of(finished[0], prompt.source, row.digest)
 

@@ -52,7 +52,6 @@ class RunsConfig(TaskConfig):
 
 
 def run(config: RunsConfig) -> int:
-    """Prints the table of runs."""
     states = [state_of(folder) for folder in sorted(find_runs(Path(config.folder)))]
     if config.format == "json":
         show_json([as_json(state) for state in states])

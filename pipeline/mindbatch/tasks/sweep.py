@@ -72,7 +72,6 @@ class _GroupOptions:
         self._options = options
 
     def get_group_options(self, group_name: str, results_filter: ObjectType | None = None) -> list[str]:
-        """The options of a group."""
         return self._options.names(group_name)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from mindbatch.config.lora_schema import LoraConfig
@@ -27,7 +28,7 @@ def request(lora: LoraConfig | None = LORA, **body: Any) -> DataRow | RowFailure
 
 def adapter_of(row: DataRow | RowFailure) -> str | None:
     assert isinstance(row, DataRow), row
-    assert DataRow.from_json(row.to_json()) == row
+    assert DataRow.from_json(orjson.dumps(row)) == row
     assert row.prompt().adapter == row.adapter
     return row.adapter
 

@@ -150,9 +150,16 @@ class FailingFile(io.FileIO):
     """Gives what the buffers hold at most, then says what a broken disk says."""
 
     def readinto(self, buffer: Any, /) -> int:
+        self._check()
+        return super().readinto(buffer) or 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._check()
+        return super().read(size) or b""
+
+    def _check(self) -> None:
         if self.tell() >= BUFFER_BYTES // 2:
             raise OSError(5, "Input/output error")
-        return super().readinto(buffer) or 0
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.csv", "a.json"])

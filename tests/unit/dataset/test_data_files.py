@@ -156,7 +156,7 @@ def test_a_pattern_leaves_out_the_files_of_runs(folder: Path, monkeypatch: pytes
 
 def test_where_the_run_writes_is_no_data(folder: Path) -> None:
     run = make_run(folder / "run", errors=[{"key": "0"}])
-    for path in (run.errors, run.path, run.path / "*.jsonl", run.parts):
+    for path in (run.errors, run.path, run.path / "*.jsonl", run.ledger):
         with pytest.raises(ConfigError, match=r"is in output\.dir, where the run writes; give another"):
             find_files(path, outputs=run.path)
     assert fault(run.path).endswith("is the folder of a run; name the file in it that is meant")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from mindbatch.dataset.data_config import DataConfig
@@ -259,7 +260,7 @@ def test_a_reason_stays_printable_and_short():
 
 def test_a_row_survives_being_stored():
     item = row({"messages": [HI], "own": {"stop": "x", "seed": 2**64 - 1}}, decoding_column="own")
-    again = DataRow.from_json(item.to_json())
+    again = DataRow.from_json(orjson.dumps(item))
     assert again == item
     assert again.digest == item.digest
     assert again.params(DecodingParams()) == DecodingParams(stop=("x",), seed=2**64 - 1)
@@ -295,7 +296,7 @@ def test_columns_come_along_for_the_results():
     maker = RowMaker(DataConfig(), DecodingParams(), False, columns=["label", "n"])
     item = maker.make(0, Record("rows.jsonl", 1, {"prompt": "a", "label": {"x": [1]}}))
     assert isinstance(item, DataRow)
-    assert DataRow.from_json(item.to_json()).extra == {"columns": {"label": {"x": [1]}, "n": None}}
+    assert DataRow.from_json(orjson.dumps(item)).extra == {"columns": {"label": {"x": [1]}, "n": None}}
     assert item.digest == row({"prompt": "a"}).digest
     assert maker.missing_columns() == ["output.columns: no column n; the rows have prompt, label"]
     odd = maker.make(1, Record("rows.parquet", 2, {"prompt": "a"}, unusable={"n": "is binary"}))
@@ -343,7 +344,7 @@ OPENAI_COLUMNS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OPENAI_COLUMNS)
 def test_columns_have_no_place_in_openai_requests(name: str):
-    with pytest.raises(ConfigError, match=f"data.{name}=.* has no effect") as caught:
+    with pytest.raises(ConfigError, match=f"data.{name}=.*: has no effect") as caught:
         RowMaker(DataConfig(**{name: OPENAI_COLUMNS[name]}), DecodingParams(), True)
     assert len(caught.value.faults) == 1
 

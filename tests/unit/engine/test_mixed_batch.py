@@ -129,12 +129,15 @@ def run(engine: Engine, rows: Sequence[Request]) -> dict[str, RequestOutput]:
     results, events = drain(engine)
     texts: dict[tuple[str, int], str] = defaultdict(str)
     tokens: dict[tuple[str, int], list[int]] = defaultdict(list)
+    logprobs: dict[tuple[str, int], list[dict[int, float]]] = defaultdict(list)
     for event in events:
         texts[event.key, event.index] += event.text
         tokens[event.key, event.index] += event.token_ids
+        logprobs[event.key, event.index] += event.logprobs or ()
     outputs = {(row.key, each.index): each for row in results.values() for each in row.outputs}
     assert {place: each.text for place, each in outputs.items()} == texts
     assert {place: each.token_ids for place, each in outputs.items()} == tokens
+    assert {place: each.logprobs or [] for place, each in outputs.items()} == logprobs
     return results
 
 

@@ -121,7 +121,7 @@ def test_the_length_penalty_is_the_exponent(penalty: float) -> None:
 def test_the_stream_is_the_output(name: str, returned: int, stops: list[str]) -> None:
     several = {} if returned == 1 else {"num_return_sequences": returned}
     engine = make_engine(settings(), eos=(0,))
-    engine.add(request("row", PROMPT, **SEARCHES[name], **several, max_new_tokens=15, stop=stops))
+    engine.add(request("row", PROMPT, **SEARCHES[name], **several, max_new_tokens=15, stop=stops, logprobs=2))
     results, events = drain(engine)
     check_stream(results["row"], events)
 
@@ -136,6 +136,7 @@ def check_stream(result: RequestOutput, events: list[StreamEvent]) -> None:
         pieces = streamed[output.index]
         assert [token for event in pieces for token in event.token_ids] == output.token_ids
         assert "".join(event.text for event in pieces) == output.text
+        assert output.logprobs in (None, [entry for event in pieces for entry in event.logprobs or ()])
         assert [event.finish_reason for event in pieces] == [None] * (len(pieces) - 1) + [
             output.finish_reason
         ]

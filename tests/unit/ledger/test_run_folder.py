@@ -23,8 +23,8 @@ def test_folders_are_made_from_the_top_and_each_is_synced_into_the_one_above(
 ) -> None:
     folder = RunFolder(tmp_path / "a" / "b")
     folder.make(storage)
-    assert folder.parts.is_dir()
-    assert storage.operations == ["make_folder", "sync_folder"] * 3
+    assert folder.path.is_dir()
+    assert storage.operations == ["make_folder", "sync_folder"] * 2
 
 
 def test_making_it_again_syncs_what_a_killed_process_may_have_made(
@@ -33,7 +33,7 @@ def test_making_it_again_syncs_what_a_killed_process_may_have_made(
     folder = RunFolder(tmp_path / "a")
     folder.make(CountingStorage())
     folder.make(storage)
-    assert storage.operations == ["sync_folder"] * 2
+    assert storage.operations == ["sync_folder"]
 
 
 def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path: Path, storage: CountingStorage) -> None:
@@ -77,7 +77,7 @@ def test_a_folder_above_that_may_not_be_listed_is_no_fault(
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     RunFolder(tmp_path / "a").make(FailingStorage(1, errno.EACCES))
-    assert RunFolder(tmp_path / "a").parts.is_dir()
+    assert (tmp_path / "a").is_dir()
 
 
 def test_clearing_takes_all_but_record_lock_and_what_is_to_be_kept(
@@ -88,8 +88,7 @@ def test_clearing_takes_all_but_record_lock_and_what_is_to_be_kept(
     for path in (folder.errors, folder.manifest, folder.metrics, folder.standard_input, folder.config_file):
         path.write_text("old")
     folder.clear(storage, keep=[folder.standard_input])
-    assert sorted(os.listdir(folder.path)) == ["input.spool", "lock", "parts", "run.json"]
-    assert os.listdir(folder.parts) == []
+    assert sorted(os.listdir(folder.path)) == ["input.spool", "lock", "run.json"]
     assert storage.operations[-1] == "sync_folder"
 
 
@@ -108,7 +107,7 @@ def test_a_clearing_that_stops_anywhere_leaves_a_run_that_can_be_resumed(
         check_finished(run, 20)
 
 
-def test_cleared_parts_do_not_come_back_under_a_new_record(tmp_path: Path, storage: CountingStorage) -> None:
+def test_cleared_rows_do_not_come_back_under_a_new_record(tmp_path: Path, storage: CountingStorage) -> None:
     run_session(tmp_path / "run", 20, storage, group=4)
     folder = RunFolder(tmp_path / "run")
     folder.clear(storage)
@@ -122,13 +121,13 @@ def test_every_format_has_a_file_that_clearing_knows(tmp_path: Path, storage: Co
     for format in RESULT_NAMES:
         folder.results(format).write_text("old")
     folder.clear(storage)
-    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+    assert [*tmp_path.iterdir()] == []
 
 
 OURS = ("lock", "run.json", "results.jsonl", "metrics.jsonl", "config.yaml", ".index.sqlite", "input.spool")
 
 
-@pytest.mark.parametrize("name", [*OURS, "parts/part-000-00000.jsonl"])
+@pytest.mark.parametrize("name", [*OURS, "ledger.jsonl"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_special_files_under_our_names_are_named_before_anything_is_touched(
     name: str, kind: str, tmp_path: Path
@@ -150,25 +149,22 @@ def test_linked_folders_under_our_names_are_refused(tmp_path: Path) -> None:
     folder, elsewhere = RunFolder(tmp_path / "a"), tmp_path / "elsewhere"
     folder.path.mkdir()
     elsewhere.mkdir()
-    folder.parts.symlink_to(elsewhere)
+    folder.logs.symlink_to(elsewhere)
     folder.tensorboard.symlink_to(elsewhere)
     with pytest.raises(ConfigError) as caught:
         folder.make(CountingStorage())
     assert [line.rpartition("/")[2] for line in caught.value.faults] == [
-        "parts: must be a folder of the run's own; move it away",
         "tensorboard: must be a folder of the run's own; move it away",
+        "logs: must be a folder of the run's own; move it away",
     ]
 
 
 def test_clearing_leaves_files_of_others(tmp_path: Path, storage: CountingStorage) -> None:
     run_session(tmp_path, 3, storage, 2)
     folder = RunFolder(tmp_path)
-    for name in ("thesis.tex", "part-1.jsonl", ".theirs.0123456789abcdef"):
-        (folder.parts / name).write_text("theirs")
+    names = [".theirs.0123456789abcdef", "ledger-1.jsonl", "thesis.tex"]
+    for name in names:
+        (folder.path / name).write_text("theirs")
     folder.remove_leftovers(storage)
     folder.clear(storage)
-    assert sorted(path.name for path in folder.parts.iterdir()) == [
-        ".theirs.0123456789abcdef",
-        "part-1.jsonl",
-        "thesis.tex",
-    ]
+    assert sorted(os.listdir(folder.path)) == sorted([*names, "lock", "run.json"])

@@ -22,6 +22,7 @@ RECORD = RunRecord(
         "adapter": None,
     },
     dataset={"a.jsonl": {"bytes": 3, "xxh3_128": "ff"}},
+    date="2026-01-01",
 )
 
 
@@ -77,8 +78,8 @@ def test_an_edited_record_is_refused(folder: RunFolder) -> None:
 
 
 def test_another_format_is_refused_by_its_number(folder: RunFolder) -> None:
-    folder.run_file.write_text('{"version": 2}')
-    with pytest.raises(ConfigError, match=r"run\.json: written in format 2; this mindbatch reads format 1"):
+    folder.run_file.write_text('{"version": 1}')
+    with pytest.raises(ConfigError, match=r"run\.json: written in format 1; this mindbatch reads format 2"):
         RunRecord.read(folder)
 
 
@@ -129,9 +130,17 @@ def test_long_values_are_shown_where_they_differ() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"created": 1}, {"command": "batch"}, {"command": ["batch", []]}, {"fields": []}, {"dataset": None}],
+    [
+        {"created": 1},
+        {"command": "batch"},
+        {"command": ["batch", []]},
+        {"fields": []},
+        {"dataset": None},
+        {"date": None},
+        {"date": "yesterday"},
+    ],
 )
 def test_a_check_that_fits_is_no_proof_of_what_is_checked(folder: RunFolder, change: dict[str, Any]) -> None:
     dataclasses.replace(RECORD, **change).write(folder)
-    with pytest.raises(ConfigError, match="is not what a run writes"):
+    with pytest.raises(ConfigError, match="is not a run's"):
         RunRecord.read(folder)

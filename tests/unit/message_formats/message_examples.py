@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mindbatch.message_formats.pieces import ParsedMessage, Piece, ToolCall, whole_message
+from mindbatch.message_formats.pieces import ParsedMessage, Piece, ToolCall
 from mindbatch.message_formats.registry import FORMATS
 
 
@@ -26,7 +26,8 @@ class Example:
 
 
 def parsed(name: str, text: str, *, in_reasoning: bool = False, with_tools: bool = True) -> ParsedMessage:
-    return whole_message(FORMATS[name].parser(in_reasoning=in_reasoning, with_tools=with_tools), text)
+    pieces = pieces_of(name, [text], in_reasoning=in_reasoning, with_tools=with_tools)
+    return ParsedMessage.of_pieces(pieces)
 
 
 def pieces_of(

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message_examples import EXAMPLES, Example, parsed, parsed_cut
 
-from mindbatch.message_formats.pieces import ToolCall, Unparsed
-from mindbatch.message_formats.registry import FORMATS
+from mindbatch.message_formats.pieces import ToolCall
 
 DEEP = "[" * 200 + "]" * 200
 # Format, text that is no call and a part of the note.
@@ -98,12 +97,6 @@ def test_a_broken_call_swallows_no_call_after_it(broken: str) -> None:
     message = parsed("hermes", f'{broken}\n<tool_call>{{"name": "f", "arguments": {{}}}}</tool_call>')
     assert (message.content, message.tool_calls) == (broken, (ToolCall("f", "{}"),))
     assert len(message.notes) == 1
-
-
-def test_a_call_without_end_is_given_up_at_the_first_character_that_is_no_json() -> None:
-    for broken in ('{"name": "f\n', "{<", '{"a": ' * 101):
-        parser = FORMATS["hermes"].parser(in_reasoning=False, with_tools=True)
-        assert any(isinstance(piece, Unparsed) for piece in parser.push(f"<tool_call>{broken}"))
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,10 @@
-"""No text makes a parser raise, lose characters, depend on cuts or read text twice."""
-
-from typing import Any
+"""No text makes a parser raise, lose characters, or depend on cuts."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from message_examples import EXAMPLES, Example, parsed, parsed_cut
 
-from mindbatch.message_formats.message_reading import ReadingParser
-from mindbatch.message_formats.pieces import ParsedMessage
-from mindbatch.message_formats.reader import PushedText
 from mindbatch.message_formats.registry import FORMATS
 
 # By format: what it may drop from a text that has no valid call in it.
@@ -106,21 +101,5 @@ def test_no_character_is_lost_but_separators_and_markers(name: str, text: str, w
     ],
     ids=lambda text: f"{text[:14]!r}",
 )
-def test_a_long_text_is_read_once(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between pushes no more than a marker is unread, so no text is searched again."""
-    unread: list[int] = []
-    feed = PushedText.feed
-
-    def watched(reader: PushedText, part: str) -> None:
-        unread.append(len(reader._text) - reader._position)
-        feed(reader, part)
-
-    monkeypatch.setattr(PushedText, "feed", watched)
-    parser: Any = FORMATS[name].parser(in_reasoning=False, with_tools=True)
-    assert isinstance(parser, ReadingParser)
-    step = 97
-    pieces = [
-        piece for start in range(0, len(text), step) for piece in parser.push(text[start : start + step])
-    ]
-    assert ParsedMessage.of_pieces(pieces + parser.finish()) == parsed(name, text)
-    assert max(unread) < 32
+def test_a_long_text_is_read_however_it_is_cut(name: str, text: str) -> None:
+    assert parsed_cut(name, text, range(0, len(text), 97)) == parsed(name, text)

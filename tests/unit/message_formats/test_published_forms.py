@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_examples import EXAMPLES, Example, parsed, parsed_cut, pieces_of
+from message_examples import EXAMPLES, Example, parsed, parsed_cut
 
-from mindbatch.message_formats.pieces import Content, ToolCall
+from mindbatch.message_formats.pieces import Content, Reasoning, ToolCall
 from mindbatch.message_formats.registry import FORMATS
 
 
@@ -30,22 +30,19 @@ def test_many_cuts_give_the_same_message(example: Example, data: st.DataObject) 
     assert message == example.message
 
 
-def test_a_call_comes_with_its_closing_tag_and_text_as_soon_as_it_is_no_marker() -> None:
-    parts = ["Hi", " <tool", "box>", '<tool_call>{"name": "f", "arguments": {}}', "</tool_call>", "ok"]
-    assert pieces_of("hermes", parts) == [
-        Content("Hi"),
-        Content(" <toolbox>"),
-        ToolCall("f", "{}"),
-        Content("ok"),
+def test_text_comes_as_soon_as_it_is_no_marker_and_from_the_first_call_on_at_the_end() -> None:
+    parser = FORMATS["qwen3"].parser(in_reasoning=True, with_tools=True)
+    parts = ["Hm", "\n</thi", "nk>\n\nHi", " <tool", "box>", '<tool_call>{"name": "f", "arguments": {}}']
+    assert [parser.push(part) for part in parts] == [
+        [Reasoning("Hm")],
+        [],
+        [Content("Hi")],
+        [],
+        [Content(" <toolbox>")],
+        [],
     ]
-
-
-def test_of_several_calls_of_a_whole_message_one_comes_with_the_semicolon_after_it() -> None:
-    parser = FORMATS["llama3"].parser(in_reasoning=False, with_tools=True)
-    assert parser.push('{"name": "f", "parameters": {}}') == []
-    assert parser.push(";") == [ToolCall("f", "{}")]
-    assert parser.push(' {"name": "g", "parameters": {}}') == []
-    assert parser.finish() == [ToolCall("g", "{}")]
+    assert parser.push("</tool_call>ok") == []
+    assert parser.finish() == [ToolCall("f", "{}"), Content("ok")]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.format)

@@ -74,7 +74,7 @@ def test_each_format_has_its_own_name_and_flags() -> None:
         "mistral",
         "gpt_oss",
     }
-    assert {name for name in FORMATS if not FORMATS[name].thinks} == {"llama3", "hermes"}
+    assert {name for name in FORMATS if not FORMATS[name].reasoning_opening} == {"llama3", "hermes"}
 
 
 def test_choices_of_configurations_are_the_formats() -> None:

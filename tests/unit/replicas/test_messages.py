@@ -49,7 +49,9 @@ def test_a_result_is_the_same_after_its_way() -> None:
         RequestOutput("7", None, [], [output], [None, {3: -0.25}], num_cached_tokens=16),
         RequestOutput.failed("8", "8: has no tokens"),
     ]
-    result = StepResult([StreamEvent("7", 0, "te", (1, 2)), StreamEvent("7", 0, "", (), "stop")], finished)
+    scored = StreamEvent("7", 0, "x", (5,), None, ({5: -0.1, 7: -np.inf},))
+    events = [StreamEvent("7", 0, "te", (1, 2)), scored, StreamEvent("7", 0, "", (), "stop")]
+    result = StepResult(events, finished)
     assert result_of(decoded(encoded("step", result_fields(result))).fields) == result
 
 

@@ -168,7 +168,7 @@ def test_requests_of_an_ended_replica_are_computed_again(started: Start, shadow_
     ranks.hold(40)  # so that no row is finished before both are killed
     llm = llm_over(engine, shadow_tokenizer)
     given: dict[str, Any] = {"max_new_tokens": 60, "eos_token_id": [], "num_return_sequences": 2}
-    given |= {"do_sample": True, "seed": 5}
+    given |= {"do_sample": True, "seed": 5, "logprobs": 1}
     events = []
     for number, event in enumerate(llm.stream(PROMPTS[:3] * 2, **given)):
         events.append(event)
@@ -181,6 +181,7 @@ def test_requests_of_an_ended_replica_are_computed_again(started: Start, shadow_
             mine = [event for event in events if (event.key, event.index) == (result.key, output.index)]
             assert [token for event in mine for token in event.token_ids] == output.token_ids
             assert "".join(event.text for event in mine) == output.text
+            assert [entry for event in mine for entry in event.logprobs or ()] == output.logprobs
             assert mine[-1].finish_reason == output.finish_reason
     assert [line for line in notices if line] == [
         "rank 0 ended with signal 9; started again (1 of 3 times)",

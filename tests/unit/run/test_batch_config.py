@@ -107,7 +107,7 @@ def test_what_goes_together(overrides: list[str], usable: list[str]) -> None:
         ),
         (
             ["data.format=openai", "data.decoding_column=d"],
-            "data.decoding_column: has no effect with data.format=openai, where each row says it; remove it",
+            "data.decoding_column=d: has no effect on OpenAI's requests, which say it themselves; remove it",
         ),
         (["data.filter_keys=[]"], "data.filter_keys=[]: leaves no row; null takes all"),
         (

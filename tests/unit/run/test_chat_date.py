@@ -100,19 +100,3 @@ def test_failed_rows_are_tried_again_and_rows_replayed_with_the_date_of_the_run(
     monkeypatch.setattr(LLM, "from_config", lambda config: make_llm(tokenizer))
     monkeypatch.setattr("mindbatch.run.identity.fingerprint_fields", lambda config: FIELDS)
     assert replay.run(asked) == 0
-
-
-def test_a_run_from_before_dates_were_kept_goes_on_with_that_of_its_begin(
-    tmp_path: Path, chats: Path, on: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = job_config(chats, tmp_path / "run")
-    interrupted_on(on, FIRST, config)
-    folder = RunFolder(tmp_path / "run")
-    replace(RunRecord.read(folder), date=None, created=f"{FIRST}T12:00:00+00:00").write(folder)
-    config.progress = "plain"
-    assert on(SECOND, config) == 0
-    on(FIRST, job_config(chats, tmp_path / "whole"))
-    assert results(tmp_path / "run") == results(tmp_path / "whole")
-    assert f"chat templates are told that of its begin, {FIRST}\n" in capsys.readouterr().err
-    assert on(SECOND, config) == 0
-    assert "of its begin" not in capsys.readouterr().err, "no row was left to run"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.ledger.part import ComputedWith
+from mindbatch.ledger.ledger import ComputedWith
 from mindbatch.run.manifest import differences
 
 

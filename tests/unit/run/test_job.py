@@ -135,16 +135,6 @@ def test_there_is_one_file_of_results(tmp_path: Path, data: Path, capsys: pytest
     assert {each.name for each in run.glob("results.*")} == {"results.jsonl", "results.csv"}
 
 
-def test_results_of_a_run_from_before_its_manifest_named_them(tmp_path: Path, data: Path) -> None:
-    make_job(job_config(data, tmp_path / "run")).run()
-    path = tmp_path / "run/manifest.json"
-    manifest = orjson.loads(path.read_bytes())
-    del manifest["results"]
-    path.write_bytes(orjson.dumps({**manifest, "settings": {"output": {"format": "auto"}}}))
-    make_job(job_config(data, tmp_path / "run", output={"format": "csv"}), load=never).run()
-    assert [each.name for each in (tmp_path / "run").glob("results.*")] == ["results.csv"]
-
-
 class RefusesToRemove(Storage):
     def remove(self, path: Path) -> None:
         raise OSError(errno.EROFS, "read-only")

@@ -92,7 +92,7 @@ def test_a_bar_with_everything_on_a_terminal(
     progress.start()
     for snapshot in RUN:
         progress.update(snapshot)
-    progress._display._bar.refresh()  # type: ignore[attr-defined]
+    progress._bar.refresh()
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).replace("\r", "")
     progress.stop()
     assert re.search(r"11/20 in \d:\d\d:\d\d 1 failed, 1:40 left", drawn)

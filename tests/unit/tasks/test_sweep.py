@@ -213,5 +213,5 @@ def test_a_sweep_is_resumed_as_a_run_is(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in again.stdout.splitlines()[1:]] == [
         [f"decoding.seed={seed}", "done"] for seed in (1, 2, 3)
     ]
-    parts = [len([*(tmp_path / f"runs/decoding.seed={seed}/parts").iterdir()]) for seed in (1, 3)]
-    assert parts == [1, 1]
+    ledgers = [(tmp_path / f"runs/decoding.seed={seed}/ledger.jsonl").read_bytes() for seed in (1, 3)]
+    assert [ledger.count(b'"ledger"') for ledger in ledgers] == [1, 1]

@@ -4,9 +4,8 @@ import io
 from collections.abc import Sequence
 
 import pytest
-from rich.table import Table
 
-from mindbatch.tasks.tables import add_row, drawn_in_parts, new_table
+from mindbatch.tasks.tables import in_parts, table
 
 NAMES = [f"column {number}" for number in range(10)]
 
@@ -16,12 +15,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def table_of(names: Sequence[str]) -> Table:
-    table = new_table()
-    for name in ("name", *names):
-        table.add_column(name)
-    add_row(table, ["[b]row[/b]", *("1" for _ in names)])
-    return table
+def table_of(names: Sequence[str]) -> list[str]:
+    return table([["name", *names], ["[b]row[/b]", *("1" for _ in names)]], ruled=True)
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "1000"])
@@ -31,7 +26,7 @@ def test_on_a_terminal_there_are_as_many_tables_as_it_needs(
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    page = drawn_in_parts(NAMES, table_of)
+    page = in_parts(NAMES, table_of)
     assert "\x1b" not in page
     assert max(map(len, page.splitlines())) <= int(columns)
     heads = [line.split("  ")[1:] for line in page.splitlines() if line.startswith("name")]
@@ -41,4 +36,4 @@ def test_on_a_terminal_there_are_as_many_tables_as_it_needs(
 
 
 def test_other_programs_get_one_table() -> None:
-    assert len(drawn_in_parts(NAMES, table_of).splitlines()) == 3
+    assert len(in_parts(NAMES, table_of).splitlines()) == 3

@@ -148,7 +148,6 @@ class Difference:
 
     @property
     def is_beyond_chance(self) -> bool:
-        """True if the difference is larger than noise."""
         p_value = self.p_value if self.adjusted is None else self.adjusted
         return p_value is not None and p_value < SIGNIFICANCE
 

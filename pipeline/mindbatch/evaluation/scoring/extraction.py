@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 LONGEST_NUMBER = 400
@@ -20,16 +19,8 @@ _SAID_LETTER = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Extraction:
-    """Extraction of an answer, by the name that `score.extract` gives.
-
-    of_reference: the same of a reference, which may be bare where an output is a whole solution.
-    """
-
-    meaning: str
-    of_output: Callable[[str], str | None]
-    of_reference: Callable[[str], str | None]
+Extraction = Callable[[str], str | None]
+"""The answer in a text; None where there is none."""
 
 
 def whole(text: str) -> str:
@@ -90,11 +81,11 @@ def option_letter(text: str) -> str | None:
 
 
 EXTRACTIONS: Mapping[str, Extraction] = {
-    "text": Extraction("the whole text", whole, whole),
-    "first_line": Extraction("its first line that is not empty", first_line, first_line),
-    "number": Extraction("the last number, 1,200.0 as 1200", last_number, last_number),
-    "gsm8k": Extraction("the number after ####, else the last one", after_hashes, after_hashes),
-    "letter": Extraction("the letter of a choice", option_letter, option_letter),
+    "text": whole,
+    "first_line": first_line,
+    "number": last_number,
+    "gsm8k": after_hashes,
+    "letter": option_letter,
 }
 
 
@@ -113,4 +104,4 @@ def pattern_extraction(pattern: str) -> Extraction:
         matches = deque(compiled.finditer(text), maxlen=1)
         return (matches[0][1 if compiled.groups else 0] or None) if matches else None
 
-    return Extraction(f"the last match of {pattern!r}", last_match, whole)
+    return last_match

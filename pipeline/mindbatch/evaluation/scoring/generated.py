@@ -36,7 +36,6 @@ class OutputPerplexity(_OfOutputs):
     measure of the difficulty of speech recognition tasks".
     """
 
-    name = "output_perplexity"
     title = "Perplexity of the outputs"
     best = "low"
     toward = "likelier"
@@ -53,7 +52,6 @@ class OutputPerplexity(_OfOutputs):
 class OutputLogprob(_OfOutputs):
     """Mean sum of an output's log-probabilities, in nats; long outputs are less likely as a whole."""
 
-    name = "output_logprob"
     title = "Log-probability of an output"
     toward = "likelier"
     digits = ".1f"
@@ -65,7 +63,6 @@ class OutputLogprob(_OfOutputs):
 class TokenLogprob(_OfOutputs):
     """Mean log-probability of a generated token, in nats."""
 
-    name = "token_logprob"
     title = "Log-probability per token"
     toward = "likelier"
 
@@ -101,7 +98,6 @@ class Repetition(_OfSameLength):
     tokens as words.
     """
 
-    name = "repetition"
     title = "Repetition within an output"
     best = "low"
     toward = "fewer loops"
@@ -151,19 +147,19 @@ class _Distinct(_OfSameLength):
 class Distinct1(_Distinct):
     """Share of different tokens among all tokens, of texts of the same length."""
 
-    name, title, n = "distinct_1", "Distinct-1", 1
+    title, n = "Distinct-1", 1
 
 
 class Distinct2(_Distinct):
     """Share of different pairs of tokens among all pairs, of texts of the same length."""
 
-    name, title, n = "distinct_2", "Distinct-2", 2
+    title, n = "Distinct-2", 2
 
 
 class Distinct3(_Distinct):
     """Share of different runs of three tokens, of texts of the same length."""
 
-    name, title, n = "distinct_3", "Distinct-3", 3
+    title, n = "Distinct-3", 3
 
 
 class SelfBleu(_OfOutputs):
@@ -175,7 +171,6 @@ class SelfBleu(_OfOutputs):
     do not count.
     """
 
-    name = "self_bleu"
     title = "Self-BLEU"
     best = "low"
     toward = "more different texts"

@@ -115,7 +115,6 @@ def followed(row: Answer) -> list[bool]:
 class PromptsFollowed(MeanMetric[Answer]):
     """The share of answers that follow all of their instructions."""
 
-    name = "prompt_level_strict_acc"
     title = "Instructions followed, prompts"
     needs = "generation"
     is_right_or_wrong = True
@@ -127,7 +126,6 @@ class PromptsFollowed(MeanMetric[Answer]):
 class InstructionsFollowed(Metric[Answer]):
     """The share of instructions that answers follow."""
 
-    name = "inst_level_strict_acc"
     title = "Instructions followed"
     needs = "generation"
 

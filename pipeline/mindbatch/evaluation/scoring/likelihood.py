@@ -12,7 +12,6 @@ from mindbatch.evaluation.scoring.metric import ChoiceScores, FloatArray, MeanMe
 class Accuracy(MeanMetric[ChoiceScores]):
     """The share of rows whose likeliest continuation is the right one; the first of equals."""
 
-    name = "acc"
     title = "Accuracy"
     needs = "choices"
     is_right_or_wrong = True
@@ -27,7 +26,6 @@ class NormalisedAccuracy(MeanMetric[ChoiceScores]):
     Gao et al., lm-evaluation-harness: acc_norm.
     """
 
-    name = "acc_norm"
     title = "Accuracy by bytes"
     needs = "choices"
     is_right_or_wrong = True
@@ -56,7 +54,6 @@ class _PerUnit(Metric[TextLikelihood]):
 class Perplexity(_PerUnit):
     """exp(-log-probability / tokens) of all rows together; comparable between models of one tokenizer."""
 
-    name = "perplexity"
     title = "Perplexity"
     unit = "num_tokens"
 
@@ -64,7 +61,6 @@ class Perplexity(_PerUnit):
 class WordPerplexity(_PerUnit):
     """Perplexity per word, which does not depend on the tokenizer."""
 
-    name = "word_perplexity"
     title = "Perplexity per word"
     unit = "num_words"
 
@@ -72,7 +68,6 @@ class WordPerplexity(_PerUnit):
 class BytePerplexity(_PerUnit):
     """Perplexity per byte of UTF-8."""
 
-    name = "byte_perplexity"
     title = "Perplexity per byte"
     unit = "num_bytes"
 
@@ -80,7 +75,6 @@ class BytePerplexity(_PerUnit):
 class BitsPerByte(_PerUnit):
     """-log2 of the probability, per byte of UTF-8."""
 
-    name = "bits_per_byte"
     title = "Bits per byte"
     unit = "num_bytes"
 

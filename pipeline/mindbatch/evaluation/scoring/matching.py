@@ -29,7 +29,6 @@ ORDERS = 4
 class ExactMatch(MeanMetric[Answer]):
     """The share of answers that are a reference, but for white space around them."""
 
-    name = "exact_match"
     title = "Exact match"
     needs = "generation"
     is_right_or_wrong = True
@@ -46,7 +45,6 @@ class QuasiExactMatch(MeanMetric[Answer]):
     left out.
     """
 
-    name = "squad_em"
     title = "Exact match (SQuAD)"
     needs = "generation"
     is_right_or_wrong = True
@@ -58,7 +56,6 @@ class QuasiExactMatch(MeanMetric[Answer]):
 class WordF1(MeanMetric[Answer]):
     """The harmonic mean of precision and recall of an answer's words, of the best reference (SQuAD)."""
 
-    name = "f1"
     title = "F1 of words"
     needs = "generation"
 
@@ -91,7 +88,6 @@ class Bleu(Metric[Answer]):
     Papineni et al. 2002; Post 2018, "A Call for Clarity in Reporting BLEU Scores".
     """
 
-    name = "bleu"
     title = "BLEU"
     needs = "generation"
     scale = 100.0
@@ -121,7 +117,6 @@ class Bleu(Metric[Answer]):
 class ChineseBleu(Bleu):
     """BLEU with every Chinese character as a word."""
 
-    name = "bleu_zh"
     title = "BLEU (Chinese)"
     tokenize = "zh"
 
@@ -150,7 +145,6 @@ class _Rouge(MeanMetric[Answer]):
         return best_of(sample, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
 
     def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
-        """Computes the F1 of the words of an answer and of a reference."""
         raise NotImplementedError
 
 
@@ -165,7 +159,6 @@ class _RougeN(_Rouge):
 class Rouge1(_RougeN):
     """F1 of single words."""
 
-    name = "rouge1"
     title = "ROUGE-1"
     order = 1
 
@@ -173,7 +166,6 @@ class Rouge1(_RougeN):
 class Rouge2(_RougeN):
     """F1 of pairs of words."""
 
-    name = "rouge2"
     title = "ROUGE-2"
     order = 2
 
@@ -181,7 +173,6 @@ class Rouge2(_RougeN):
 class RougeL(_Rouge):
     """F1 of the longest common subsequence."""
 
-    name = "rougeL"
     title = "ROUGE-L"
 
     def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
@@ -196,7 +187,6 @@ def rouge_words(text: str) -> list[str]:
 
 
 def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence."""
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0

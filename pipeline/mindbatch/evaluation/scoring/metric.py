@@ -83,7 +83,7 @@ class Metric(ABC, Generic[Measured]):
     toward: what a better value means. digits: how a value is written that is no share.
     """
 
-    name: ClassVar[str]
+    name: str
     title: ClassVar[str]
     needs: ClassVar[Literal["generation", "outputs", "choices", "likelihood"]]
     best: ClassVar[Literal["high", "low"]] = "high"

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mindbatch.dataset.rows import DataRow
-from mindbatch.message_formats.pieces import MessageParser, ToolCall, whole_message
-from mindbatch.message_formats.registry import FORMATS, MessageFormat, begins_in_reasoning, detect
+from mindbatch.message_formats.parser import MessageFormat, MessageParser
+from mindbatch.message_formats.pieces import ParsedMessage, ToolCall
+from mindbatch.message_formats.registry import FORMATS, begins_in_reasoning, detect
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.outputs.rows import OutputOptions, identifier
@@ -38,7 +39,7 @@ def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
     format = options.message_format
     if format is None or "messages" not in row.content:
         return None
-    in_reasoning = format.thinks and begins_in_reasoning(format, options.prompt_end(row))
+    in_reasoning = bool(format.reasoning_opening) and begins_in_reasoning(format, options.prompt_end(row))
     return format.parser(in_reasoning=in_reasoning, with_tools=bool(row.content.get("tools")))
 
 
@@ -55,7 +56,7 @@ def chat_message(
     parser = parser_of(row, options)
     if parser is None:
         return message, reason
-    parsed = whole_message(parser, generation["text"])
+    parsed = ParsedMessage.of_pieces(parser.push(generation["text"]) + parser.finish())
     message["content"] = parsed.content
     if parsed.reasoning is not None:
         message["reasoning_content"] = parsed.reasoning

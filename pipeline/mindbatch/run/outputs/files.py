@@ -14,7 +14,7 @@ from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.message_formats.registry import MessageFormat
+from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import IndexedRow, RowIndex
@@ -88,7 +88,7 @@ def output_options(
     """
 
     def end(row: DataRow) -> str:
-        return "" if tokenizer is None else prompt_end(tokenizer, row.prompt(record.chat_date))
+        return "" if tokenizer is None else prompt_end(tokenizer, row.prompt(record.date))
 
     return OutputOptions(
         prompt=config.output.prompt,

@@ -68,8 +68,13 @@ class _Place(NamedTuple):
     likely: dict[int, float]
 
 
-def chat_logprobs(generation: Mapping[str, Any], count: int, names: TokenNames) -> dict[str, Any] | None:
-    """The `logprobs` of a chat choice, with the `count` likeliest tokens a place; None unless asked for."""
+def chat_logprobs(
+    generation: Mapping[str, Any], count: int, names: TokenNames, previous: int | None = None
+) -> dict[str, Any] | None:
+    """The `logprobs` of a chat choice, with the `count` likeliest tokens a place; None unless asked for.
+
+    previous: the generation's token before these, if they are a part of it.
+    """
     if generation.get("logprobs") is None:
         return None
     return {
@@ -81,24 +86,25 @@ def chat_logprobs(generation: Mapping[str, Any], count: int, names: TokenNames) 
                     for token_id, logprob in islice(place.likely.items(), count)
                 ]
             }
-            for place in _places(generation)
+            for place in _places(generation, previous)
         ],
         "refusal": None,
     }
 
 
 def completion_logprobs(
-    generation: Mapping[str, Any], prompt_length: int, names: TokenNames
+    generation: Mapping[str, Any], offset: int, names: TokenNames, previous: int | None = None
 ) -> dict[str, Any] | None:
     """The `logprobs` of a completion's choice; None unless asked for.
 
-    prompt_length: characters before the generation; text_offset counts from the prompt's beginning.
+    offset: characters before these tokens; text_offset counts from the prompt's beginning.
+    previous: the generation's token before these, if they are a part of it.
     """
     if generation.get("logprobs") is None:
         return None
-    tokens, offsets, offset = [], [], prompt_length
+    tokens, offsets = [], []
     token_logprobs, top_logprobs = [], []
-    for place in _places(generation):
+    for place in _places(generation, previous):
         name = _completion_name(place.token_id, place.previous, names)
         tokens.append(name)
         offsets.append(offset)
@@ -113,8 +119,7 @@ def completion_logprobs(
     }
 
 
-def _places(generation: Mapping[str, Any]) -> Iterator[_Place]:
-    previous = None
+def _places(generation: Mapping[str, Any], previous: int | None) -> Iterator[_Place]:
     for token_id, logprobs in zip(generation["token_ids"], generation["logprobs"], strict=True):
         # Numbers are texts as keys of JSON, in which form the ledger gives them back.
         likely = {int(key): max(logprob, UNLIKELY) for key, logprob in (logprobs or {}).items()}

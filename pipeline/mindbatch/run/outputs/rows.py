@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from mindbatch.dataset.rows import DataRow, RowFailure
-from mindbatch.message_formats.registry import MessageFormat
+from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.token_bytes import TokenBytes
 
 _ID_BYTES = 16

@@ -14,8 +14,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.names import REFERENCE_FREE
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import REFERENCE_FREE, metric_of
 from mindbatch.evaluation.scoring.scoreboard import scores_of
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
@@ -80,7 +79,7 @@ def compared(
         baseline=baseline,
         scores=[
             scores_of(
-                METRICS[name], {run: column.outputs for run, column in measured.items()}, clusters, baseline
+                metric_of(name), {run: column.outputs for run, column in measured.items()}, clusters, baseline
             )
             for name in REFERENCE_FREE
         ],

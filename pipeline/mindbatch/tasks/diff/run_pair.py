@@ -16,8 +16,7 @@ import orjson
 
 from mindbatch.io.closing import Closing
 from mindbatch.io.regular_file import open_regular
-from mindbatch.ledger.ledger import Ledger, Place
-from mindbatch.ledger.part import ComputedWith
+from mindbatch.ledger.ledger import ComputedWith, Ledger, Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.run.manifest import differences
@@ -64,7 +63,6 @@ class RunPair(Closing):
             raise
 
     def close(self) -> None:
-        """Closes the runs and the database."""
         self._open.close()
 
     def count_failed_in_both(self) -> int:
@@ -92,16 +90,15 @@ class RunPair(Closing):
         return [*dict.fromkeys(line for pair in pairs for line in differences(*pair))]
 
     def _kinds(self, table: str, ledger: Ledger) -> Iterator[ComputedWith]:
-        """Yields what the results of a run were computed with, as far as it is known."""
-        parts = self._database.execute(f"SELECT DISTINCT part FROM {table} WHERE kind = 'result'")
-        kinds = (ledger.part_computed_with(part) for (part,) in parts.fetchall())
-        yield from (kind for kind in kinds if kind is not None)
+        """Yields what the results of a run were computed with."""
+        sessions = self._database.execute(f"SELECT DISTINCT session FROM {table} WHERE kind = 'result'")
+        yield from (ledger.computed_with_in(session) for (session,) in sessions.fetchall())
 
     def compared(self) -> Iterator[ChangedRow | None]:
         """Every row with a result in both runs, in the order of the keys: None where these are equal."""
         cursor = self._database.execute(
-            "SELECT key, first.row = second.row, first.part, first.start, first.length, "
-            f"second.part, second.start, second.length FROM {_BOTH} "
+            "SELECT key, first.row = second.row, first.session, first.start, first.length, "
+            f"second.session, second.start, second.length FROM {_BOTH} "
             f"WHERE first.kind = 'result' AND second.kind = 'result' {_ORDER}"
         )
         for key, same_row, *places in cursor:
@@ -117,11 +114,11 @@ class RunPair(Closing):
 
     def _load(self, table: str, folder: RunFolder, number: int) -> Ledger:
         """Takes what the ledger holds, and the rows that could not even be read from the file of errors."""
-        columns = "key TEXT PRIMARY KEY, row TEXT, kind TEXT, part INTEGER, start INTEGER, length INTEGER"
+        columns = "key TEXT PRIMARY KEY, row TEXT, kind TEXT, session INTEGER, start INTEGER, length INTEGER"
         self._database.execute(f"CREATE TABLE {table} ({columns}) WITHOUT ROWID")
         ledger = self._open.enter_context(Ledger(folder, self.records[number].fingerprint))
         entries = (
-            (entry.key, entry.row, entry.kind, entry.place.part, entry.place.offset, entry.place.length)
+            (entry.key, entry.row, entry.kind, entry.place.session, entry.place.offset, entry.place.length)
             for entry in ledger.recover()
         )
         self._database.execute("BEGIN")

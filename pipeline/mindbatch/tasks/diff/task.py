@@ -129,7 +129,6 @@ def _unfinished(*folders: str) -> Iterator[str]:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison in plain JSON types."""
     return {**dataclasses.asdict(comparison), "is_equal": comparison.is_equal}
 
 

@@ -27,7 +27,7 @@ from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
 from mindbatch.tasks.evaluate.matrix_run import SharedLLM
 from mindbatch.tasks.evaluate.schema import CONFIG, RESULTS, EvaluateConfig
-from mindbatch.tasks.tables import add_row, drawn, new_table
+from mindbatch.tasks.tables import table
 
 if TYPE_CHECKING:  # an extra
     from mindbatch.lm_eval.tasks import HarnessTasks
@@ -189,16 +189,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 def harness_page(scores: dict[str, Scores]) -> str:
     """The scores for people: a row for each metric of each task, a column for each of the evaluation."""
-    table = new_table()
-    for head in ("task", "metric", "filter"):
-        table.add_column(head)
-    for name in scores:
-        table.add_column(printable(name), justify="right")
+    rows = [["task", "metric", "filter", *map(printable, scores)]]
     for task, metric in _rows(scores):
         named, _, filtered = metric.partition(",")
         cells = [printable(task), printable(named), printable(filtered)]
-        add_row(table, cells + [_cell(column.get(task, {}), named, filtered) for column in scores.values()])
-    return drawn(table)
+        rows.append(cells + [_cell(column.get(task, {}), named, filtered) for column in scores.values()])
+    return "\n".join(table(rows, range(3, len(rows[0])), ruled=True))
 
 
 def _rows(scores: dict[str, Scores]) -> Iterator[tuple[str, str]]:
@@ -209,7 +205,6 @@ def _rows(scores: dict[str, Scores]) -> Iterator[tuple[str, str]]:
 
 
 def _cell(metrics: dict[str, Any], name: str, filtered: str) -> str:
-    """A score and its standard error."""
     value, error = metrics.get(f"{name},{filtered}"), metrics.get(f"{name}_stderr,{filtered}")
     if not isinstance(value, int | float):
         return "-" if value is None else printable(str(value))

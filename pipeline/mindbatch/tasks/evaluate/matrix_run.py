@@ -56,7 +56,7 @@ def run_columns(config: EvaluateConfig, columns: list[Column], questions: list[Q
     home = Path(config.output.dir or "")
     earlier = [*_earlier(home)]
     _keep_seed(config, earlier)
-    date = config.data.date or min((record.chat_date for record in earlier), default=today())
+    date = config.data.date or min((record.date for record in earlier), default=today())
     questions = [_dated(question, date) for question in questions]
     by_model = [(name, [*group]) for name, group in groupby(columns, key=lambda column: column.checkpoint)]
     requests = {name: [*prepare_requests(config, group[0], questions, home)] for name, group in by_model}

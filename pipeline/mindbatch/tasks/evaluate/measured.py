@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from mindbatch.evaluation.scoring.extraction import EXTRACTIONS, Extraction, pattern_extraction
+from mindbatch.evaluation.scoring.extraction import EXTRACTIONS, Extraction, pattern_extraction, whole
 from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, Generated, Row, TextLikelihood
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.evaluate.continuation import Continuations
@@ -64,10 +64,11 @@ class MeasuredColumn:
         return self.continuations.text(question.content, answer)
 
 
-def extraction_of(task: AnswerConfig) -> Extraction:
+def extractions_of(task: AnswerConfig) -> tuple[Extraction, Extraction]:
+    """Selects the extraction from an output and that from a reference, which no pattern searches."""
     if task.extract_pattern is not None:
-        return pattern_extraction(task.extract_pattern)
-    return EXTRACTIONS[task.extract]
+        return pattern_extraction(task.extract_pattern), whole
+    return EXTRACTIONS[task.extract], EXTRACTIONS[task.extract]
 
 
 def measured(runs: ColumnRuns, task: AnswerConfig, questions: Sequence[Question]) -> MeasuredColumn:
@@ -77,7 +78,7 @@ def measured(runs: ColumnRuns, task: AnswerConfig, questions: Sequence[Question]
     """
     column = MeasuredColumn(continuations=runs.continuations)
     if GENERATION in runs.folders:
-        _read_generation(runs.folders[GENERATION], extraction_of(task), questions, column)
+        _read_generation(runs.folders[GENERATION], task, questions, column)
     for kind in (CHOICES, LIKELIHOOD):
         if kind in runs.folders:
             scored = _read_scored(runs.folders[kind], column)
@@ -87,7 +88,7 @@ def measured(runs: ColumnRuns, task: AnswerConfig, questions: Sequence[Question]
 
 
 def _read_generation(
-    folder: RunFolder, extraction: Extraction, questions: Sequence[Question], column: MeasuredColumn
+    folder: RunFolder, task: AnswerConfig, questions: Sequence[Question], column: MeasuredColumn
 ) -> None:
     num_tokens = 0
     for line in _lines(folder, column):
@@ -96,12 +97,13 @@ def _read_generation(
     column.num_tokens = num_tokens
     if not column.outputs:
         return
+    of_output, of_reference = extractions_of(task)
     num_samples = max(map(len, column.outputs.values()))
     for number, question in enumerate(questions):
-        wanted = (extraction.of_reference(reference) for reference in question.references)
+        wanted = (of_reference(reference) for reference in question.references)
         references = tuple(answer for answer in wanted if answer is not None)
         texts = [output.text for output in column.outputs.get(number, ())]
-        answers = [Answer(extraction.of_output(text), references) for text in texts]
+        answers = [Answer(of_output(text), references) for text in texts]
         column.generation[number] = tuple(answers) or (Answer(None, references),) * num_samples
 
 

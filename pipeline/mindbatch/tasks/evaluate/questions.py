@@ -15,7 +15,7 @@ from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation.scoring.instructions import instruction
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.leftovers import TemporaryFolder
@@ -54,7 +54,7 @@ class Question:
 
 def needed(names: Sequence[str]) -> set[str]:
     """Collects the inputs that the metrics need: generation, choices, likelihood."""
-    return {METRICS[name].needs for name in names}
+    return {metric_of(name).needs for name in names}
 
 
 def read_questions(config: EvaluateConfig) -> list[Question]:

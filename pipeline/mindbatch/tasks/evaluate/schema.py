@@ -202,7 +202,6 @@ def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
 
 
 def _listed(value: Any) -> Any:
-    """A single name as the list of it."""
     return [value] if isinstance(value, str) else value
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindbatch.evaluation.scoring.chance import (
     CONFIDENCE,
@@ -22,11 +22,7 @@ from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.tables import add_row, drawn_in_parts, new_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
+from mindbatch.tasks.tables import in_parts, table
 
 FULL_METRICS = 6
 """With more metrics the table has a number for each, and a mark in place of intervals and p-values."""
@@ -36,34 +32,35 @@ POINTS = 2.0
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
-    """The scores for people."""
     heading = f"{printable(evaluation.task)}: {counted(len(evaluation.questions), 'question')}"
-    table = drawn_in_parts(evaluation.scores, partial(_table, evaluation))
-    return "\n".join([heading, "", table, "", *_notes(evaluation)]).rstrip()
+    scores = in_parts(evaluation.scores, partial(_table, evaluation))
+    return "\n".join([heading, "", scores, "", *_notes(evaluation)]).rstrip()
 
 
-def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> Table:
-    table, is_full = new_table(), len(evaluation.scores) <= FULL_METRICS
-    table.add_column("", overflow="fold")
+def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
+    is_full = len(evaluation.scores) <= FULL_METRICS
+    heads, numbers = [""], list[int]()
     for metric_scores in scores:
-        table.add_column(metric_scores.metric.name + " " * (not is_full), justify="right")
+        numbers.append(len(heads))
+        heads.append(metric_scores.metric.name + " " * (not is_full))
         if is_full:
-            table.add_column(f"{CONFIDENCE:.0%}", justify="left")
+            heads.append(f"{CONFIDENCE:.0%}")
         if is_full and metric_scores.differences:
-            table.add_column(f"against {printable(evaluation.baseline)}", justify="left")
+            heads.append(f"against {printable(evaluation.baseline)}")
     is_last = scores[-1:] == evaluation.scores[-1:]
     is_timed = is_last and any(measured.speeds for measured in evaluation.measured.values())
     if is_timed:
-        for title in ("tokens/s", "tokens"):
-            table.add_column(title, justify="right")
+        numbers += (len(heads), len(heads) + 1)
+        heads += ("tokens/s", "tokens")
+    rows = [heads]
     for column in evaluation.columns:
         cells = [printable(column.name)]
         for metric_scores in scores:
             cells += (
                 _cells(metric_scores, column.name) if is_full else [_short_cell(metric_scores, column.name)]
             )
-        add_row(table, cells + (_timed(evaluation.measured[column.name]) if is_timed else []))
-    return table
+        rows.append(cells + (_timed(evaluation.measured[column.name]) if is_timed else []))
+    return table(rows, numbers, ruled=True)
 
 
 def _cells(scores: MetricScores, column: str) -> Iterator[str]:

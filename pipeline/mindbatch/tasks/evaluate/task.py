@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from mindbatch.config.composition import save_config
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 from mindbatch.evaluation.scoring.scoreboard import scores_of
 from mindbatch.io.amounts import counted
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
@@ -46,7 +46,7 @@ def run(config: EvaluateConfig) -> int:
             clusters,
             baseline.name,
         )
-        for metric in (METRICS[name] for name in config.metric_names)
+        for metric in map(metric_of, config.metric_names)
     ]
     evaluation = Evaluation(
         task=config.task.name or Path(config.data.path or "").name.partition(".")[0] or "task",

@@ -7,7 +7,8 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.schema import option
-from mindbatch.evaluation.scoring.names import EXTRACTION_NAMES, METRIC_NAMES
+from mindbatch.evaluation.scoring.extraction import EXTRACTIONS
+from mindbatch.evaluation.scoring.names import METRIC_NAMES
 
 NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"
@@ -67,7 +68,7 @@ class AnswerConfig:
         None, "file of the rows that the examples are taken from", is_path=True
     )
     few_shot_separator: str = option("\n\n", "what stands between the examples")
-    extract: str = option("text", "what of the output is the answer", choices=(*EXTRACTION_NAMES, "pattern"))
+    extract: str = option("text", "what of the output is the answer", choices=(*EXTRACTIONS, "pattern"))
     extract_pattern: str | None = option(
         None, "regular expression whose last match, or its first group, is the answer, with extract=pattern"
     )

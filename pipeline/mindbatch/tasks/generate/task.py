@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 import orjson
@@ -37,7 +37,7 @@ STREAM_NEEDS_TEXT = (
 
 def run(config: GenerateConfig) -> int:
     """Runs the task; returns the exit code: failed when any prompt could not be run."""
-    params = DecodingParams(**dataclasses.asdict(config.decoding))
+    params = DecodingParams(**asdict(config.decoding))
     if config.interactive:
         date = config.date or today()  # one for all that is asked, however long that takes
         from mindbatch.tasks.generate.conversation import converse
@@ -59,11 +59,11 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
     failures = run.refused + [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
     prompts = {row.key: row.content for row in rows.prompts}
     labelled = len(run.requests) + len(failures) > 1 or params.num_return_sequences > 1
-    with Destination(config.output.file) as destination:
+    with destination(config.output.file) as file:
         if config.stream:
-            failures += stream(llm, run, params, destination.file, labelled, line)
+            failures += stream(llm, run, file, labelled, line)
         else:
-            failures += _write(llm, run, failures, config, destination, labelled, prompts, line)
+            failures += _write(llm, run, failures, config, file, labelled, prompts, line)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     say(*llm.take_notes())
     if config.output.file is not None:
@@ -76,7 +76,7 @@ def _write(
     run: Run,
     failures: Iterable[RequestOutput],
     config: GenerateConfig,
-    destination: Destination,
+    file: TextIO,
     labelled: bool,
     prompts: Mapping[str, Any],
     line: LoadingLine,
@@ -85,7 +85,7 @@ def _write(
     keys = sorted([request.key for request in run.requests] + [failure.key for failure in failures], key=int)
     writer = ResultWriter(
         keys,
-        destination.file,
+        file,
         prompts=prompts,
         as_json=config.output.format == "json",
         labelled=labelled,
@@ -98,7 +98,7 @@ def _write(
     if len(keys) > 1:
         line.stop()  # there may be a progress bar
     shown = len(keys) > 1 and len(run.requests) > 0
-    alone = not destination.file.isatty()
+    alone = not file.isatty()
     with GenerationProgress(len(run.requests), shown=shown, alone=alone) as progress:
         for item in line.until_first(run):
             if isinstance(item, RequestOutput):
@@ -108,31 +108,19 @@ def _write(
     return failed
 
 
-class Destination:
-    """Standard output, or a file that appears whole or not at all. Raises StorageError."""
-
-    def __init__(self, path: str | None) -> None:
-        self._whole = None if path is None else WholeFile(Path(path))
-        self.file: TextIO = data_output()
-
-    def __enter__(self) -> Destination:
-        if self._whole is not None:
-            self.file = io.TextIOWrapper(self._whole.__enter__(), encoding="utf-8")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._whole is None:
-            return
-        try:
-            if error is None:
-                self.file.flush()
-            self._whole.__exit__(kind, error, trace)
-        finally:
-            self._whole.close()
+@contextmanager
+def destination(path: str | None) -> Iterator[TextIO]:
+    """Opens standard output, or a file that appears whole or not at all. Raises StorageError."""
+    if path is None:
+        yield data_output()
+        return
+    with WholeFile(Path(path)) as whole:
+        file = io.TextIOWrapper(whole, encoding="utf-8")
+        yield file
+        file.flush()
 
 
+@dataclass
 class ResultWriter:
     """Takes results as they finish and writes each once all before it are written.
 
@@ -142,56 +130,48 @@ class ResultWriter:
     with_prompt: before each text the prompt that it goes on from.
     """
 
-    def __init__(
-        self,
-        keys: Sequence[str],
-        file: TextIO,
-        *,
-        prompts: Mapping[str, Any] | None = None,
-        as_json: bool,
-        labelled: bool,
-        has_text: bool = True,
-        with_prompt: bool = True,
-    ) -> None:
-        self._waiting = list(reversed(keys))
-        self._file = file
-        self._prompts = prompts or {}
-        self._as_json = as_json
-        self._labelled = labelled
-        self._has_text = has_text
-        self._with_prompt = with_prompt
-        self._done: dict[str, RequestOutput] = {}
+    keys: Sequence[str]
+    file: TextIO
+    _: KW_ONLY
+    as_json: bool
+    labelled: bool
+    prompts: Mapping[str, Any] = field(default_factory=dict)
+    has_text: bool = True
+    with_prompt: bool = True
+    _done: dict[str, RequestOutput] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._waiting = list(reversed(self.keys))
 
     def add(self, result: RequestOutput) -> None:
-        """Takes one result."""
         self._done[result.key] = result
         while self._waiting and self._waiting[-1] in self._done:
             ready = self._done.pop(self._waiting.pop())
             for line in self._lines(ready):
-                print(line, file=self._file)
-            self._file.flush()
+                print(line, file=self.file)
+            self.file.flush()
 
     def _lines(self, result: RequestOutput) -> list[str]:
-        if self._as_json:
+        if self.as_json:
             content = self._content(result)
             return [orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()]
-        prompt = (result.prompt or "") if self._with_prompt else ""
+        prompt = (result.prompt or "") if self.with_prompt else ""
         texts = [self._text(prompt, output) for output in result.outputs]
-        if not self._labelled:
+        if not self.labelled:
             return texts
         return [f"[{label(result.key, i, len(texts))}] {text}" for i, text in enumerate(texts)]
 
     def _text(self, prompt: str, output: CompletionOutput) -> str:
         if output.embedding is not None:
             return str(output.embedding)
-        return prompt + output.text if self._has_text else str(output.token_ids)
+        return prompt + output.text if self.has_text else str(output.token_ids)
 
     def _content(self, result: RequestOutput) -> dict[str, Any]:
         """The line that a run writes of the row, with the token ids of prompt and text; or its error."""
         content: dict[str, Any] = {"key": result.key}
         if result.adapter is not None:
             content["adapter"] = result.adapter
-        content["prompt"] = self._prompts.get(result.key)
+        content["prompt"] = self.prompts.get(result.key)
         if result.error is not None:
             return content | {"error": result.error}
         content["prompt_token_ids"] = result.prompt_token_ids

@@ -150,7 +150,6 @@ def _run_notes(config: PlanConfig) -> Iterator[str]:
 
 
 def plan_page(plan: Plan) -> str:
-    """The plan for people."""
     blocks = [_rows(plan.rows), _tokens(plan.rows), _memory(plan), [f"time       {_time(plan.time)}"]]
     if plan.notes:
         blocks.append([f"note: {printable(note)}" for note in plan.notes])

@@ -105,12 +105,10 @@ class CompiledGraph:
 
     @property
     def fused(self) -> dict[str, int]:
-        """The fused operators among the kernels."""
         return self._counts(FUSED)
 
     @property
     def collectives(self) -> dict[str, int]:
-        """The collective operations among the kernels."""
         return self._counts(COLLECTIVES)
 
     def _counts(self, operators: frozenset[str]) -> dict[str, int]:
@@ -201,7 +199,6 @@ class Report:
 
 
 def compilation_page(report: Report) -> str:
-    """The report for people."""
     blocks = [[*_head(report)], *([*_rank(rank)] for rank in report.ranks)]
     return "\n\n".join("\n".join(block) for block in blocks)
 

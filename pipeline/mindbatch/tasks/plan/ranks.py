@@ -76,7 +76,6 @@ class RankPlan:
 
     @property
     def rows(self) -> list[LayoutRow]:
-        """The table."""
         return layout_rows(self.placements, {name: DTYPES[dtype] for name, dtype in self.dtypes.items()})
 
 

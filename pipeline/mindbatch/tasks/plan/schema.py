@@ -125,7 +125,6 @@ class PlanConfig(BatchConfig):
 
     @property
     def has_ranks(self) -> bool:
-        """True if there are several ranks."""
         parallel = self.parallel
         return max(parallel.data_parallel, parallel.model_parallel, parallel.pipeline_stage) > 1
 

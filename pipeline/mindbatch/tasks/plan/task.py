@@ -8,7 +8,6 @@ from mindbatch.tasks.plan.schema import PlanConfig
 
 
 def run(config: PlanConfig) -> int:
-    """Prints the plan."""
     if config.compile:
         from mindbatch.tasks.plan import compilation
 

@@ -193,7 +193,6 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
 
 
 def answer_with_logits(connection: Connection) -> None:
-    """The process."""
     config, architecture = connection.recv()
     prepare_environment(verbose=config.wants_verbose)
     try:

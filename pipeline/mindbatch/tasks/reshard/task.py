@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def run(config: ReshardConfig) -> int:
-    """Runs the task."""
     opened = open_reshard_source(config)
     with opened.source:
         plan = plan_reshard(config, opened)

@@ -49,7 +49,6 @@ class WholeCheckpoint(Closing):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All tensor names."""
         return tuple(self._writings)
 
     def file_name(self, name: str) -> str:
@@ -84,7 +83,6 @@ class WholeCheckpoint(Closing):
         self._buffers = {}
 
     def close(self) -> None:
-        """Closes the files."""
         self._buffers = {}
         self._sources.close()
 

@@ -8,9 +8,9 @@ from scipy.stats import binomtest
 
 from mindbatch.evaluation.scoring.chance import Clusters, difference, estimate, holm, mcnemar
 from mindbatch.evaluation.scoring.metric import FloatArray
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 
-EXACT, F1, PERPLEXITY = METRICS["exact_match"], METRICS["f1"], METRICS["perplexity"]
+EXACT, F1, PERPLEXITY = metric_of("exact_match"), metric_of("f1"), metric_of("perplexity")
 
 
 def shares(values: list[float] | FloatArray) -> FloatArray:

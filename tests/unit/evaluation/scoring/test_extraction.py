@@ -54,7 +54,7 @@ def test_every_reference_of_gsm8k_is_read() -> None:
     extraction = EXTRACTIONS["gsm8k"]
     wanted = [plain_number(answer.rpartition("####")[2]) for answer in answers]
     assert None not in wanted
-    assert [extraction.of_output(answer) for answer in answers] == wanted
+    assert [extraction(answer) for answer in answers] == wanted
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_the_letter_of_a_choice(text: str, letter: str | None) -> None:
 
 
 def test_a_pattern_gives_its_last_match_or_group() -> None:
-    assert pattern_extraction(r"<(\w+)>").of_output("<a> <b> c") == "b"
-    assert pattern_extraction(r"\d").of_output("1 2 x") == "2"
-    assert pattern_extraction(r"\d").of_output("x") is None
+    assert pattern_extraction(r"<(\w+)>")("<a> <b> c") == "b"
+    assert pattern_extraction(r"\d")("1 2 x") == "2"
+    assert pattern_extraction(r"\d")("x") is None
     with pytest.raises(ValueError, match="no regular expression"):
         pattern_extraction("(")
 
@@ -85,5 +85,4 @@ def test_a_pattern_gives_its_last_match_or_group() -> None:
 @given(st.text(max_size=60))
 def test_no_text_breaks_an_extraction(text: str) -> None:
     for extraction in EXTRACTIONS.values():
-        assert isinstance(extraction.of_output(text), str | None)
-        assert isinstance(extraction.of_reference(text), str | None)
+        assert isinstance(extraction(text), str | None)

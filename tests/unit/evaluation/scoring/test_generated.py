@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mindbatch.evaluation.scoring import generated
 from mindbatch.evaluation.scoring.generated import ngrams, repetition, self_bleus
 from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import METRIC_NAMES, REFERENCE_FREE, metric_of
 from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
 
 TOKENS = st.lists(st.integers(0, 5), max_size=30)
@@ -26,7 +26,7 @@ def output(tokens: Sequence[int], logprob: float = -1.0, text: str | None = None
 def scores(name: str, **columns: list[list[Generated]]) -> MetricScores:
     by_number = {column: dict(enumerate(rows)) for column, rows in columns.items()}
     count = max(map(len, columns.values()))
-    return scores_of(METRICS[name], by_number, [None] * count, next(iter(columns)))
+    return scores_of(metric_of(name), by_number, [None] * count, next(iter(columns)))
 
 
 def value(name: str, *rows: list[Generated]) -> float | None:
@@ -73,7 +73,7 @@ def test_repetition_by_hand() -> None:
 @given(TOKENS, TOKENS)
 def test_a_second_copy_halves_what_is_distinct(tokens: list[int], other: list[int]) -> None:
     outputs = [[output(tokens)], [output(other)]]
-    metric = METRICS["distinct_1"]
+    metric = metric_of("distinct_1")
     once, twice = metric.of(outputs), metric.of([*outputs, *outputs])
     assert math.isnan(once) == math.isnan(twice)
     if not math.isnan(once):
@@ -84,7 +84,7 @@ def test_a_second_copy_halves_what_is_distinct(tokens: list[int], other: list[in
 @given(st.lists(TOKENS, min_size=2, max_size=6))
 def test_pseudo_values_are_those_of_the_jackknife(rows: list[list[int]]) -> None:
     """From the value without each row, computed anew; their mean is the value itself."""
-    metric, outputs = METRICS["distinct_2"], [[output(tokens)] for tokens in rows]
+    metric, outputs = metric_of("distinct_2"), [[output(tokens)] for tokens in rows]
     whole = metric.of(outputs)
     if math.isnan(whole):
         return
@@ -192,9 +192,6 @@ def test_a_column_that_varies_more_is_told_from_one_that_does_not() -> None:
 
 
 def test_the_metrics_need_no_references_and_stand_last() -> None:
-    from mindbatch.evaluation.scoring.names import METRIC_NAMES, REFERENCE_FREE
-
-    of_outputs = {name for name, metric in METRICS.items() if metric.needs == "outputs"}
-    assert of_outputs == {*REFERENCE_FREE}
-    assert tuple(METRICS) == METRIC_NAMES
-    assert not any(a.title == b.title for a, b in combinations(METRICS.values(), 2))
+    metrics = [*map(metric_of, METRIC_NAMES)]
+    assert tuple(metric.name for metric in metrics if metric.needs == "outputs") == REFERENCE_FREE
+    assert not any(a.title == b.title for a, b in combinations(metrics, 2))

@@ -7,13 +7,12 @@ import pytest
 
 from mindbatch.evaluation.scoring.instructions import CHECKS, followed, instruction
 from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.names import METRIC_NAMES
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 
 
 def value(name: str, rows: Sequence[Any]) -> float:
     """The value of rows of one sample each."""
-    return METRICS[name].of([(row,) for row in rows])
+    return metric_of(name).of([(row,) for row in rows])
 
 
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
@@ -75,7 +74,3 @@ def test_unknown_instructions_and_arguments_are_refused() -> None:
         instruction("combination:two_responses", {})
     with pytest.raises(ValueError, match="lack 'num_words'"):
         instruction("length_constraints:number_words", {"relation": "at least"})
-
-
-def test_the_names_that_help_and_checks_use_are_those_of_the_metrics() -> None:
-    assert (*METRICS,) == METRIC_NAMES

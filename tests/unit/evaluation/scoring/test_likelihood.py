@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mindbatch.evaluation.scoring.metric import ChoiceScores, TextLikelihood
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 
 
 def value(name: str, rows: Sequence[Any]) -> float:
     """The value of rows of one sample each."""
-    return METRICS[name].of([(row,) for row in rows])
+    return metric_of(name).of([(row,) for row in rows])
 
 
 def test_the_likeliest_choice_and_the_likeliest_by_bytes() -> None:
@@ -29,4 +29,4 @@ def test_perplexity_counts_every_unit_of_all_texts_the_same() -> None:
     assert value("byte_perplexity", texts) == pytest.approx(math.exp(12 / 24))
     assert value("bits_per_byte", texts) == pytest.approx(12 / 24 / math.log(2))
     assert math.isinf(value("perplexity", [TextLikelihood(-1e6, 1, 1, 1)]))
-    assert math.isnan(METRICS["perplexity"].of([]))
+    assert math.isnan(metric_of("perplexity").of([]))

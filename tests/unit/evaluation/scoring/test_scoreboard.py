@@ -3,14 +3,14 @@
 import math
 
 from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
 
 RIGHT, WRONG = (Answer("a", ("a",)),), (Answer("b", ("a",)),)
 
 
 def scores(columns: dict[str, dict[int, tuple[Answer, ...]]], baseline: str) -> MetricScores:
-    return scores_of(METRICS["exact_match"], columns, [None] * 8, baseline)
+    return scores_of(metric_of("exact_match"), columns, [None] * 8, baseline)
 
 
 def test_a_column_of_which_nothing_ran_leaves_the_others_their_scores() -> None:
@@ -34,8 +34,8 @@ def test_samples_of_a_question_count_as_one_question() -> None:
     base = {number: RIGHT * 4 if number < 5 else WRONG * 4 for number in range(10)}
     once = {number: answers[:1] for number, answers in base.items()}
     half = dict.fromkeys(range(10), RIGHT * 2 + WRONG * 2)
-    found = scores_of(METRICS["exact_match"], {"a": base, "b": half}, [None] * 10, "a")
-    alone = scores_of(METRICS["exact_match"], {"a": once}, [None] * 10, "a")
+    found = scores_of(metric_of("exact_match"), {"a": base, "b": half}, [None] * 10, "a")
+    alone = scores_of(metric_of("exact_match"), {"a": once}, [None] * 10, "a")
     assert found.estimates["a"].stderr == alone.estimates["a"].stderr
     assert (found.estimates["b"].value, found.estimates["b"].stderr) == (0.5, 0.0)
     assert (found.differences["b"].test, found.differences["b"].gained) == ("bootstrap", None)

@@ -8,12 +8,12 @@ from sacrebleu.metrics.bleu import BLEU
 
 from mindbatch.evaluation.scoring.matching import longest_common, rouge_words
 from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 
 
 def value(name: str, rows: Sequence[Any]) -> float:
     """The value of rows of one sample each."""
-    return METRICS[name].of([(row,) for row in rows])
+    return metric_of(name).of([(row,) for row in rows])
 
 
 # Reference, answer, and rouge1, rouge2, rougeL (F) of rouge-score 0.1.2.

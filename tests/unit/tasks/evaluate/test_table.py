@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.evaluation.scoring.registry import METRICS
+from mindbatch.evaluation.scoring.names import metric_of
 from mindbatch.tasks.evaluate.table import score_text
 
 
@@ -17,4 +17,4 @@ from mindbatch.tasks.evaluate.table import score_text
     ],
 )
 def test_what_is_shown_as_zero_has_no_minus(metric: str, value: float, sign: str, text: str) -> None:
-    assert score_text(METRICS[metric], value, sign) == text
+    assert score_text(metric_of(metric), value, sign) == text

@@ -72,12 +72,12 @@ def test_a_column_that_is_added_is_all_that_is_run(configured: Configured, shado
     finish(configured(("exact_match", "perplexity")))
     assert shadow.call_count == 1, "nothing was left to run, so nothing is loaded"
     home = Path(configured().output.dir or "")
-    ledgers = [home / "columns/model+greedy/generation/parts", home / "scored/model/likelihood/parts"]
-    before = [(part.name, part.stat().st_mtime_ns) for parts in ledgers for part in parts.iterdir()]
+    ledgers = [home / "columns/model+greedy/generation", home / "scored/model/likelihood"]
+    before = [(folder / "ledger.jsonl").stat().st_mtime_ns for folder in ledgers]
     both = finish(configured(("exact_match", "perplexity"), ("greedy", "sampling")))
     assert (shadow.call_count, list(both["columns"])) == (2, ["greedy", "sampling"])
     assert both["columns"]["greedy"]["results"] == first["columns"]["model"]["results"]
-    assert [(part.name, part.stat().st_mtime_ns) for parts in ledgers for part in parts.iterdir()] == before
+    assert [(folder / "ledger.jsonl").stat().st_mtime_ns for folder in ledgers] == before
     assert sorted(each.name for each in (home / "scored").iterdir()) == ["model"]
     assert both["columns"]["sampling"]["differences"]["exact_match"]["test"] == "mcnemar"
 

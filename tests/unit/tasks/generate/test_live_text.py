@@ -8,44 +8,27 @@ import pytest
 from mindbatch import DecodingParams
 from mindbatch.engine.request import FinishReason, Request, StreamEvent
 from mindbatch.llm import LLM
-from mindbatch.streaming import TextStreamer
 from mindbatch.tasks.generate.live_text import LiveText
 from mindbatch.tasks.generate.task import ResultWriter
 
 TWICE = DecodingParams(do_sample=True, num_return_sequences=2)
 
 
-class Spell:
-    """Prints the tokens that it gets, and not the prompt's."""
-
-    def __init__(self, file: io.StringIO) -> None:
-        self.file = file
-        self.begun = False
-
-    def put(self, value: Any) -> None:
-        if self.begun:
-            self.file.write("".join(map(str, value)))
-        self.begun = True
-
-    def end(self) -> None:
-        self.file.write("\n")
-
-
-def event(key: str, index: int, token: int, finish_reason: FinishReason | None = None) -> StreamEvent:
-    return StreamEvent(key, index, "", (token,), finish_reason)
+def event(key: str, index: int, text: str, finish_reason: FinishReason | None = None) -> StreamEvent:
+    return StreamEvent(key, index, text, (1,), finish_reason)
 
 
 def test_outputs_come_one_after_the_other() -> None:
     file = io.StringIO()
     requests = [Request("0", (1,), DecodingParams(), "p"), Request("1", (2,), TWICE, "q")]
-    live = LiveText(requests, lambda request: Spell(file), file, labelled=True)
+    live = LiveText(requests, file, labelled=True)
     shown = []
     for item in (
-        event("1", 1, 5),
-        event("1", 0, 6, "stop"),
-        event("0", 0, 7),
-        event("1", 1, 8, "length"),
-        event("0", 0, 9, "stop"),
+        event("1", 1, "5"),
+        event("1", 0, "6", "stop"),
+        event("0", 0, "7"),
+        event("1", 1, "8", "length"),
+        event("0", 0, "9", "stop"),
     ):
         live.put(item)
         shown.append(file.getvalue())
@@ -55,8 +38,8 @@ def test_outputs_come_one_after_the_other() -> None:
 def test_one_output_needs_no_label() -> None:
     file = io.StringIO()
     requests = [Request("0", (1,), DecodingParams(), None)]
-    live = LiveText(requests, lambda request: Spell(file), file, labelled=False)
-    live.put(event("0", 0, 4, "stop"))
+    live = LiveText(requests, file, labelled=False)
+    live.put(event("0", 0, "4", "stop"))
     assert file.getvalue() == "4\n"
 
 
@@ -68,12 +51,7 @@ def test_the_text_is_what_results_have(shadow_llm: LLM, stop: tuple[str, ...]) -
     )
     run = shadow_llm.begin(prompts, params)
     live_file, file = io.StringIO(), io.StringIO()
-    tokenizer = shadow_llm.required_tokenizer
-
-    def streamer(request: Request) -> TextStreamer:
-        return TextStreamer(tokenizer, skip_prompt=True, stop=params.stop, file=live_file)
-
-    live = LiveText(run.requests, streamer, live_file, labelled=True)
+    live = LiveText(run.requests, live_file, labelled=True)
     writer = ResultWriter([request.key for request in run.requests], file, as_json=False, labelled=True)
     for item in run:
         live.put(item) if isinstance(item, StreamEvent) else writer.add(item)
@@ -84,6 +62,6 @@ def test_the_text_is_what_results_have(shadow_llm: LLM, stop: tuple[str, ...]) -
 def test_a_text_that_does_not_go_on_from_the_prompt_stands_alone() -> None:
     file = io.StringIO()
     requests = [Request("0", (1,), DecodingParams(), "p")]
-    live = LiveText(requests, lambda request: Spell(file), file, labelled=True, with_prompt=False)
-    live.put(event("0", 0, 4, "stop"))
+    live = LiveText(requests, file, labelled=True, with_prompt=False)
+    live.put(event("0", 0, "4", "stop"))
     assert file.getvalue() == "[0] 4\n"

@@ -13,7 +13,7 @@ from mindbatch.run.generation import outcome_of
 from mindbatch.run.outputs.jsonl import result_lines
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
 from mindbatch.tasks.generate.live_text import label
-from mindbatch.tasks.generate.task import Destination, ResultWriter
+from mindbatch.tasks.generate.task import ResultWriter, destination
 
 
 def result(key: str, *texts: str, prompt: str | None = "p") -> RequestOutput:
@@ -74,8 +74,8 @@ def test_json_has_what_a_run_writes_and_the_token_ids() -> None:
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("old")
-    with Destination(str(path)) as destination:
-        destination.file.write("今天")
+    with destination(str(path)) as file:
+        file.write("今天")
         assert path.read_text() == "old"
     assert path.read_text(encoding="utf-8") == "今天"
     assert os.listdir(tmp_path) == ["out.txt"]
@@ -87,8 +87,8 @@ def test_an_interrupted_run_leaves_the_old_file(tmp_path: Path, error: type[Base
     path.write_text("old")
 
     def interrupted() -> None:
-        with Destination(str(path)) as destination:
-            destination.file.write("half")
+        with destination(str(path)) as file:
+            file.write("half")
             raise error
 
     with pytest.raises(error):
@@ -98,8 +98,8 @@ def test_an_interrupted_run_leaves_the_old_file(tmp_path: Path, error: type[Base
 
 
 def test_without_a_path_results_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    with Destination(None) as destination:
-        print("text", file=destination.file)
+    with destination(None) as file:
+        print("text", file=file)
     print("more")
     assert capsys.readouterr().out == "text\nmore\n"
 

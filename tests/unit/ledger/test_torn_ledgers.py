@@ -1,4 +1,4 @@
-"""Parts that end anywhere, or are damaged anywhere: good entries are kept, the rest runs again."""
+"""Ledgers that end anywhere, or are damaged anywhere: good entries are kept, the rest runs again."""
 
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 
 PRINT = "f" * 32
-NAME = "part-000-00000.jsonl"
 
 
 @pytest.fixture
@@ -38,13 +37,9 @@ def found_in(folder: RunFolder) -> tuple[list[str], list[str]]:
         return list(places), ledger.notes
 
 
-def part(folder: RunFolder) -> Path:
-    return folder.parts / NAME
-
-
 def put(folder: RunFolder, content: bytes) -> None:
-    part(folder).unlink(missing_ok=True)  # ext4 takes long to write over a file
-    part(folder).write_bytes(content)
+    folder.ledger.unlink(missing_ok=True)  # ext4 takes long to write over a file
+    folder.ledger.write_bytes(content)
 
 
 def ends_of_lines(content: bytes) -> list[int]:
@@ -52,36 +47,37 @@ def ends_of_lines(content: bytes) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_part_may_end_at_every_byte(folder: RunFolder) -> None:
+def test_a_ledger_may_end_at_every_byte(folder: RunFolder) -> None:
     fill(folder, range(3))
-    whole = part(folder).read_bytes()
+    whole = folder.ledger.read_bytes()
     ends = ends_of_lines(whole)
     for size in range(ends[0], len(whole)):
         put(folder, whole[:size])
         num_good = sum(end <= size for end in ends) - 1
         torn = size - max(end for end in ends if end <= size)
-        expected = [f"{part(folder)}: its last {torn} bytes are torn; what was there runs again"]
+        expected = [f"{folder.ledger}: its last {torn} bytes are torn; what was there runs again"]
         assert found_in(folder) == ([str(n) for n in range(num_good)], expected if torn else [])
-        assert part(folder).read_bytes() == whole[:size], "looking changes nothing"
+        assert folder.ledger.read_bytes() == whole[:size], "looking changes nothing"
         fill(folder, range(num_good, 3))
-        assert part(folder).read_bytes() == whole
+        assert folder.ledger.read_bytes().startswith(whole[: size - torn])
         assert found_in(folder) == (["0", "1", "2"], [])
 
 
 def test_zeros_after_the_end_are_cut_off(folder: RunFolder) -> None:
     """A file that grew without its data: power went before the pages were written."""
     fill(folder, range(2))
-    whole = part(folder).read_bytes()
+    whole = folder.ledger.read_bytes()
     put(folder, whole + bytes(5000))
     assert found_in(folder)[0] == ["0", "1"]
     fill(folder, range(2, 3))
-    assert part(folder).read_bytes() == whole + encode(entry(2))
+    assert folder.ledger.read_bytes().startswith(whole + b'{"ledger"')
+    assert found_in(folder) == (["0", "1", "2"], [])
 
 
 @pytest.mark.slow
 def test_every_damaged_byte_costs_no_more_than_the_lines_it_touches(folder: RunFolder) -> None:
     fill(folder, range(4))
-    whole = part(folder).read_bytes()
+    whole = folder.ledger.read_bytes()
     ends = ends_of_lines(whole)
     for place in range(ends[0], len(whole)):
         damaged = bytearray(whole)
@@ -96,30 +92,46 @@ def test_every_damaged_byte_costs_no_more_than_the_lines_it_touches(folder: RunF
 
 def test_damage_in_the_middle_is_named_and_done_again(folder: RunFolder) -> None:
     fill(folder, range(9))
-    lines = part(folder).read_bytes().splitlines(keepends=True)
+    lines = folder.ledger.read_bytes().splitlines(keepends=True)
     for number in range(1, 8):
         lines[number] = lines[number].replace(b'"key"', b'"kex"')
     put(folder, b"".join(lines))
     keys, notes = found_in(folder)
     assert keys == ["7", "8"]
-    assert notes == [f"{part(folder)}: damaged at line 2, 3, 4, 5, 6 and 2 more; what was there runs again"]
+    assert notes == [f"{folder.ledger}: damaged at line 2, 3, 4, 5, 6 and 2 more; what was there runs again"]
     fill(folder, range(7))
     assert sorted(found_in(folder)[0]) == [str(n) for n in range(9)]
 
 
-def test_a_damaged_first_line_gives_the_part_up(folder: RunFolder) -> None:
-    """Without it nobody knows which settings the rows were made with."""
+def test_rows_of_a_session_whose_begin_is_damaged_run_again(folder: RunFolder) -> None:
+    """Without it nobody knows what they were computed with; they are not cut off."""
     fill(folder, range(2))
-    whole = part(folder).read_bytes()
-    for content in (b"", whole[1:], b"\n" + whole, bytes(100), whole.replace(b'"ledger"', b'"ledgex"')):
+    first = folder.ledger.read_bytes()
+    fill(folder, range(2, 3))
+    whole = folder.ledger.read_bytes()
+    for content in (b"x" + whole[1:], b"\n" + whole[1:], whole.replace(b'"ledger"', b'"ledgex"', 1)):
         put(folder, content)
-        expected = [f"{part(folder)}: its first line is damaged; its rows run again"]
-        assert found_in(folder) == ([], expected)
+        keys, notes = found_in(folder)
+        assert keys == ["2"]
+        assert "damaged at line 1, 2, 3" in notes[0]
     fill(folder, range(2))
-    assert sorted(path.name for path in folder.parts.iterdir()) == [NAME, "part-000-00001.jsonl"]
-    assert found_in(folder) == (["0", "1"], expected)
+    assert found_in(folder)[0] == ["2", "0", "1"]
+    put(folder, whole[: len(first)] + whole[len(first) :].replace(b'"ledger"', b'"ledgex"'))
+    assert found_in(folder) == (
+        ["0", "1"],
+        [f"{folder.ledger}: damaged at line 4, 5; what was there runs again"],
+    )
 
 
-def test_a_first_line_that_is_an_entry_is_no_header(folder: RunFolder) -> None:
-    put(folder, encode(entry(0)) + encode(entry(1)))
+@pytest.mark.parametrize("content", [b"", bytes(100), b"x\ny\n"])
+def test_a_file_without_a_good_line_is_begun_anew(folder: RunFolder, content: bytes) -> None:
+    put(folder, content)
+    torn = f"{folder.ledger}: its last {len(content)} bytes are torn; what was there runs again"
+    assert found_in(folder) == ([], [torn] if content else [])
+    fill(folder, range(2))
+    assert found_in(folder) == (["0", "1"], [])
+
+
+def test_entries_of_no_session_are_no_rows(folder: RunFolder) -> None:
+    put(folder, encode(entry(0), 1) + encode(entry(1), 1))
     assert found_in(folder)[0] == []

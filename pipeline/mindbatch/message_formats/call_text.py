@@ -1,0 +1,150 @@
+"""Reads tool calls: their text from left to right, and the JSON in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mindbatch.io.strict_json import JsonFault, StrictReader, first_unicode_fault
+from mindbatch.message_formats.pieces import ToolCall
+
+BLANK = re.compile(r"\s*")
+_JSON = StrictReader(max_depth=100)
+_JSON_END = json.JSONDecoder(parse_int=str, parse_float=str)
+"""Finds where JSON ends; what it has read is thrown away."""
+
+
+class CallFault(ValueError):
+    """Text that looked like a tool call is none; the message is the reason, in one line."""
+
+
+class CallText:
+    """A text and the position up to which it was read.
+
+    At a CallFault the position is that of the first character that no call can have there: a broken call
+    swallows no call after it.
+    """
+
+    def __init__(self, text: str, position: int = 0) -> None:
+        self._text = text
+        self.position = position
+
+    @property
+    def at_end(self) -> bool:
+        return self.position == len(self._text)
+
+    def upcoming(self, *literals: str) -> str:
+        """The literal that comes next, which stays unread; empty where none does."""
+        return next((literal for literal in literals if self._text.startswith(literal, self.position)), "")
+
+    def accept(self, *literals: str) -> str:
+        """Reads the literal that comes next, if any does."""
+        literal = self.upcoming(*literals)
+        self.position += len(literal)
+        return literal
+
+    def expect(self, literal: str) -> None:
+        """Reads a literal after whitespace. Raises CallFault where something else comes."""
+        self.run(BLANK)
+        if not self.accept(literal):
+            raise CallFault(f"it ends before {literal}" if self.at_end else f"no {literal} where it must be")
+
+    def run(self, characters: re.Pattern[str]) -> str:
+        """Reads as many characters as match. characters: a class of them, repeated."""
+        match = characters.match(self._text, self.position)
+        self.position += len(match[0]) if match else 0
+        return match[0] if match else ""
+
+    def until(self, *markers: str) -> str:
+        """Reads the text before the next marker, which stays unread; all text where none comes."""
+        match = re.compile("|".join(map(re.escape, markers)) or "(?!)").search(self._text, self.position)
+        start, self.position = self.position, len(self._text) if match is None else match.start()
+        return self._text[start : self.position]
+
+    def before(self, literal: str) -> str:
+        """Reads up to a literal, and over it. Raises CallFault where it never comes."""
+        text = self.until(literal)
+        if not self.accept(literal):
+            raise CallFault(f"it ends before {literal}")
+        return text
+
+    def json(self, opening: str = "{") -> str:
+        """Reads an object, or list, after whitespace; `json_value` reads it strictly. Raises CallFault."""
+        self.run(BLANK)
+        if not self.upcoming(opening):
+            raise CallFault(
+                "it ends before its JSON" if self.at_end else "no JSON where its arguments must be"
+            )
+        start = self.position
+        try:
+            self.position = _JSON_END.raw_decode(self._text, start)[1]
+        except json.JSONDecodeError as error:
+            # Of a string without an end the position is its beginning, and no call begins within a string.
+            self.position = len(self._text) if error.msg.startswith("Unterminated") else error.pos
+            what = error.msg.removesuffix(" at").rstrip(": ")
+            character = self._text[self.position : self.position + 1]
+            place = f"{character!r} within its JSON ({what})" if character else "it ends within its JSON"
+            raise CallFault(place) from error
+        except RecursionError as error:
+            self.position += 1
+            raise CallFault("JSON nested too deeply") from error
+        return self._text[start : self.position]
+
+
+def json_value(text: str) -> Any:
+    """The value of a JSON text, read strictly. Raises CallFault."""
+    try:
+        value = _JSON.parse(text)
+    except JsonFault as fault:
+        raise CallFault(str(fault)) from fault
+    if fault_line := first_unicode_fault(value):
+        raise CallFault(f"its JSON {fault_line}")
+    return value
+
+
+def named_call(name: object, arguments: object, text: str | None = None) -> ToolCall:
+    """text: the arguments as generated, where they stand alone. Raises CallFault where a part is amiss."""
+    if not isinstance(name, str) or not name.strip():
+        raise CallFault("it has no name")
+    if not isinstance(arguments, dict):
+        raise CallFault("its arguments are no JSON object")
+    return ToolCall(name.strip(), json.dumps(arguments, ensure_ascii=False) if text is None else text)
+
+
+def call_of_object(value: object, *argument_keys: str) -> ToolCall:
+    """The call of an object with a name and arguments, under one of some keys; others are ignored."""
+    if not isinstance(value, dict):
+        raise CallFault("it is no JSON object")
+    keys = [key for key in argument_keys if key in value]
+    if len(keys) != 1:
+        raise CallFault(f"it has {' and '.join(keys) or f'no {argument_keys[0]}'}")
+    return named_call(value.get("name"), value[keys[0]])
+
+
+def arguments_call(text: CallText, name: str) -> ToolCall:
+    """Reads a call's arguments, where its name has been read before; they are given as generated."""
+    arguments = text.json()
+    return named_call(name, json_value(arguments), arguments)
+
+
+def tagged_call(name: str, values: list[tuple[str, str]], words: Mapping[str, str]) -> ToolCall:
+    """The call of keys and values between tags: JSON where the text of a value is JSON, else a text.
+
+    words: texts that stand for JSON, though they are none. Raises CallFault.
+    """
+    keys = [key for key, _ in values]
+    if len({*keys}) < len(keys):
+        raise CallFault("an argument comes twice")
+    members = (f"{json.dumps(key, ensure_ascii=False)}: {_as_json(text, words)}" for key, text in values)
+    return named_call(name, {}, f"{{{', '.join(members)}}}")
+
+
+def _as_json(text: str, words: Mapping[str, str]) -> str:
+    stripped = text.strip()
+    try:
+        json_value(stripped)
+    except CallFault:
+        return words.get(stripped) or json.dumps(text, ensure_ascii=False)
+    return stripped

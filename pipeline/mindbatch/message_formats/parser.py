@@ -1,0 +1,199 @@
+"""Takes a generated message apart: reasoning and text as they stream, calls at the end of the message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from mindbatch.io.fault_lines import shown
+from mindbatch.message_formats.call_text import BLANK, CallFault, CallText
+from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall, Unparsed
+
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class MessageFormat:
+    """A way that chat models write their messages: reasoning between tags, then text with calls in it.
+
+    calls: markers that begin a call; read_calls: reads from such a marker on, or raises CallFault.
+    end_tokens: dropped at the end of the message.
+    whole_message_call: beginning of a call without a marker, where it begins the message.
+    """
+
+    name: str
+    calls: tuple[str, ...]
+    read_calls: Callable[[CallText], Iterator[ToolCall]]
+    reasoning_opening: str = ""
+    reasoning_closing: str = ""
+    end_tokens: tuple[str, ...] = ()
+    whole_message_call: str = ""
+
+    @property
+    def needs_special_tokens(self) -> bool:
+        """True if markers are special tokens, which decoding must not skip; end tokens are text then too."""
+        return bool(self.end_tokens)
+
+    def parser(self, *, in_reasoning: bool, with_tools: bool) -> MessageParser:
+        """A parser of one message.
+
+        in_reasoning: the prompt ends within reasoning; with_tools: calls are looked for.
+        """
+        return MessageParser(self if with_tools else self.without_tools(), in_reasoning)
+
+    def without_tools(self) -> MessageFormat:
+        return replace(self, calls=(), whole_message_call="")
+
+    def pieces(self, text: str, *, is_whole: bool) -> list[Piece]:
+        """The pieces of a message; where more text may come, those before its first call."""
+        message, reader = _Message(), CallText(text)
+        content = reader.run(BLANK)
+        if self.reasoning_closing and reader.accept(self.reasoning_opening):
+            # Later, the opening tag is content: a message may tell of it.
+            content = ""
+            message.add_part(Reasoning(reader.until(self.reasoning_closing)))
+            reader.accept(self.reasoning_closing)
+        if not reader.upcoming(self.whole_message_call):
+            content += reader.until(*self.calls)
+        while not reader.at_end:
+            start = reader.position
+            try:
+                for part in self.parts(reader, is_whole):
+                    message.add_content(content)
+                    message.add_part(part)
+                    content, start = "", reader.position
+            except CallFault as fault:
+                if not is_whole:
+                    break
+                broken = text[start : reader.position]
+                message.add_note(broken, str(fault))
+                content += broken
+            content += reader.until(*self.calls)
+        message.finish(content, is_whole)
+        return message.pieces
+
+    def parts(self, text: CallText, is_whole: bool) -> Iterator[ToolCall | Reasoning | Content]:
+        """Reads from a marker on. Raises CallFault where no call can be read, or none yet."""
+        if not is_whole:
+            raise CallFault("calls are read at the end of the message")
+        return self.read_calls(text)
+
+    @cached_property
+    def first_characters(self) -> set[str]:
+        """The characters that markers begin with."""
+        return {beginning[0] for beginning in self._marker_beginnings}
+
+    @cached_property
+    def _marker_beginnings(self) -> set[str]:
+        tags = self.reasoning_opening, self.reasoning_closing, self.whole_message_call
+        markers = (*self.calls, *self.end_tokens, *tags)
+        return {marker[:end] for marker in markers for end in range(1, len(marker) + 1)}
+
+    def certain_text(self, text: str) -> str:
+        """The part of `text` that no text to come can change.
+
+        A marker's beginning may be text, and whitespace before a marker is its template's.
+        """
+        longest = max(map(len, self._marker_beginnings), default=0)
+        starts = range(max(0, len(text) - longest), len(text))
+        end = next((start for start in starts if text[start:] in self._marker_beginnings), len(text))
+        return text[:end].rstrip()
+
+
+class MessageParser:
+    """Takes one generated message apart; any cut of its text into pushes gives the same message.
+
+    A push that may hold a marker reads the text from its beginning: nothing is remembered but how much was
+    handed out. One that holds none goes on where the last one was.
+    """
+
+    def __init__(self, format: MessageFormat, in_reasoning: bool) -> None:
+        self._format, self._in_reasoning = format, in_reasoning
+        self._text = ""
+        self._num_certain = 0
+        self._within: type[Reasoning | Content] | None = None
+        """What plain text belongs to; None where that is to be seen."""
+        self._num_taken: Counter[type[Piece]] = Counter()
+        """Characters of reasoning and of content that were handed out."""
+
+    def push(self, text: str) -> list[Piece]:
+        """The pieces that have become certain with this text."""
+        self._text += text
+        certain = self._format.certain_text(self._text)
+        added, self._num_certain = certain[self._num_certain :], len(certain)
+        if not added:
+            return []
+        is_plain = self._format.first_characters.isdisjoint(added)
+        if is_plain and self._within is not None:
+            self._num_taken[self._within] += len(added)
+            return [self._within(added)]
+        pieces = self._read(certain, is_whole=False)
+        self._within = None
+        if is_plain and len(pieces) == 1 and isinstance(piece := pieces[0], Reasoning | Content):
+            self._within = type(piece) if piece.text == added else None
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """The pieces that are left at the end of the generation; nothing is pushed after it."""
+        end_token = next(filter(self._text.endswith, self._format.end_tokens), "")
+        return self._read(self._text.removesuffix(end_token), is_whole=True)
+
+    def _read(self, text: str, *, is_whole: bool) -> list[Piece]:
+        opening = self._format.reasoning_opening
+        if self._in_reasoning and not text.lstrip().startswith(opening):
+            text = opening + text
+        return [*self._new(self._format.pieces(text, is_whole=is_whole))]
+
+    def _new(self, pieces: list[Piece]) -> Iterator[Piece]:
+        """The pieces without the text that was handed out before."""
+        taken = self._num_taken.copy()
+        for piece in pieces:
+            if not isinstance(piece, Reasoning | Content):
+                yield piece
+                continue
+            kind = type(piece)
+            if rest := piece.text[taken[kind] :]:
+                self._num_taken[kind] += len(rest)
+                yield kind(rest)
+            taken[kind] -= len(piece.text) - len(rest)
+
+
+class _Message:
+    """Collects the pieces of a message, without the newlines that its template puts between them."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self._has_parts = False
+
+    def add_content(self, text: str) -> None:
+        if text.strip():
+            is_first = not any(isinstance(piece, Content) for piece in self.pieces)
+            self.pieces.append(Content(text.lstrip("\n") if is_first and self._has_parts else text))
+
+    def add_part(self, part: ToolCall | Reasoning | Content) -> None:
+        self._has_parts = True
+        if isinstance(part, ToolCall):
+            self._end_content("\n")
+            self.pieces.append(part)
+        elif isinstance(part, Content):
+            self.add_content(part.text)
+        elif part.text.strip():
+            is_first = not any(isinstance(piece, Reasoning) for piece in self.pieces)
+            self.pieces.append(Reasoning(part.text.strip("\n") if is_first else part.text.rstrip("\n")))
+
+    def add_note(self, text: str, reason: str) -> None:
+        self.pieces.append(Unparsed(f"{shown(text[: _SHOWN + 1], _SHOWN, repr)} stays text: {reason}"))
+
+    def finish(self, content: str, is_whole: bool) -> None:
+        """Adds the last text; of a message that goes on, whitespace at its end may be a separator."""
+        self.add_content(content)
+        if not is_whole:
+            self._end_content(None)
+        elif not self._has_parts and not content.strip():
+            self.pieces.append(Content(content))
+
+    def _end_content(self, characters: str | None) -> None:
+        if self.pieces and isinstance(last := self.pieces[-1], Content):
+            self.pieces[-1] = Content(last.text.rstrip(characters))

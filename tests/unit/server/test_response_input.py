@@ -1,0 +1,69 @@
+"""A response's input becomes a chat's body; what no chat has is refused here, by name."""
+
+from typing import Any
+
+import pytest
+
+from mindbatch.server.requests import ApiError
+from mindbatch.server.response_input import chat_body
+
+
+def test_items_and_settings_become_a_chats() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}, {"type": "input_image"}]},
+        {"type": "reasoning", "summary": []},
+        call,
+        {"type": "function_call_output", "call_id": "c", "output": "2"},
+    ]
+    form = {"type": "json_schema", "name": "a", "schema": {}}
+    body = {
+        "input": items,
+        "instructions": "Be brief",
+        "tools": [{"type": "function", "name": "f", "strict": True}],
+        "text": {"format": form, "verbosity": "low"},
+        "reasoning": {"effort": "low"},
+        "max_output_tokens": 3,
+        "truncation": "disabled",
+        "include": ["reasoning.encrypted_content"],
+    }
+    function = {"name": "f", "arguments": "{}"}
+    assert chat_body(body, [{"role": "user", "content": "before"}]) == {
+        "max_completion_tokens": 3,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}},
+        "verbosity": "low",  # refused with the row, as an image is
+        "reasoning_effort": "low",
+        "messages": [
+            {"role": "system", "content": "Be brief"},
+            {"role": "user", "content": "before"},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "input_image"}]},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "c", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": "2"},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"input": []}, "input=[]: must be a text or a list of items"),
+        ({"input": [{"type": "mesage"}]}, "input[0].type='mesage': must be one of message, "),
+        ({"input": ["a"]}, "input[0]='a': must be one of message, "),
+        ({"text": 5}, "text=5: must be an object with format and verbosity"),
+        ({"reasoning": {"efort": 1}}, "reasoning.'efort': unknown; did you mean effort?"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]={type: web_search}: must be a function with a name"),
+        (
+            {"background": True, "reasoning": {"summary": "auto"}},
+            "background=true: not supported; leave it out; reasoning.summary='auto': not supported; leave it",
+        ),
+    ],
+)
+def test_what_no_chat_has_is_refused(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        chat_body({"input": "Hi", **body}, [])
+    assert str(caught.value).startswith(message)
