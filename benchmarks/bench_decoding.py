@@ -22,7 +22,7 @@ from typing import Any
 
 from decoding_steps import Batch, Logits, flat_logits, peaked_logits, summary_of
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.registry import STRATEGIES, strategy_for
+from mindbatch.decoding.registry import strategies, strategy_for
 from mindbatch.tasks.doctor import processor
 
 ROWS, WARM_UP, VOCABULARY = 32, 4, 50_257
@@ -143,7 +143,7 @@ def main() -> int:
             }
             shown = case if size == VOCABULARY else replace(case, target=None)
             met = print_row(shown, times) and met
-    unused = {*STRATEGIES} - {strategy_for(case.params) for case in CASES}
+    unused = {*strategies()} - {strategy_for(case.params) for case in CASES}
     if unused:
         names = sorted(type(strategy).__name__ for strategy in unused)
         print(f"registered, but without a case here: {', '.join(names)}")

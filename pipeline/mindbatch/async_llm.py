@@ -182,7 +182,7 @@ class AsyncRun:
             while not self._inbox:
                 await self._inbox.filled.wait()
                 self._inbox.filled.clear()
-            for item in self._run.next():
+            for item in self._run.next_items():
                 yield item
 
     async def aclose(self) -> None:

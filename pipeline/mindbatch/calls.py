@@ -255,7 +255,7 @@ class Call:
         self.close()
 
 
-class Run:
+class Run(Call):
     """A call whose rows are all there: the requests, and the results of the rows that were refused.
 
     Iterate over it for what each step adds and each result as it finishes.
@@ -267,34 +267,26 @@ class Run:
         rows: Iterable[Request | RequestOutput],
         inbox: deque[Delivery] | None = None,
     ) -> None:
-        self._call = Call(calls, inbox)
+        super().__init__(calls, inbox)
         self.refused: list[RequestOutput] = []
         self.requests: list[Request] = []
         self.add(rows)
 
-    def add(self, rows: Iterable[Request | RequestOutput]) -> None:
-        """Queues further requests."""
+    def add(self, rows: Iterable[Request | RequestOutput]) -> list[RequestOutput]:
         call_rows = list(rows)
-        refused = self._call.add(call_rows)
+        refused = super().add(call_rows)
         keys = {failure.key for failure in refused}
         self.refused += refused
         self.requests += [row for row in call_rows if isinstance(row, Request) and row.key not in keys]
+        return refused
 
     def __iter__(self) -> Iterator[StreamEvent | RequestOutput]:
         try:
             while self.num_unfinished:
-                yield from self.next()
+                yield from self.next_items()
         finally:
             self.close()
 
-    @property
-    def num_unfinished(self) -> int:
-        return self._call.num_unfinished
-
-    def next(self) -> list[StreamEvent | RequestOutput]:
-        result = self._call.next()
+    def next_items(self) -> list[StreamEvent | RequestOutput]:
+        result = self.next()
         return [*result.events, *result.finished]
-
-    def close(self) -> None:
-        """Drops what is not finished."""
-        self._call.close()

@@ -52,7 +52,6 @@ class GenerationProgress:
             yield item
 
     def count(self, item: StreamEvent | RequestOutput) -> None:
-        """Takes what a step brought."""
         if isinstance(item, RequestOutput):
             self._done += 1
         else:

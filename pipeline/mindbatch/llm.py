@@ -360,7 +360,6 @@ def _fed(
 
 
 def check_on_error(on_error: str) -> None:
-    """Raises a ConfigError if it is not known."""
     if on_error not in ON_ERROR:
         raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.config.hub_models import fetch_models, settle_model_paths
-from mindbatch.config.lora_schema import LoraConfig, settle_lora_paths
+from mindbatch.config.hub_models import fetch_models
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
-from mindbatch.config.model_task import ModelTaskConfig, option_faults
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.other_names import INSTEAD, own_keywords
 from mindbatch.config.schema import Key, schema_keys
 from mindbatch.decoding import DecodingParams
@@ -28,6 +28,7 @@ Params = OneParams | Sequence[OneParams] | None
 
 _NAMES = [field.name for field in fields(DecodingParams)]
 
+_KEYS = schema_keys(ModelTaskConfig)
 _NO_KEYWORDS = ("checkpoint_name_or_path", "mindformers_yaml")
 """Keys of `model` that are no keywords: the first argument, and what only commands compose."""
 
@@ -99,13 +100,13 @@ def options_of(path: str | Path | None, arguments: Mapping[str, Any]) -> ModelTa
     runtime = RuntimeConfig(**values(_RUNTIME_KEYWORDS))
     parallel = ParallelConfig(**values(_PARALLEL_KEYWORDS))
     lora = LoraConfig(**values(_LORA_KEYWORDS))
-    faults = settle_model_paths(model)
-    settle_lora_paths(lora, faults)
-    if faults := faults + option_faults(model, runtime, parallel, lora):
+    config = ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
+    faults = config.settle_paths()
+    if faults := faults + ([*config.value_faults(_KEYS)] or [*config.own_faults(_KEYS)]):
         raise ConfigError(faults)
     if faults := fetch_models(model):
         raise ConfigError(faults)
-    return ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
+    return config
 
 
 def _as_written(key: Key, value: Any) -> Any:

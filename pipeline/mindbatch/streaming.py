@@ -102,7 +102,6 @@ class StreamerFeed:
             self._put(prompts if several else prompts[0])
 
     def put(self, event: StreamEvent) -> None:
-        """Passes one event on."""
         if len(self._place) == 1:
             self._put(list(event.token_ids))
             return

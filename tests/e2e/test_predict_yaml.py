@@ -73,8 +73,8 @@ def test_a_prompt_is_continued_as_with_keys_of_our_own(
         for why, keys in (
             ("use_parallel is not True", "parallel_config.data_parallel"),
             ("on a CPU everything is computed in float32", "model.model_config.compute_dtype"),
-            ("config.json says which model it is", "model.model_config.type"),
             ("of training", "train_dataset, train_dataset_task"),
+            ("config.json says which model it is", "model.model_config.type"),
         )
     ]
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import h11
 
+NO_HTTP = (400, "text/plain", b"Invalid HTTP request received.")
+"""The answer to what is no HTTP, which comes before any route."""
 ERROR_KEYS = {"message", "type", "param", "code"}
 _JSON, _EVENTS = "application/json", "text/event-stream"
 
@@ -137,6 +139,8 @@ def faults(answer: Answer, method: str, secrets: list[str]) -> Iterator[str]:
 
 
 def _error_faults(status: int, kind: str, body: bytes) -> Iterator[str]:
+    if (status, kind, body) == NO_HTTP:
+        return
     try:
         content = json.loads(body.decode())
         error = content["error"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from goodness_of_fit import p_value
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.candidates import draw
+from mindbatch.decoding.candidates import draw_by_weight
 from mindbatch.decoding.draws import row_hash, uniform
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import adjust
@@ -156,7 +156,7 @@ class TestDrawsFollowTheDistribution:
         logits = (np.random.default_rng(size).standard_normal(size) * 2).astype(np.float32)
         candidates = sampling_candidates(logits, DecodingParams(do_sample=True, **setting))
         numbers = uniform(11, row_hash(str(setting)), np.arange(self.draws), 0)
-        tokens = candidates.tokens(draw(candidates.scores, numbers))
+        tokens = candidates.tokens(draw_by_weight(candidates.weights, numbers))
         self.check(tokens, candidates.dense(size))
 
     def test_chi_square_of_the_strategy(self) -> None:

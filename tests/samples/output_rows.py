@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from mindbatch.dataset.rows import DataRow, RowFailure
@@ -44,11 +45,10 @@ def failed(key: str | None = "bad", stage: str = "row", reason: str = "no column
     return RowFailure(key, "in.jsonl", 4, stage, reason)
 
 
-def written(make: Callable[[io.BytesIO], Any], *rows: Any) -> bytes:
+def written(make: Callable[[io.BytesIO], AbstractContextManager[Callable[[Any], None]]], *rows: Any) -> bytes:
     """What a writer makes of rows."""
     file = io.BytesIO()
-    writer = make(file)
-    for row in rows:
-        writer.add(row)
-    writer.finish()
+    with make(file) as add:
+        for row in rows:
+            add(row)
     return file.getvalue()

@@ -15,6 +15,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.statistics import EngineStatistics
+from mindbatch.io.closing import Closing
 from mindbatch.io.storage import Storage
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt
@@ -90,7 +91,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-class Interrupting:
+class Interrupting(Closing):
     """A generator that is interrupted after some steps, or fails with an error."""
 
     def __init__(self, llm: LLM, steps: int, error: BaseException | None = None) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from harness.forks import run_forked
 from mindbatch import DecodingParams, MindBatchError, PromptError
-from mindbatch.engine.request import RequestOutput
 from mindbatch.llm import LLM
 from mindbatch.mindspore_lock import FairLock, refuse_forked
 from mindbatch.prompts.prompts import Prompt
@@ -98,7 +97,7 @@ def test_calls_in_the_background_make_way_and_give_the_same() -> None:
     done: list[str] = []
     while background.num_unfinished or foreground.num_unfinished:
         if foreground.num_unfinished:
-            done += ["a" for item in foreground.next() if isinstance(item, RequestOutput)]
+            done += ["a" for _ in foreground.next().finished]
         for output in background.next().finished if background.num_unfinished else ():
             done.append(output.key)
             assert output.outputs[0].token_ids == greedy_tokens([30 + int(output.key)], 30)

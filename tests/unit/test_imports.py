@@ -170,7 +170,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "ray": ({"launch/ray_driver.py", "launch/ray_place.py", "ray/generate.py"}, set()),
     "lm_eval": ({"lm_eval/*"}, set()),
     "starlette": ({"server/*"}, {"server/schema.py", "server/records.py", "server/background.py"}),
-    "uvicorn": ({"server/serving.py", "server/connection.py"}, set()),
+    "uvicorn": ({"server/serving.py"}, set()),
     "prometheus_client": ({"server/metrics.py"}, set()),
 }
 # The modules that may import the simulation of Ascend, each where its task asks for a compilation.

@@ -58,12 +58,12 @@ def test_it_says_where_values_come_from_and_what_has_no_effect(
 
 
 def test_every_fault_is_said_and_nothing_written(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
-    text = MCORE.replace("block_size: 128", "block_size: 100").replace("seed: 7", "sead: 7")
+    text = MCORE.replace("block_size: 128", "block_size: 100").replace("seed: 7", "seeed: 7")
     text = text.replace("top_p: 0.5", "top_p: 2.0")
     Path("bad.yaml").write_text(text.replace("top_k: 5", "top_k: few"))
     assert main(["bad.yaml", "-o", "new.yaml"]) == EXIT_USAGE
     assert [line.partition(", line ")[2] for line in capsys.readouterr().err.splitlines()] == [
-        "1: sead: unknown key; did you mean seed?",
+        "1: seeed=7: unknown key; did you mean seed?",
         "35: generation_config.top_k -> decoding.top_k=few: must be a whole number",
         "26: model.model_config.block_size -> runtime.block_size=100: must be one of 8, 16, 32, 64, 128",
         "36: generation_config.top_p -> decoding.top_p=2.0: must be above 0 and at most 1",

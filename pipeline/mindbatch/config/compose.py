@@ -18,9 +18,17 @@ from mindbatch.config.faults import FaultLog
 from mindbatch.config.hydra_tree import HydraTree, take_errors
 from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_command_line
-from mindbatch.config.predict_yaml.key import PREDICT_YAML, take_out
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
-from mindbatch.config.settings import Assignment, Choice, Listed, Listing, Setting, SettingReader
+from mindbatch.config.settings import (
+    PREDICT_YAML,
+    Assignment,
+    Choice,
+    Listed,
+    Listing,
+    Setting,
+    SettingReader,
+    take_out,
+)
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.io.errors import ConfigError
 
@@ -130,7 +138,6 @@ class _OptionContents:
         )
 
     def of(self, choice: Choice) -> list[Assignment]:
-        """Assignments of one option."""
         if choice not in self._of_choice:
             options = {choice.group: choice.option}
             content = self.hydra.content_of(choice.group, choice.option) if choice.option else {}

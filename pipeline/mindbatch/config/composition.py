@@ -127,11 +127,8 @@ class Composition:
         return self._typed(self.tree)
 
     def _faults(self, config: TaskConfig) -> Iterator[str]:
-        """Every fault in the values of `config`, whose paths are settled; types were checked when given."""
-        for key in self.keys.keys.values():
-            value = value_at(config, key.name)
-            if fault := key.fault(value):
-                yield f"{key.name}={shown(value)}: {fault}"
+        """Every fault in the values of `config`, whose paths are settled."""
+        yield from config.value_faults(self.keys)
         yield from config.own_faults(self.keys)
 
     def _fetch_models(self, config: "ModelTaskConfig") -> None:

@@ -17,7 +17,7 @@ is not meant for the run made there since."""
 
 
 def read_saved(settings_above: list[Setting], reader: SettingReader, log: FaultLog) -> list[Setting]:
-    """The settings saved in the folder that `given` names, wherever that was moved to.
+    """The settings saved in the folder that `settings_above` name, wherever that was moved to.
 
     Raises ConfigError when there are none: without them everything else would look like a fault, too.
     """

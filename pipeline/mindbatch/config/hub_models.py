@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from mindbatch.config.faults import shown
 from mindbatch.config.installed import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig
-from mindbatch.config.path_faults import Check, model_folder_fault, settled, tokenizer_folder_fault
+from mindbatch.config.path_faults import Check, folder_fault, model_folder_fault, settled
 from mindbatch.hub.cache import MODEL_SCOPE, cached_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
 
 FOLDERS: Mapping[str, Check] = {
     "checkpoint_name_or_path": model_folder_fault,
-    "tokenizer": tokenizer_folder_fault,
+    "tokenizer": folder_fault,
     "assistant": model_folder_fault,
 }
 """The keys of the section `model` that name a folder."""

@@ -44,7 +44,6 @@ class StrictFiles(FileConfigSource):
         return "strict"
 
     def is_config(self, config_path: str) -> bool:
-        """True for a file within the folder."""
         return ".." not in Path(config_path).parts and super().is_config(config_path)
 
     def load_config(self, config_path: str) -> ConfigResult:

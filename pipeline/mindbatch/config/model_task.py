@@ -20,7 +20,7 @@ from mindbatch.config.model_schema import (
     batch_fault,
     ignored_keys,
 )
-from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys, section
+from mindbatch.config.schema import SchemaKeys, TaskConfig, section
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.value_kinds import RANDOM, drawn_seed
@@ -130,32 +130,6 @@ class ModelTaskConfig(TaskConfig):
         yield from _reference_faults(self.model, self.runtime, self.parallel)
         yield from _parallel_faults(self.parallel, self.model)
         yield from lora_faults(self.lora)
-
-
-def option_faults(
-    model: ModelConfig, runtime: RuntimeConfig, parallel: ParallelConfig, lora: LoraConfig
-) -> list[str]:
-    """Every fault in options given from Python, where nothing has checked the types yet."""
-    faults = [*ignored_faults("model.ignore_config_keys", model.ignore_config_keys)]
-    for name, options in (
-        ("model", model),
-        ("runtime", runtime),
-        ("parallel", parallel),
-        ("lora", lora),
-    ):
-        for key in schema_keys(type(options)).keys.values():
-            value = getattr(options, key.name)
-            fault = key.fault(value) if key.has_type(value) else f"must be {key.expected}"
-            if fault:
-                faults.append(f"{name}.{key.name}={shown(value)}: {fault}")
-    return faults or [
-        *hub_faults(model),
-        *_model_faults(model, runtime),
-        *package_faults(model, runtime),
-        *_runtime_faults(runtime, model),
-        *_parallel_faults(parallel, model),
-        *lora_faults(lora),
-    ]
 
 
 def rounded_cache(model: ModelConfig, device_target: str) -> str | None:

@@ -18,7 +18,7 @@ from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
 from mindbatch.io.override_text import literal
-from mindbatch.io.strict_json import JsonFault, StrictReader, first_unicode_fault
+from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"
 OUTPUT_FOLDER = "output.dir"
@@ -27,6 +27,8 @@ FOLDER_KEYS = (OUTPUT_FOLDER, "hydra.run.dir", "hydra.sweep.dir")
 LONGEST_ECHO = 200
 """Characters of a value that are worth repeating in a hint."""
 
+_DEEPEST = 100
+"""Lists and mappings within each other: as many as a JSON schema may have, and no key takes more."""
 _READER = StrictReader()
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
 _QUOTED = re.compile(r"'([^'\\]*)'")
@@ -132,10 +134,10 @@ def _read_one(token: str, parser: OverridesParser, reader: SettingReader, log: F
         return _read_one(OUTPUT_FOLDER + token.partition(key)[2], parser, reader, log)
     as_text = reader.takes_text(key) and not token.startswith("~")
     if not as_text and (value := json_value(token)) is not None:
-        if first_unicode_fault(value) is None:
-            return list(reader.read(key, value))
-        log.add(f"{shown(token)}: holds half a surrogate pair, which is no character", key)
-        return []
+        faults = value_faults(value, key, _DEEPEST)
+        for line in faults:
+            log.add(line, key)
+        return [] if faults else list(reader.read(key, value))
     is_plain = as_text and _is_plain(token)
     try:
         override = parser.parse_override(token)

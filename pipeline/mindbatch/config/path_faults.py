@@ -76,36 +76,25 @@ def any_path(path: Path) -> None:
 
 
 def model_folder_fault(path: Path) -> str | None:
-    """Checks the folder of a model."""
     if path.is_file() and (foreign := foreign_file(path)):
         return foreign
-    fault = tokenizer_folder_fault(path)
+    fault = folder_fault(path)
     if fault is None and not (path / "config.json").is_file():
         return foreign_folder(path) or ranks_without_config(path) or "the folder holds no config.json"
     return fault
 
 
-def tokenizer_folder_fault(path: Path) -> str | None:
-    """Checks a folder that travels with a model."""
-    return _folder_fault(path, "no such folder")
-
-
 def folder_fault(path: Path) -> str | None:
-    """Checks a folder that is read."""
-    return _folder_fault(path, "no such folder")
+    if path.is_dir():
+        return None
+    if path.exists():
+        return f"is a file; give the folder that holds it: {path.parent}"
+    return f"no such folder{near_sibling(path)}"
 
 
 def adapter_fault(path: Path) -> str | None:
     """Checks an adapter: its folder, or the file with its tensors."""
     return None if path.is_file() and path.suffix in ADAPTER_SUFFIXES else folder_fault(path)
-
-
-def _folder_fault(path: Path, missing: str) -> str | None:
-    if path.is_dir():
-        return None
-    if path.exists():
-        return f"is a file; give the folder that holds it: {path.parent}"
-    return f"{missing}{near_sibling(path)}"
 
 
 def checkpoint_fault(path: Path) -> str | None:
@@ -150,7 +139,6 @@ def rows_fault(path: Path) -> str | None:
 
 
 def output_file_fault(path: Path) -> str | None:
-    """Checks a file that is written."""
     if path.is_dir():
         return "is a folder; give the name of a file in it"
     try:

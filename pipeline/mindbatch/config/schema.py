@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
+from mindbatch.config.faults import shown
 from mindbatch.config.other_names import own_key
 from mindbatch.io.fault_lines import did_you_mean, nearest
 
@@ -120,6 +121,13 @@ class TaskConfig:
         """Explains why the key has no part in what is asked for; None where it has one."""
         return None
 
+    def value_faults(self, keys: "SchemaKeys") -> Iterator[str]:
+        """Yields the faults of each value by itself."""
+        for key in keys.keys.values():
+            value = value_at(self, key.name)
+            if fault := key.fault(value):
+                yield f"{key.name}={shown(value)}: {fault}"
+
     def own_faults(self, keys: "SchemaKeys") -> Iterable[str]:
         """The faults in the values besides those of `choices` and `minimum`; the paths are settled."""
         return ()
@@ -157,7 +165,6 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """Description of the values that the key takes."""
         words = self.accepts or TYPE_NAMES[self.type]
         return f"{words} or null" if self.optional else words
 
@@ -170,7 +177,9 @@ class Key:
         return isinstance(value, (int, float) if self.type is float else self.type)
 
     def fault(self, value: Any) -> str | None:
-        """Checks a value of the key's type against `choices` and the bounds; None if it is within them."""
+        """Checks a value's type, `choices` and bounds; None if it is within them."""
+        if not self.has_type(value):
+            return f"must be {self.expected}"
         if value is None:
             return None
         if self.choices and value not in self.choices:

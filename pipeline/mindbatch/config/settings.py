@@ -1,6 +1,6 @@
 """Settings as given on the command line or in a file: values for keys, and choices of group options."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from mindbatch.io.override_text import literal
 from mindbatch.io.regular_file import open_regular
 
 JSON_SCHEMA = "decoding.json_schema"
+PREDICT_YAML = "model.mindformers_yaml"
 FIXED_SETTINGS = "Hydra's own settings are fixed here"
 OPTION = "option"
 """In an entry of a list of options that is a mapping, the key of the option that its values go before."""
@@ -47,7 +48,6 @@ class Choice:
 
     @property
     def override(self) -> str:
-        """The override in Hydra's grammar."""
         return self.written or f"{self.group}={self.option}"
 
 
@@ -158,11 +158,9 @@ class SettingReader:
         return [Assignment(name, self._schema.keys[name].default, "") for name in names]
 
     def is_section(self, key: str) -> bool:
-        """True if `key` holds keys."""
         return key in self._schema.sections
 
     def is_group(self, key: str) -> bool:
-        """True if `key` is a group of options."""
         return key in self._groups
 
     def takes_list(self, key: str) -> bool:
@@ -235,3 +233,20 @@ def _holds_hydra_key(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(is_hydra_key(name) or _holds_hydra_key(item) for name, item in value.items())
     return isinstance(value, list) and any(_holds_hydra_key(item) for item in value)
+
+
+def take_out(options: Iterable[list[Assignment]], layers: Iterable[list[Setting]]) -> object:
+    """Takes PREDICT_YAML out of what options set and of the layers, which go before; its last value.
+
+    A configuration that is kept holds what came of the YAML, and does not need it again.
+    """
+    written: object = None
+    for assignments in options:
+        written = next((setting.value for setting in assignments if setting.key == PREDICT_YAML), written)
+        assignments[:] = [setting for setting in assignments if setting.key != PREDICT_YAML]
+    for layer in layers:
+        for setting in [*layer]:
+            if isinstance(setting, Assignment) and setting.key == PREDICT_YAML:
+                written = setting.value
+                layer.remove(setting)
+    return written

@@ -3,25 +3,23 @@
 The rules are those of transformers 4.57.1; see `beams.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beam_search import processed_scores
-from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
+from mindbatch.decoding.beams import Beams, Candidate, RequestStep, SearchStrategy
 from mindbatch.decoding.candidates import Candidates, draw_without_replacement
-from mindbatch.decoding.draws import uniform
+from mindbatch.decoding.draws import row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import renormalised
-from mindbatch.decoding.row import RawScores
-from mindbatch.decoding.softmax import Summary
-from mindbatch.decoding.strategy import Decision, GroupView, guarded
+from mindbatch.decoding.strategy import Decision
 
 
-class BeamSampling(OneSetOfBeams):
+class BeamSampling(SearchStrategy):
     """Draws continuations of a request's rows taken together, without replacement, by their sums of scores.
 
     Scores are log-probabilities after processors and filters. The n-th draw of a step spends the request's
@@ -31,14 +29,12 @@ class BeamSampling(OneSetOfBeams):
     def name(self, params: DecodingParams) -> str | None:
         return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
-    def advance(
-        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
-    ) -> list[Decision]:
-        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
-        requests = list(request_steps(groups, raw))
-        drawn = zip(requests, _uniforms(requests), strict=True)
-        return [guarded(request.group, partial(_decide, request, numbers)) for request, numbers in drawn]
+    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
+        rows = [request.group.rows[0] for request in requests]
+        draws = [range(request.fan_out * request.params.num_beams) for request in requests]
+        places = [[(draw, row.step) for draw in own] for row, own in zip(rows, draws, strict=True)]
+        drawn = zip(requests, row_uniforms(rows, places), strict=True)
+        return [partial(_decide, request, numbers) for request, numbers in drawn]
 
 
 def _decide(request: RequestStep, uniforms: NDArray[np.float64]) -> Decision:
@@ -74,16 +70,3 @@ def _drawn(
         token = kept[parent].tokens(np.array([index]))[0]
         drawn.append(Candidate(parent, int(token), totals[parent] + float(kept[parent].scores[index])))
     return drawn
-
-
-def _uniforms(requests: Sequence[RequestStep]) -> list[NDArray[np.float64]]:
-    """For each request, a number for each candidate that it looks at."""
-    rows = [request.group.rows[0] for request in requests]
-    counts = [request.fan_out * request.params.num_beams for request in requests]
-    places = [
-        (row.params.seed, row.row_hash, draw, row.step)
-        for row, count in zip(rows, counts, strict=True)
-        for draw in range(count)
-    ]
-    seeds, hashes, draws, steps = zip(*places, strict=True)
-    return np.split(uniform(seeds, hashes, draws, steps), np.cumsum(counts)[:-1])

@@ -3,18 +3,18 @@
 The rules are those of transformers 4.57.1; see `beams.py`. Scores are log-probabilities after the processors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.beams import Beams, Candidate, OneSetOfBeams, RequestStep, request_steps
+from mindbatch.decoding.beams import Beams, Candidate, RequestStep, SearchStrategy
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import RawScores, Row, row_error
-from mindbatch.decoding.softmax import Summary, largest, largest_of_rows
-from mindbatch.decoding.strategy import Decision, GroupView, guarded
+from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.softmax import largest
+from mindbatch.decoding.strategy import Decision
 
 _NO_PENALTIES: Mapping[int, float] = {}
 
@@ -43,8 +43,9 @@ class BestTokens:
     Where no processor is active, log-probabilities are not made for the whole vocabulary: raw logits rank it.
     """
 
-    def __init__(self, requests: Sequence[RequestStep], raw: RawScores, width: int) -> None:
-        self._tokens = largest_of_rows(raw.logits, width)
+    def __init__(self, requests: Sequence[RequestStep], width: int) -> None:
+        raw = requests[0].raw
+        self._tokens = np.stack([largest(row, width) for row in raw.logits])
         logits = np.take_along_axis(raw.logits, self._tokens, axis=1)
         self._scores: NDArray[np.float64] = logits - raw.normalisers[:, np.newaxis]
         for request in requests:
@@ -110,7 +111,7 @@ def _process(
     scores[:] = processed[tokens]
 
 
-class BeamSearch(OneSetOfBeams):
+class BeamSearch(SearchStrategy):
     """Goes on with the num_beams likeliest continuations of a request's rows taken together.
 
     A request's first step, one row, branches into num_beams, or into as many as there are possible tokens.
@@ -119,14 +120,9 @@ class BeamSearch(OneSetOfBeams):
     def name(self, params: DecodingParams) -> str | None:
         return "beam_search" if params.num_beams > 1 and params.greedy else None
 
-    def advance(
-        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
-    ) -> list[Decision]:
-        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
-        requests = list(request_steps(groups, raw))
-        best = BestTokens(requests, raw, max(_count(request) for request in requests))
-        return [guarded(request.group, partial(_decide, request, best)) for request in requests]
+    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
+        best = BestTokens(requests, max(map(_count, requests)))
+        return [partial(_decide, request, best) for request in requests]
 
 
 def _decide(request: RequestStep, best: BestTokens) -> Decision:

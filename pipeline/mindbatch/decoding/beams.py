@@ -7,15 +7,20 @@ neural machine translation system", 2016, section 7. The length is that of the o
 
 import sys
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import FinishReason, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError
 from mindbatch.decoding.row import RawScores
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
+from mindbatch.decoding.softmax import Summary
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
 from mindbatch.io.errors import PromptError
 
 
@@ -41,7 +46,6 @@ class RequestStep:
 
     @property
     def params(self) -> DecodingParams:
-        """Parameters of the request."""
         return self.group.rows[0].params
 
     @property
@@ -64,11 +68,9 @@ class RequestStep:
         return max(2, 1 + len(self.group.rows[0].eos_token_ids))
 
     def ending(self, candidate: Candidate) -> FinishReason | None:
-        """Reason why the candidate would end, or None."""
         return self.group.ending(candidate.parent, candidate.token_id)
 
     def hypothesis(self, candidate: Candidate, reason: FinishReason) -> Hypothesis:
-        """The candidate as a hypothesis that has ended."""
         score = candidate.total / self.length**self.params.length_penalty
         return Hypothesis.after(self.group.rows[candidate.parent], self._choice(candidate), reason, score)
 
@@ -94,12 +96,33 @@ class RequestStep:
         return self.raw.choice(self.first + candidate.parent, candidate.token_id)
 
 
-def request_steps(groups: Iterable[GroupView], raw: RawScores) -> Iterator[RequestStep]:
-    """Each request's part of the step."""
-    first = 0
-    for group in groups:
-        yield RequestStep(group, raw, first)
-        first += len(group.rows)
+class SearchStrategy:
+    """Base of the searches: a request is one `Beams` unless its strategy begins something else."""
+
+    searches = True
+    needs_hidden = False
+
+    def width(self, params: DecodingParams) -> int:
+        return params.num_beams
+
+    def begin(self, params: DecodingParams) -> Any:
+        return Beams(FinishedHypotheses(params.num_beams), [0.0])
+
+    def advance(
+        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
+    ) -> list[Decision]:
+        """Advances the searches. Raises NotFiniteError for logits that are no numbers."""
+        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
+        ends = accumulate(len(group.rows) for group in groups)
+        requests = [
+            RequestStep(group, raw, end - len(group.rows)) for group, end in zip(groups, ends, strict=True)
+        ]
+        deciders = zip(groups, self.deciders(requests), strict=True)
+        return [guarded(group, decide) for group, decide in deciders]
+
+    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
+        """For each request what decides about it, after what all of them share has been computed."""
+        raise NotImplementedError
 
 
 class FinishedHypotheses:
@@ -113,7 +136,6 @@ class FinishedHypotheses:
         self._limit = limit
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """Takes the hypothesis in if it is good enough."""
         assert hypothesis.score is not None
         insort(self.ranked, (hypothesis.score, hypothesis), key=lambda pair: -pair[0])
         del self.ranked[self._limit :]
@@ -153,11 +175,6 @@ class Beams:
     finished: FinishedHypotheses
     totals: list[float]
 
-    @classmethod
-    def begin(cls, params: DecodingParams) -> "Beams":
-        """Begins the search of a new request: its one row is the prompt."""
-        return cls(FinishedHypotheses(params.num_beams), [0.0])
-
     def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> Decision:
         """Ends and continues beams, given candidates in order of choice.
 
@@ -192,16 +209,3 @@ def _fill(live: Sequence[Candidate], spares: Sequence[Candidate], request: Reque
         if lives or request.ending(candidate) is None:
             filled.append(candidate)
     return filled
-
-
-class OneSetOfBeams:
-    """Base of the strategies whose requests are each one `Beams`."""
-
-    searches = True
-    needs_hidden = False
-
-    def width(self, params: DecodingParams) -> int:
-        return params.num_beams
-
-    def begin(self, params: DecodingParams) -> Any:
-        return Beams.begin(params)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,19 +22,10 @@ class Candidates:
     exponential, the dearest part of sampling, is taken once.
     """
 
-    __slots__ = ("_mask", "_normaliser", "_scores", "_token_ids", "_weights")
+    __slots__ = ("_mask", "_scores", "_token_ids", "_weights")
 
-    def __init__(
-        self,
-        scores: NDArray[np.float32],
-        token_ids: NDArray[np.int64] | None = None,
-        normaliser: float | None = None,
-    ) -> None:
-        """`token_ids` [n] names the scores; None means that a score's place is its token.
-
-        `normaliser`, if it is known, is what `likeliest_and_normalisers` gives for the scores.
-        """
-        self._normaliser = normaliser
+    def __init__(self, scores: NDArray[np.float32], token_ids: NDArray[np.int64] | None = None) -> None:
+        """`token_ids` [n] names the scores; None means that a score's place is its token."""
         self._scores = scores
         self._token_ids = token_ids
         self._mask: NDArray[np.bool_] | None = None
@@ -63,13 +52,6 @@ class Candidates:
         shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
         return shares
 
-    @property
-    def normaliser(self) -> float:
-        """Number to subtract from a score to get its log-probability; exact to the seventh digit of a sum."""
-        if self._normaliser is None:
-            self._normaliser = float(self.scores.max()) + math.log(self.weights.sum())
-        return self._normaliser
-
     def keep(self, mask: NDArray[np.bool_]) -> Candidates:
         """Keeps those where `mask` [n] is true; what was filtered out before stays so."""
         kept = np.count_nonzero(mask)
@@ -94,7 +76,7 @@ class Candidates:
         return places if self._token_ids is None else self._token_ids[places]
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Tokens [m] drawn with their probabilities at `uniforms` [m]; see `draw`."""
+        """Tokens [m] drawn with their probabilities at `uniforms` [m]; see `draw_by_weight`."""
         return self.tokens(draw_by_weight(self.weights, uniforms))
 
     def dense(self, vocabulary_size: int) -> NDArray[np.float32]:
@@ -104,17 +86,12 @@ class Candidates:
         return scores
 
 
-def draw(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Places in `scores` [n], each drawn with its softmax probability, at `uniforms` [m] in [0, 1): [m].
+def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Places in `weights` [n], probabilities up to a common factor, at `uniforms` [m] in [0, 1): [m].
 
     A uniform number u takes the first place at which the cumulative probability, in that order, exceeds u.
-    A score of minus infinity is never taken; one score must be finite.
+    A weight of 0 is never taken; one must be above it.
     """
-    return draw_by_weight(weights_of(scores), uniforms)
-
-
-def draw_by_weight(weights: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Draws as `draw`, from `weights` [n]: probabilities up to a common factor, one of them above 0."""
     sums = np.cumsum(_block_masses(weights))
     # u < 1 keeps a target below the last sum, so that a block is always found, and one with weight in it.
     targets = uniforms * sums[-1]
@@ -152,7 +129,6 @@ def draw_without_replacement(scores: NDArray[np.float32], uniforms: NDArray[np.f
 
 
 def _block_masses(weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The sum of each block of `weights`."""
     return np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK)).astype(np.float64)
 
 

@@ -1,10 +1,10 @@
-"""Inputs and end of a sequence: a step's choice, a draft to verify, a constraint; the reason it ends."""
+"""Inputs and end of a sequence: a step's choice, a draft to verify; the reason it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,35 +36,6 @@ class Draft:
 
     token_ids: tuple[int, ...]
     probabilities: tuple[NDArray[np.float32], ...] | None = None
-
-
-class Constraint(Protocol):
-    """The state of one row; the row advances it by each token that it gets."""
-
-    def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Mask [V] of tokens that may follow, not to be changed; has end tokens where the output may end.
-
-        None is when the constraint is complete and there are no end tokens, and when it is at fault.
-        """
-        ...
-
-    @property
-    def is_complete(self) -> bool:
-        """True if the output fulfils it and no text can be added."""
-        ...
-
-    @property
-    def fault(self) -> str | None:
-        """Error of the row, in one line: no token fits, or its grammar takes too much to follow."""
-        ...
-
-    def advance(self, token_id: int) -> None:
-        """The row goes on with an allowed token; an end token leaves the state as it is."""
-        ...
-
-    def fork(self) -> Constraint:
-        """An independent copy."""
-        ...
 
 
 class StopMatcher:

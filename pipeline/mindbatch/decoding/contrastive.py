@@ -4,7 +4,7 @@ Source: Su et al., "A contrastive framework for neural text generation", NeurIPS
 of operations is transformers'.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mindbatch.decoding.beams import RequestStep, SearchStrategy
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import RawScores
-from mindbatch.decoding.softmax import Summary, largest, softmax
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
+from mindbatch.decoding.softmax import largest, softmax
+from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class ContrastiveState:
         return largest_cosines
 
 
-class ContrastiveSearch:
+class ContrastiveSearch(SearchStrategy):
     """Every candidate of a request is a row whose last token is on trial.
 
     A step computes the hidden states of all candidates. The best of them is taken, and its own logits name
@@ -62,7 +62,6 @@ class ContrastiveSearch:
     no candidate (transformers may take one, with probability 0).
     """
 
-    searches = True
     needs_hidden = True
 
     def name(self, params: DecodingParams) -> str | None:
@@ -74,21 +73,12 @@ class ContrastiveSearch:
     def begin(self, params: DecodingParams) -> Any:
         return ContrastiveState()
 
-    def advance(
-        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
-    ) -> list[Decision]:
-        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
-        decisions = []
-        first = 0
-        for group in groups:
-            decisions.append(guarded(group, partial(_advance, group, raw, first)))
-            first += len(group.rows)
-        return decisions
+    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
+        return [partial(_advance, request) for request in requests]
 
 
-def _advance(group: GroupView, raw: RawScores, first: int) -> Decision:
-    """One request, whose logits begin at row `first`."""
+def _advance(request: RequestStep) -> Decision:
+    group = request.group
     trial: ContrastiveState = group.state
     taken = 0
     if trial.length == 0:
@@ -101,7 +91,7 @@ def _advance(group: GroupView, raw: RawScores, first: int) -> Decision:
         if reason is not None:
             return Decision([], results=[Hypothesis.of(group.rows[taken], reason)])
         trial.extend(group.hidden[taken : taken + 1])
-    return Decision(_candidates(group, trial, raw, first, taken))
+    return Decision(_candidates(request, trial, taken))
 
 
 def _best(group: GroupView, trial: ContrastiveState) -> int:
@@ -112,11 +102,10 @@ def _best(group: GroupView, trial: ContrastiveState) -> int:
     return int(scores.argmax())
 
 
-def _candidates(
-    group: GroupView, trial: ContrastiveState, raw: RawScores, first: int, taken: int
-) -> list[Branch]:
+def _candidates(request: RequestStep, trial: ContrastiveState, taken: int) -> list[Branch]:
     """Puts the likeliest tokens after the row `taken` on trial."""
-    row, place = group.rows[taken], first + taken
+    group, raw = request.group, request.raw
+    row, place = group.rows[taken], request.first + taken
     scores = adjust(raw.logits[place], row)
     tokens = largest(scores, row.params.top_k)
     tokens = tokens[np.isfinite(scores[tokens])]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.choice import Draft
-from mindbatch.decoding.draws import uniform
+from mindbatch.decoding.draws import row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Row
@@ -38,11 +38,10 @@ def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess | None
         raise MindBatchError(
             "logits of model.assistant: NaN or infinite; its weights or its number format do not fit"
         )
-    drawing = [row for row in rows if not row.params.greedy]
-    numbers = iter(_uniforms(drawing) if drawing else ())
+    places = [[] if row.params.greedy else [(row.sample_index, row.step)] for row in rows]
+    numbers = row_uniforms(rows, places, _DRAFT_STREAM)
     guesses: list[Guess | None] = []
-    for row, own, best in zip(rows, logits, likeliest, strict=True):
-        number = np.empty(0) if row.params.greedy else np.array([next(numbers)])
+    for row, own, best, number in zip(rows, logits, likeliest, numbers, strict=True):
         try:
             guesses.append(_guess(row, own, int(best), number))
         except Exception:  # if the row comes as far as this, its own step fails in the same way and says so
@@ -57,12 +56,6 @@ def _guess(row: Row, logits: NDArray[np.float32], likeliest: int, number: NDArra
         return Guess(likeliest if scores is logits else int(scores.argmax()), None)
     candidates = sampling_candidates(scores, row.params)
     return Guess(int(candidates.draw(number)[0]), softmax(candidates.dense(logits.size)))
-
-
-def _uniforms(rows: Sequence[Row]) -> NDArray[np.float64]:
-    places = [(row.params.seed, row.row_hash, row.sample_index, row.step) for row in rows]
-    seeds, hashes, samples, steps = zip(*places, strict=True)
-    return uniform(seeds, hashes, samples, steps, _DRAFT_STREAM)
 
 
 def propose(row: Row, count: int) -> Draft | None:

@@ -10,12 +10,14 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mindbatch.decoding.filters import active_filters, sampling_candidates
 from mindbatch.decoding.params import DecodingParams
+from mindbatch.decoding.row import Row
 from mindbatch.decoding.softmax import Summary, kernels_library, likeliest_and_normalisers
 from mindbatch.kernels.native_library import NativeLibrary
 
@@ -73,6 +75,23 @@ def uniform(
     bits = ((first >> np.uint64(5)) << np.uint64(26)) | (second >> np.uint64(6))
     numbers: NDArray[np.float64] = bits * 2.0**-53
     return numbers
+
+
+def row_uniforms(
+    rows: Sequence[Row], places: Sequence[Sequence[tuple[int, int]]], stream: int = 0
+) -> list[NDArray[np.float64]]:
+    """For each of `rows` a uniform number for each of its places: (sample, step)."""
+    words = [
+        (row.params.seed, row.row_hash, sample, step)
+        for row, row_places in zip(rows, places, strict=True)
+        for sample, step in row_places
+    ]
+    if not words:
+        return [_NONE] * len(rows)
+    seeds, hashes, samples, steps = zip(*words, strict=True)
+    numbers = uniform(seeds, hashes, samples, steps, stream)
+    counts = [*map(len, places)]
+    return [numbers[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
 def row_hash(key: str) -> int:
@@ -135,7 +154,7 @@ def draw_tokens(logits: NDArray[np.float32], draws: Sequence[Draw | None], summa
     tokens_by_row: list[list[int] | Exception] = []
     for row, draw, drawn, normaliser in zip(logits, draws, tokens, normalisers.tolist(), strict=True):
         is_done = draw is None or (drawn and _NOT_DRAWN not in drawn) or not math.isfinite(normaliser)
-        tokens_by_row.append(drawn if draw is None or is_done else _by_numpy(draw, row, normaliser))
+        tokens_by_row.append(drawn if draw is None or is_done else _by_numpy(draw, row))
     return Drawn(likeliest, normalisers, tokens_by_row)
 
 
@@ -168,13 +187,9 @@ def _rule(params: DecodingParams) -> tuple[float, int, np.float32, float]:
     return params.temperature, min(params.top_k, _LARGEST_TOP_K), tail, params.min_p
 
 
-def _by_numpy(draw: Draw, logits: NDArray[np.float32], normaliser: float) -> list[int] | Exception:
-    changed = draw.scores
+def _by_numpy(draw: Draw, logits: NDArray[np.float32]) -> list[int] | Exception:
     try:
-        if changed is None:
-            left = sampling_candidates(logits, draw.params, normaliser=normaliser)
-        else:
-            left = sampling_candidates(changed, draw.params)
+        left = sampling_candidates(logits if draw.scores is None else draw.scores, draw.params)
         drawn: list[int] = left.draw(draw.uniforms).tolist()
     except Exception as error:
         return error

@@ -32,7 +32,6 @@ class Embedding:
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """Returns the vectors."""
         return [guarded(group, partial(_decision, group)) for group in groups]
 
 

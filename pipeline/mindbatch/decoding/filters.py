@@ -6,7 +6,6 @@ the scores that the filters before it left. Rows are taken one by one: a row sta
 one filter to the next.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +13,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates
-from mindbatch.decoding.crossing import Crossing, Limit, crossing
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.softmax import entropy, kth_largest, largest, weights_of
 
-_LIKELY = 1 / 4096
-"""Tokens above this share of the tail's probability count as likely; the others are often within the tail."""
-_PEAKED = 0.004
-"""From this probability of the likeliest token on, the likely tokens may well hold the nucleus."""
-_DOUBT = 2e-7
-"""Several times the rounding error of a pairwise float32 sum of all weights, as a share of it."""
+_SORTED_BITS = 20
+"""Keys are put in bins by the 12 bits before these: so few to a bin that only those of one bin are sorted."""
+
+
+def crossing(
+    keys: NDArray[np.float32], weights: NDArray[np.float32], share: np.float32, *, reached: bool = False
+) -> tuple[np.float32, int]:
+    """The first of `keys` [n], in ascending order, at which the sum of `weights` [n] crosses a share of it.
+
+    Crossing is exceeding, or if `reached`, reaching; where no sum does, it is the last key. Also how many
+    keys equal to it come before that one. Shares are compared in float32, as PyTorch does with sums that it
+    accumulates in float64.
+    """
+    total = float(weights.sum())
+
+    def num_short(sums: NDArray[np.float64]) -> int:
+        shares = (sums / total).astype(np.float32)
+        short = int(np.searchsorted(shares, share, side="left" if reached else "right"))
+        return min(short, sums.size - 1)
+
+    leading = _in_order(keys) >> _SORTED_BITS
+    bins = leading - leading.min()
+    sums = np.cumsum(np.bincount(bins, weights), dtype=np.float64)
+    crossed = num_short(sums)
+    places = np.flatnonzero(bins == crossed)
+    places = places[np.argsort(keys[places])]
+    before = sums[crossed - 1] if crossed else 0.0
+    rank = num_short(before + np.cumsum(weights[places], dtype=np.float64))
+    ordered = keys[places]
+    return ordered[rank], rank - int(np.searchsorted(ordered, ordered[rank]))
+
+
+def _in_order(keys: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Integers in the order of `keys`: that of a float's bits (IEEE 754), but for the negative ones."""
+    bits = (keys + np.float32(0.0)).view(np.int32)  # a sum, for -0.0 equals 0.0
+    return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
 
 
 def nucleus(candidates: Candidates, top_p: float, least: int = 1) -> NDArray[np.bool_]:
@@ -35,49 +63,13 @@ def nucleus(candidates: Candidates, top_p: float, least: int = 1) -> NDArray[np.
     Source: Holtzman et al., "The curious case of neural text degeneration", 2020.
     """
     scores, share = candidates.scores, np.float32(1.0 - top_p)
-    mask = _among_the_likely(scores, candidates.normaliser, float(share))
-    if mask is None:
-        weights = candidates.weights
-        edge = crossing(scores, weights, Limit(share, float(weights.sum())))
-        mask = scores >= edge.key
-        _drop_equals(mask, scores, edge)
+    edge, num_equal_before = crossing(scores, candidates.weights, share)
+    mask: NDArray[np.bool_] = scores >= edge
+    if num_equal_before:
+        mask[np.flatnonzero(scores == edge)[:num_equal_before]] = False
     if least > 1:
         mask[scores.size - 1 - largest(scores[::-1], least)] = True
     return mask
-
-
-def _among_the_likely(
-    scores: NDArray[np.float32], normaliser: float, share: float
-) -> NDArray[np.bool_] | None:
-    """The nucleus of a distribution so peaked that a few likely tokens hold it, found from these alone.
-
-    None if they do not hold it, and if a sum comes so close to the limit that rounding may decide.
-    """
-    highest = scores.max()
-    if float(highest) - normaliser < math.log(_PEAKED):
-        return None
-    mask = scores > np.float32(normaliser + math.log(share * _LIKELY))
-    places = np.flatnonzero(mask)
-    likely = scores[places]
-    ascending = np.sort(likely)
-    shares = np.exp(ascending - highest) * math.exp(float(highest) - normaliser)
-    # The tokens up to one of them make up what those above it leave.
-    up_to = 1.0 - (np.cumsum(shares[::-1], dtype=np.float64)[::-1] - shares)
-    removed, surely = np.searchsorted(up_to, [share - _DOUBT, share + _DOUBT])
-    # Within the rounding error, or at an end of the likely ones, only the sum of all weights can decide.
-    if removed != surely or removed in (0, likely.size):
-        return None
-    edge = ascending[removed]
-    mask[places[likely < edge]] = False
-    before = int(removed - np.searchsorted(ascending, edge))
-    _drop_equals(mask, scores, Crossing(edge, before))
-    return mask
-
-
-def _drop_equals(mask: NDArray[np.bool_], scores: NDArray[np.float32], edge: Crossing) -> None:
-    """Takes those of the edge's equals that come before it out of `mask`."""
-    if edge.num_equal_before:
-        mask[np.flatnonzero(scores == edge.key)[: edge.num_equal_before]] = False
 
 
 Filter = Callable[[Candidates, Any, int], NDArray[np.bool_]]
@@ -87,7 +79,7 @@ _TOP_H_LOOKS_AT = 100
 
 
 def active_filters(params: DecodingParams) -> frozenset[str]:
-    """Selects the filters of IN_ORDER that `params` do not leave off."""
+    """Selects the filters that `params` do not leave off."""
     return frozenset(name for name, neutral, _ in _FILTERS if getattr(params, name) != neutral)
 
 
@@ -95,17 +87,15 @@ def sampling_candidates(
     scores: NDArray[np.float32],
     params: DecodingParams,
     least: int = 1,
-    normaliser: float | None = None,
 ) -> Candidates:
     """Filters `scores` [V] by `params`; no copy is made when no filter is active.
 
     The `least` likeliest tokens survive every filter but top_h: beam sampling asks for one more than
-    there are end tokens, so that a hypothesis can always go on. The scores' own `normaliser`, if it is known,
-    saves top_p most of its work; the result is the same.
+    there are end tokens, so that a hypothesis can always go on.
     """
     if params.temperature != 1.0:
-        scores, normaliser = scores / np.float32(params.temperature), None
-    left = Candidates(scores, normaliser=normaliser)
+        scores = scores / np.float32(params.temperature)
+    left = Candidates(scores)
     for name, neutral, mask in _FILTERS:
         value = getattr(params, name)
         if value != neutral:
@@ -179,7 +169,7 @@ def typical_mask(candidates: Candidates, typical_p: float, least: int = 1) -> ND
     total = weights.sum()
     # -log p - entropy = largest + log(total) - score - entropy
     strangeness = np.abs(scores.max() + np.log(total) - entropy(scores, weights) - scores)
-    edge = crossing(strangeness, weights, Limit(np.float32(typical_p), float(total), reached=True)).key
+    edge, _ = crossing(strangeness, weights, np.float32(typical_p), reached=True)
     mask: NDArray[np.bool_] = strangeness <= edge
     if least > 1:
         mask[largest(-strangeness, least)] = True

@@ -126,7 +126,7 @@ class CompiledGrammar:
 
 
 class GrammarConstraint:
-    """A `Constraint` whose text is the output of a row so far.
+    """The state of one row, whose text is its output so far; the row advances it by each token that it gets.
 
     first: whether the output begins a text of its own, so that its first token takes its first form.
     """
@@ -140,6 +140,10 @@ class GrammarConstraint:
         self._fault: str | None = None
 
     def allowed(self, eos_token_ids: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Mask [V] of tokens that may follow, not to be changed; has end tokens where the output may end.
+
+        None is when the constraint is complete and there are no end tokens, and when it is at fault.
+        """
         mask = self._next()
         if self._fault is not None or not eos_token_ids:
             return mask
@@ -151,15 +155,17 @@ class GrammarConstraint:
 
     @property
     def is_complete(self) -> bool:
+        """True if the output fulfils it and no text can be added."""
         return self.fault is None and self._matcher.is_accepting() and not self._next().any()
 
     @property
     def fault(self) -> str | None:
+        """Error of the row, in one line: no token fits, or its grammar takes too much to follow."""
         self._next()
         return self._fault
 
     def advance(self, token_id: int) -> None:
-        """Tokens without text change nothing: of these only end tokens are ever allowed."""
+        """The row goes on with an allowed token; one without text, as end tokens are, changes nothing."""
         if not self._compiled.vocabulary.shows_text(token_id) or self._fault is not None:
             return
         entry = self._entry(token_id)

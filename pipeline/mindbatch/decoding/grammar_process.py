@@ -36,7 +36,6 @@ class GrammarProcess:
         self._process = AnsweringProcess(grammar_worker.main, limits)
 
     def tried(self, grammar: str) -> GrammarCheck:
-        """Compiles the grammar in the child."""
         if find_spec("llguidance") is None:
             return GrammarCheck("constrained output needs the package llguidance, which is not installed")
         try:

@@ -5,27 +5,22 @@ last transformers that had it, 4.55 and 4.56 (`GenerationMixin._group_beam_searc
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mindbatch.decoding.beam_search import BestTokens
 from mindbatch.decoding.beams import (
     Candidate,
     FinishedHypotheses,
     RequestStep,
+    SearchStrategy,
     best_hypotheses,
-    request_steps,
 )
 from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.row import RawScores
-from mindbatch.decoding.softmax import Summary
-from mindbatch.decoding.strategy import Decision, GroupView, guarded
+from mindbatch.decoding.strategy import Decision
 
 
 @dataclass(slots=True)
@@ -64,7 +59,7 @@ class _Team:
         return [candidate for candidate, _ in chosen]
 
 
-class GroupBeamSearch:
+class GroupBeamSearch(SearchStrategy):
     """Searches with num_beam_groups groups of num_beams / num_beam_groups beams each.
 
     For each beam of an earlier group that goes on with a token, that token's log-probability is lowered by
@@ -72,27 +67,16 @@ class GroupBeamSearch:
     together are returned.
     """
 
-    searches = True
-    needs_hidden = False
-
     def name(self, params: DecodingParams) -> str | None:
         return "group_beam_search" if params.num_beam_groups > 1 else None
-
-    def width(self, params: DecodingParams) -> int:
-        return params.num_beams
 
     def begin(self, params: DecodingParams) -> Any:
         size = params.num_beams // params.num_beam_groups
         return [_Team(size, FinishedHypotheses(size), [0.0]) for _ in range(params.num_beam_groups)]
 
-    def advance(
-        self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
-    ) -> list[Decision]:
-        """Advances the beams. Raises NotFiniteError for logits that are no numbers."""
-        raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
-        requests = list(request_steps(groups, raw))
-        best = BestTokens(requests, raw, max(_width(request) for request in requests))
-        return [guarded(request.group, partial(_decide, request, best)) for request in requests]
+    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
+        best = BestTokens(requests, max(map(_width, requests)))
+        return [partial(_decide, request, best) for request in requests]
 
 
 def _decide(request: RequestStep, best: BestTokens) -> Decision:

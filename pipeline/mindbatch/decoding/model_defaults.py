@@ -39,10 +39,10 @@ def recommended(folder: Path) -> dict[str, Any]:
 def model_defaults(
     folder: Path, overrides: Mapping[str, Any], params: type
 ) -> tuple[dict[str, Any], list[str]]:
-    """Reads the model's values of parameters that are not `given`, and a line for each one left out.
+    """The model's values of parameters that `overrides` leaves open, and a line for each one left out.
 
     Left out are keys that are no parameter, and values that are not allowed or have no effect beside the
-    others and the given ones. ConfigError as of `recommended`.
+    others and the overrides. ConfigError as of `recommended`.
 
     params: DecodingParams, which declares the parameters and refuses what is not allowed.
     """

@@ -111,5 +111,4 @@ def with_other_names(declared: type[T]) -> type[T]:
 
 
 def shown(name: str, value: Any) -> str:
-    """`decoding.name=value` for a fault line, shortened."""
     return f"decoding.{name}={fault_lines.shown(value, fault_lines.LONGEST_PARAMETER)}"

@@ -369,7 +369,6 @@ class DecodingParams:
 
     @property
     def greedy(self) -> bool:
-        """True if the most likely token is taken at every step."""
         return not self.do_sample or self.temperature == 0
 
     @property

@@ -41,7 +41,6 @@ def strategy_for(params: DecodingParams) -> DecodingStrategy:
 
 
 def strategy_name(params: DecodingParams) -> str:
-    """The name of the strategy that `params` ask for."""
     return str(strategy_for(params).name(params))
 
 

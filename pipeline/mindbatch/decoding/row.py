@@ -6,16 +6,21 @@ import logging
 import math
 from array import array
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import Constraint, Draft, TokenChoice
+from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.softmax import Summary, largest, likeliest_and_normalisers
 from mindbatch.io.errors import PromptError
 from mindbatch.io.screen_text import printable
+
+if TYPE_CHECKING:
+    from mindbatch.decoding.grammar_constraint import GrammarConstraint
 
 NEVER = np.float32(-np.inf)
 NOT_FINITE = "are NaN or infinite; the model's weights or its number format do not fit"
@@ -27,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Row:
     """One sequence of a step's batch; its logits are those that follow its last token.
 
-    `prompt_token_ids` must not change during the row's life. `row_hash` (see `philox.row_hash`) of `key` and
+    `prompt_token_ids` must not change during the row's life. `row_hash` (see `draws.row_hash`) of `key` and
     `sample_index` place the row in the random stream. `cumulative_logprob` (nats) and `logprobs` are those of
     the output under the model's raw logits; `logprobs` is None unless asked for. `constraint` is what a
     regular expression or schema still allows, and `draft` holds tokens that are to be verified. The row ends
@@ -43,7 +48,7 @@ class Row:
     row_hash: int
     sample_index: int = 0
     key: str = ""
-    constraint: Constraint | None = None
+    constraint: GrammarConstraint | None = None
     draft: Draft | None = None
     cumulative_logprob: float = 0.0
     logprobs: list[dict[int, float]] | None = None
@@ -63,7 +68,6 @@ class Row:
         return prompt_length + self.step < self.params.min_total_tokens(prompt_length)
 
     def append(self, choice: TokenChoice) -> None:
-        """The row goes on with a token."""
         self.output_token_ids.append(choice.token_id)
         self.cumulative_logprob += choice.logprob
         if choice.top_logprobs is not None:
@@ -74,22 +78,11 @@ class Row:
 
     def fork(self) -> Row:
         """An independent copy, without a draft."""
-        forked = Row(
-            self.params,
-            self.prompt_token_ids,
-            list(self.output_token_ids),
-            self.eos_token_ids,
-            self.row_hash,
-            self.sample_index,
-            self.key,
-            None if self.constraint is None else self.constraint.fork(),
-            None,
-            self.cumulative_logprob,
-            None if self.logprobs is None else list(self.logprobs),
-            self.max_tokens,
-            self.encoder_token_ids,
-        )
-        forked.processors = self.processors
+        forked = copy(self)
+        forked.draft = None
+        forked.output_token_ids = list(self.output_token_ids)
+        forked.constraint = None if self.constraint is None else self.constraint.fork()
+        forked.logprobs = None if self.logprobs is None else list(self.logprobs)
         return forked
 
 
@@ -130,7 +123,6 @@ class RawScores:
 
     @classmethod
     def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:
-        """Makes raw scores with what `likeliest_and_normalisers` finds."""
         return cls(rows, logits, *likeliest_and_normalisers(logits, summary))
 
     def choice(self, place: int, token_id: int) -> TokenChoice:
@@ -203,7 +195,6 @@ class DecodingStep:
 
     @property
     def output(self) -> NDArray[np.int64]:
-        """The output's tokens."""
         if self._output is None:
             self._output = token_array(self.row.output_token_ids)
         return self._output

@@ -39,7 +39,6 @@ class SampleAndRank:
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         sampled = sample(groups, logits, summary, self.width)
         both = zip(groups, sampled, strict=True)
         return [guarded(group, partial(_decide, group, decision)) for group, decision in both]

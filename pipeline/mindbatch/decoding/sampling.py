@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.draws import Draw, draw_tokens, uniform
+from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
@@ -19,7 +18,6 @@ Tokens = list[int] | Exception
 """A token for each uniform number of a row, one if it is greedy; or why there are none."""
 _TOGETHER = 64
 """Rows whose changed scores, copies of V numbers each, are kept at a time."""
-_NO_UNIFORMS = np.empty(0)
 
 
 class SamplingStrategy:
@@ -43,7 +41,6 @@ class SamplingStrategy:
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         return sample(groups, logits, summary, self.width)
 
 
@@ -125,14 +122,8 @@ def _asked(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64])
 
 def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
     """For each row, a uniform number for each of its samples; none for a greedy row."""
-    counts = [0 if row.params.greedy else len(indices) for row, indices in zip(rows, samples, strict=True)]
-    if not any(counts):
-        return [_NO_UNIFORMS] * len(rows)
     places = [
-        (row.params.seed, row.row_hash, sample, row.step)
-        for row, indices, count in zip(rows, samples, counts, strict=True)
-        for sample in indices[:count]
+        [] if row.params.greedy else [(sample, row.step) for sample in indices]
+        for row, indices in zip(rows, samples, strict=True)
     ]
-    seeds, hashes, indices, steps = zip(*places, strict=True)
-    numbers = uniform(seeds, hashes, indices, steps)
-    return [numbers[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+    return row_uniforms(rows, places)

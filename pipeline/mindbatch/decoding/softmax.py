@@ -92,24 +92,12 @@ _GROUPS_PER_KEPT = 8
 """At least so many groups for each score that is wanted."""
 _SCORES_PER_GROUP = 4
 """With fewer scores in a group, the bound saves nothing over selecting among all of them."""
-_TOGETHER_AT_MOST = 32
-"""For more scores than this of each row, going row by row is as fast."""
-_CROWD = 4
-"""Rows with more groups than this for each score wanted, none below the bound, are full of equal scores."""
 
 
 def kth_largest(scores: NDArray[np.float32], k: int) -> np.float32:
-    """The k-th largest of `scores` [n], counting equal ones each; the smallest if k > n.
-
-    At least k groups hold a score no smaller than the k-th largest of all groups' maxima, so no score below
-    that bound can be among the k largest: only the few above it are looked at in turn.
-    """
+    """The k-th largest of `scores` [n], counting equal ones each; the smallest if k > n."""
     k = min(k, scores.size)
-    groups = _groups(scores.size, k)
-    if groups:
-        maxima = scores[: _whole(scores.size, groups)].reshape(-1, groups).max(axis=0)
-        scores = scores[scores >= _kth_of_all(maxima, k)]
-    return _kth_of_all(scores, k)
+    return _kth_of_all(scores[scores >= _bound(scores, k)], k)
 
 
 def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
@@ -117,66 +105,26 @@ def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     k = min(k, scores.size)
     if k == 0:
         return np.empty(0, dtype=np.int64)
-    kth = kth_largest(scores, k)
-    places = np.flatnonzero(scores >= kth)
+    places = np.flatnonzero(scores >= _bound(scores, k))
     if places.size > k:  # of those that equal the k-th not all are wanted, and there may be very many
-        above = scores[places] > kth
-        places = np.concatenate([places[above], places[~above][: k - np.count_nonzero(above)]])
+        near = scores[places]
+        kth = _kth_of_all(near, k)
+        above = places[near > kth]
+        places = np.concatenate([above, places[near == kth][: k - above.size]])
     return places[np.argsort(-scores[places], kind="stable")]
 
 
-def largest_of_rows(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """For each row of `scores` [S, V] what `largest` gives for it: [S, min(k, V)]."""
-    count, size = scores.shape
-    k = min(k, size)
-    groups = _groups(size, k)
-    if not groups or not 0 < k <= _TOGETHER_AT_MOST:
-        return _row_by_row(scores, k)
-    whole = _whole(size, groups)
-    # As in `kth_largest`: no score below the k-th of a row's maxima can be among its k largest.
-    maxima = scores[:, :whole].reshape(count, whole // groups, groups).max(axis=1)
-    bounds = np.partition(maxima, groups - k, axis=1)[:, groups - k, np.newaxis]
-    worth_a_look = maxima >= bounds
-    crowded = np.count_nonzero(worth_a_look, axis=1) > _CROWD * k
-    result = np.empty((count, k), dtype=np.int64)
-    result[crowded] = _row_by_row(scores[crowded], k)
-    worth_a_look[crowded] = False
-    rows, places = _members(worth_a_look, size)
-    near = scores[rows, places]
-    above = near >= bounds[rows, 0]
-    rows, places, near = rows[above], places[above], near[above]
-    order = np.lexsort((places, -near, rows))
-    firsts = np.searchsorted(rows[order], np.flatnonzero(~crowded))
-    result[~crowded] = places[order][firsts[:, np.newaxis] + np.arange(k)]
-    return result
+def _bound(scores: NDArray[np.float32], k: int) -> np.float32:
+    """A score below which none of the k largest is.
 
-
-def _groups(size: int, k: int) -> int:
-    """Number of groups to deal `size` scores into, in turn, to find the k largest; 0 if that does not pay."""
+    At least k groups hold a score no smaller than the k-th largest of all groups' maxima, so that is one, and
+    only the few above it need be looked at in turn.
+    """
     groups = max(_GROUPS, _GROUPS_PER_KEPT * k)
-    return groups if groups * _SCORES_PER_GROUP <= size else 0
-
-
-def _whole(size: int, groups: int) -> int:
-    """Number of scores that fill the groups evenly; the few after them belong to no group."""
-    return size - size % groups
-
-
-def _members(mask: NDArray[np.bool_], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and place of every score in the groups that `mask` [S, groups] names, and of those in no group."""
-    groups = mask.shape[1]
-    whole = _whole(size, groups)
-    rows, firsts = np.nonzero(mask)
-    places = firsts[:, np.newaxis] + np.arange(0, whole, groups)
-    some_rows, rest = np.flatnonzero(mask.any(axis=1)), np.arange(whole, size)
-    return (
-        np.concatenate([np.repeat(rows, whole // groups), np.repeat(some_rows, rest.size)]),
-        np.concatenate([places.ravel(), np.tile(rest, some_rows.size)]),
-    )
-
-
-def _row_by_row(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    return np.array([largest(row, k) for row in scores], dtype=np.int64).reshape(len(scores), k)
+    if groups * _SCORES_PER_GROUP > scores.size:
+        return _kth_of_all(scores, k)
+    whole = scores.size - scores.size % groups
+    return _kth_of_all(scores[:whole].reshape(-1, groups).max(axis=0), k)
 
 
 def _kth_of_all(scores: NDArray[np.float32], k: int) -> np.float32:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
 from mindbatch.decoding.choice import TokenChoice
-from mindbatch.decoding.draws import Draw, draw_tokens, uniform
+from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
@@ -36,7 +36,6 @@ class SpeculativeStrategy(SamplingStrategy):
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """Chooses the next tokens. Raises NotFiniteError when a row's logits are no numbers."""
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
             return sample(groups, logits, summary, self.width)
@@ -84,18 +83,12 @@ def _decide(group: GroupView, raw: RawScores, places: Sequence[tuple[int, NDArra
 
 def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.float64]]:
     """For each row, [2, count] uniform numbers to draw with and to test with; [2, 0] for a greedy row."""
-    sizes = [0 if row.params.greedy else count for row, count in zip(rows, counts, strict=True)]
-    numbers = np.empty((2, 0))
-    if any(sizes):
-        places = [
-            (row.params.seed, row.row_hash, row.sample_index, row.step + ahead)
-            for row, size in zip(rows, sizes, strict=True)
-            for ahead in range(size)
-        ]
-        seeds, hashes, samples, steps = zip(*places, strict=True)
-        streams = (0, _TEST_STREAM)
-        numbers = np.stack([uniform(seeds, hashes, samples, steps, stream) for stream in streams])
-    return np.split(numbers, np.cumsum(sizes)[:-1], axis=1)
+    places = [
+        [] if row.params.greedy else [(row.sample_index, row.step + ahead) for ahead in range(count)]
+        for row, count in zip(rows, counts, strict=True)
+    ]
+    streams = [row_uniforms(rows, places, stream) for stream in (0, _TEST_STREAM)]
+    return [np.stack(numbers) for numbers in zip(*streams, strict=True)]
 
 
 def _verify_row(
@@ -139,8 +132,7 @@ def _token(
         if isinstance(drawn, Exception):
             raise drawn
         return drawn[0]
-    normaliser = float(raw.normalisers[start + place]) if scores is logits else None
-    candidates = sampling_candidates(scores, row.params, normaliser=normaliser)
+    candidates = sampling_candidates(scores, row.params)
     return _accepted_or_drawn(candidates, draft.token_ids[place], draft.probabilities[place], number, test)
 
 

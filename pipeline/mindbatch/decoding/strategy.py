@@ -45,7 +45,6 @@ class Hypothesis:
 
     @classmethod
     def of(cls, row: Row, reason: FinishReason, score: float | None = None) -> Hypothesis:
-        """Makes a hypothesis of the row as it is."""
         logprobs = None if row.logprobs is None else tuple(row.logprobs)
         return cls(tuple(row.output_token_ids), reason, row.cumulative_logprob, logprobs, score)
 
@@ -125,7 +124,8 @@ class DecodingStrategy(Protocol):
 
         A row with a draft of n tokens has n + 1 rows of logits. What a group gets does not depend on the
         other groups. `logits` is not changed. What fails for one group is its decision's error (see
-        `guarded`); if the call itself raises, no group's state has changed.
+        `guarded`); if the call itself raises, as NotFiniteError for logits that are no numbers, no group's
+        state has changed.
         """
         ...
 

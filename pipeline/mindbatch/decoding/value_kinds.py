@@ -52,12 +52,10 @@ def of(
 
 
 def flag() -> ValueKind:
-    """True or false."""
     return of("true or false", lambda value: isinstance(value, bool))
 
 
 def whole(low: int, high: float = math.inf, *, optional: bool = False) -> ValueKind:
-    """Accepts whole numbers."""
     span = f"at least {low}" if high == math.inf else f"from {low} to {int(high)}"
     return of(
         f"a whole number, {span}{_or_null(optional)}",
@@ -77,12 +75,10 @@ def drawn_seed() -> int:
 
 
 def number(takes: str, accepts: Callable[[float], bool]) -> ValueKind:
-    """Numbers, kept as floats."""
     return of(takes, lambda value: isinstance(value, float) and accepts(value), _real)
 
 
 def span(low: float, high: float) -> ValueKind:
-    """Accepts numbers from `low` to `high`."""
     return number(f"from {_figure(low)} to {_figure(high)}", lambda value: low <= value <= high)
 
 
@@ -97,12 +93,10 @@ def cutoff() -> ValueKind:
 
 
 def choice(*names: str) -> ValueKind:
-    """One of some names, or null."""
     return of(f"{', '.join(names)} or null", lambda value: value is None or value in names)
 
 
 def token_id() -> ValueKind:
-    """Accepts a token id or None."""
     single = whole(0, optional=True)
     return ValueKind(
         single.takes, single.normal, single.fault, lambda value: () if value is None else (value,)
@@ -130,7 +124,6 @@ def token_sequences() -> ValueKind:
 
 
 def biased_sequences() -> ValueKind:
-    """Pairs of a sequence of token ids and a bias."""
     return of(
         f"a list of pairs [token ids, bias], no token ids twice, the bias from {_figure(-LARGEST_FACTOR)} to "
         f"{_figure(LARGEST_FACTOR)}",
@@ -161,7 +154,6 @@ def start_and_factor() -> ValueKind:
 
 
 def function(arguments: str) -> ValueKind:
-    """Accepts a function or None."""
     return of(f"a function of {arguments}, or null", lambda value: value is None or callable(value))
 
 
@@ -180,7 +172,6 @@ def texts() -> ValueKind:
 
 
 def regular_expression() -> ValueKind:
-    """Accepts a regular expression or None."""
     takes = "a regular expression, or null"
 
     def fault(value: Any) -> str | None:

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mindbatch.decoding.choice import Constraint
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.errors import PromptError
 from mindbatch.prompts.detokenizer import last_text_token
@@ -14,7 +13,7 @@ from mindbatch.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar import Grammar
-    from mindbatch.decoding.grammar_constraint import CompiledGrammar, Vocabulary
+    from mindbatch.decoding.grammar_constraint import CompiledGrammar, GrammarConstraint, Vocabulary
 
 _MOST_KEPT_BYTES = 256 << 20
 """Bytes of compiled grammars that are kept."""
@@ -36,7 +35,7 @@ class ConstraintFactory:
         self._vocabulary: Vocabulary | None = None
         self._compiled: OrderedDict[Grammar, CompiledGrammar] = OrderedDict()
 
-    def make(self, params: DecodingParams, prompt_token_ids: Sequence[int] = ()) -> Constraint | None:
+    def make(self, params: DecodingParams, prompt_token_ids: Sequence[int] = ()) -> GrammarConstraint | None:
         """The constraint of a row that continues this prompt, or None if its parameters ask for none.
 
         Raises:

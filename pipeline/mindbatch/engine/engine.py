@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Constraint, Draft, StopMatcher
+from mindbatch.decoding.choice import Draft, StopMatcher
 from mindbatch.decoding.combinations import shortest_fault
 from mindbatch.decoding.drafting import propose as look_up
 from mindbatch.decoding.draws import row_hash
@@ -25,12 +25,14 @@ from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.io.errors import MindBatchError, PromptError
 
 if TYPE_CHECKING:
+    from mindbatch.decoding.grammar_constraint import GrammarConstraint
     from mindbatch.engine.runner import Runner, StepOutput
     from mindbatch.engine.settings import EngineSettings
     from mindbatch.engine.step import Step
 
+    MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], GrammarConstraint | None]
+
 MakeDetokenizer = Callable[[tuple[int, ...], bool], Detokenizer]
-MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], Constraint | None]
 
 
 class Drafter(Protocol):

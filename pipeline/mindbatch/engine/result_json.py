@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mindbatch.engine.request import CompletionOutput, RequestOutput
+if TYPE_CHECKING:
+    from mindbatch.engine.request import CompletionOutput, RequestOutput
 
 STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
 """Fields that a generation has only where its strategy ranks or drafts."""
 EMBEDDING = "embedding"
 """The field of a generation that is one."""
+GENERATION_FIELDS = (
+    *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob"),
+    *(*STRATEGY_FIELDS, EMBEDDING, "logprobs"),
+)
+"""Fields that a generation can have in results, in their order."""
 
 
 def result_body(output: RequestOutput) -> dict[str, Any]:
@@ -55,7 +61,7 @@ def result_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, Any]:
     """
     generations = body["generations"]
     fields = {
-        "generations": [_generation_fields(generation, token_ids) for generation in generations],
+        "generations": [generation_fields(generation, token_ids) for generation in generations],
         "prompt_tokens": body["prompt_tokens"],
         "generated_tokens": num_generated_tokens(generations),
     }
@@ -69,7 +75,8 @@ def num_generated_tokens(generations: Sequence[Mapping[str, Any]]) -> int:
     return sum(len(generation["token_ids"]) for generation in generations)
 
 
-def _generation_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, Any]:
+def generation_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, Any]:
+    """The GENERATION_FIELDS that a generation has."""
     generation = {"index": body["index"], "text": body["text"]}
     if token_ids:
         generation["token_ids"] = body["token_ids"]

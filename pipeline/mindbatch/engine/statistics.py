@@ -49,9 +49,19 @@ class EngineStatistics:
         """Share of the cache blocks that are used now."""
         return self.blocks_used / self.blocks_total
 
+    def since(self, earlier: EngineStatistics) -> EngineStatistics:
+        """Totals without those of an earlier time, and the load now."""
+        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in _TOTALS})
+
     def at_rest(self) -> EngineStatistics:
         """The totals of an engine that has ended: it has no load any more."""
         return replace(self, running_sequences=0, waiting_requests=0, blocks_used=0, blocks_total=0)
+
+
+_TOTALS = (
+    *("steps", "prompt_tokens", "cached_prompt_tokens", "computed_tokens", "generated_tokens"),
+    *("drafted_tokens", "accepted_tokens", "num_preemptions"),
+)
 
 
 def total_of(parts: Sequence[EngineStatistics]) -> EngineStatistics:

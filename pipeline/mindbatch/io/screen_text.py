@@ -115,11 +115,9 @@ class TerminalText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Shows what was written."""
         self._file.flush()
 
     def isatty(self) -> bool:
-        """True: it is a terminal."""
         return True
 
 

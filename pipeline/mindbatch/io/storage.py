@@ -245,7 +245,6 @@ class WholeFile(io.BufferedIOBase):
         return True
 
     def tell(self) -> int:
-        """The number of bytes taken."""
         return self._num_bytes
 
     def close(self) -> None:

@@ -3,8 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -14,6 +13,8 @@ MAX_PARTS = 1_000_000
 """Lists, objects and commas: those of a safetensors header for 125,000 tensors of two dimensions."""
 
 MAX_DIGITS = 100
+DEEPEST_VALUE = 64
+"""Lists and mappings inside one another, below a message: far from where recursion would end the program."""
 _SURE_DIGITS = 18  # any such number fits 64 bits
 
 
@@ -21,21 +22,8 @@ class JsonFault(ValueError):
     """JSON is refused; the message is the reason, in one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class JsonWording:
-    """Wording of a reader's refusals; {found} is the key or number, {digits} its length."""
-
-    syntax: str = "not valid JSON ({error})"
-    """Also with {what} and {place}, the character's number from 0."""
-    repeated_key: str = "not valid JSON (the key {found} appears twice in one object)"
-    no_number: str = "not valid JSON (the number {found} is not allowed)"
-    large_float: str = "not valid JSON (the number {found} is too large)"
-    large_integer: str = f"not valid JSON (a number has {{digits}} digits; at most {MAX_DIGITS} are allowed)"
-    too_deep: str = "JSON nested too deeply"
-
-
 class StrictReader:
-    """Reads JSON: unique keys, finite numbers; each kind of file has its bounds and its words.
+    """Reads JSON: unique keys, finite numbers; each kind of file has its bounds.
 
     integers: what whole numbers may be, beside their number of digits.
     max_depth: objects and arrays within each other; None: as Python's recursion allows.
@@ -43,16 +31,16 @@ class StrictReader:
 
     def __init__(
         self,
-        words: JsonWording | None = None,
         *,
         max_digits: int = MAX_DIGITS,
         integers: range | None = None,
         max_depth: int | None = None,
         shown: Callable[[object], str] = shown,
     ) -> None:
-        self._words = words or JsonWording()
         self._max_digits, self._integers, self._max_depth = max_digits, integers, max_depth
         self._shown = shown
+        allowed = "" if max_depth is None else f"; at most {max_depth} levels are allowed"
+        self._too_deep = f"JSON is nested too deeply{allowed}"
         self._decoder = json.JSONDecoder(
             object_pairs_hook=self._unique_keys,
             parse_int=self._integer,
@@ -71,9 +59,11 @@ class StrictReader:
             raise JsonFault(f"not UTF-8 text (byte {error.start})") from error
         except json.JSONDecodeError as error:
             what = error.msg.removesuffix(" at").rstrip(": ")
-            raise JsonFault(self._words.syntax.format(error=error, what=what, place=error.pos)) from error
+            is_one_line = error.doc.count("\n") == 0
+            at = f"character {error.pos}" if is_one_line else f"line {error.lineno}, column {error.colno}"
+            raise JsonFault(f"not valid JSON: {what} at {at}") from error
         except RecursionError as error:
-            raise JsonFault(self._words.too_deep) from error
+            raise JsonFault(self._too_deep) from error
         if self._max_depth is not None and text.count("{") + text.count("[") > self._max_depth:
             self._check_depth(value, self._max_depth)
         return value
@@ -82,37 +72,37 @@ class StrictReader:
         content = dict(pairs)
         if len(content) < len(pairs):
             counts = Counter(key for key, _ in pairs)
-            self._refuse(self._words.repeated_key, next(key for key in content if counts[key] > 1))
+            repeated = next(key for key in content if counts[key] > 1)
+            raise JsonFault(f"the key {self._shown(repeated)} appears twice in one object")
         return content
 
     def _integer(self, text: str) -> int:
         if len(text) <= _SURE_DIGITS:
             return int(text)
         if len(text) > self._max_digits:
-            self._refuse(self._words.large_integer, text)
+            raise JsonFault(
+                f"a number of the JSON has {len(text)} digits; at most {self._max_digits} are allowed"
+            )
         number = int(text)
         if self._integers is not None and number not in self._integers:
-            self._refuse(self._words.large_integer, text)
+            raise JsonFault(f"the whole number {self._shown(text)} does not fit 64 bits; give it as text")
         return number
 
     def _finite(self, text: str) -> float:
         number = float(text)
         if not math.isfinite(number):
-            self._refuse(self._words.large_float, text)
+            raise JsonFault(f"the number {self._shown(text)} is too large for 64 bits")
         return number
 
     def _refuse_constant(self, name: str) -> NoReturn:
-        raise JsonFault(self._words.no_number.format(found=name))
-
-    def _refuse(self, words: str, value: str) -> NoReturn:
-        raise JsonFault(words.format(found=self._shown(value), digits=len(value)))
+        raise JsonFault(f"{name} is no number of JSON")
 
     def _check_depth(self, value: Any, max_depth: int) -> None:
         level: list[Any] = [value]
         for _ in range(max_depth):
             level = [item for outer in level for item in _items(outer) if isinstance(item, (dict, list))]
         if level:
-            raise JsonFault(self._words.too_deep)
+            raise JsonFault(self._too_deep)
 
 
 def parts_fault(data: bytes) -> str | None:
@@ -137,19 +127,40 @@ def unicode_fault(text: str) -> str | None:
     return None
 
 
-def first_unicode_fault(value: Any) -> str | None:
-    """The first such fault among the texts and keys of a JSON value, however deep; None if there is none."""
-    rest = [value]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, str):
-            if fault := unicode_fault(item):
-                return fault
-        elif isinstance(item, dict):
-            rest += reversed([*chain.from_iterable(item.items())])
-        elif isinstance(item, list):
-            rest += reversed(item)
-    return None
+def value_faults(value: object, where: str, deepest: int = DEEPEST_VALUE, depth: int = 0) -> list[str]:
+    """A line for each value within `value` that is no JSON, or not valid Unicode.
+
+    Where it came from JSON, it may still hold half a surrogate pair.
+    """
+    if isinstance(value, str):
+        fault = unicode_fault(value)
+        return [f"{where}: {fault}"] if fault else []
+    if isinstance(value, (Mapping, list, tuple)):
+        if depth > deepest:
+            return [f"{where}: nested more than {deepest} deep"]
+        nested = [value_faults(item, where + place, deepest, depth + 1) for place, item in _members(value)]
+        return [*_key_faults(value, where), *chain.from_iterable(nested)]
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return []
+    return [f"{where}={shown(value)}: must be text, a number, true, false, null, a list or a mapping"]
+
+
+def _key_faults(value: object, where: str) -> list[str]:
+    if not isinstance(value, Mapping):
+        return []
+    faults = {
+        key: unicode_fault(key) if isinstance(key, str) else "must be a string"
+        for key in value
+        if not (isinstance(key, str) and key.isascii())
+    }
+    return [f"{where}: key {shown(key)} {fault}" for key, fault in faults.items() if fault]
+
+
+def _members(value: Mapping[Any, Any] | Sequence[Any]) -> list[tuple[str, Any]]:
+    """Lists the items of a container, each with its path as error lines show it."""
+    if isinstance(value, Mapping):
+        return [(f".{key}", item) for key, item in value.items()]
+    return [(f"[{i}]", item) for i, item in enumerate(value)]
 
 
 def _items(value: Any) -> Iterable[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from mindbatch.io import fault_lines
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.storage import reason_of
-from mindbatch.io.strict_json import JsonFault, JsonWording, StrictReader
+from mindbatch.io.strict_json import JsonFault, StrictReader
 
 LARGEST_FILE = 8 << 20
 """Bytes of a table of about 50,000 devices."""
@@ -63,14 +63,7 @@ def as_given(text: str) -> str:
     return text if text.isprintable() and len(text) <= LONGEST_SHOWN else shown(text)
 
 
-_READER = StrictReader(
-    JsonWording(
-        repeated_key="{found}: the key appears twice in one object",
-        large_integer="not valid JSON (a number has {digits} digits)",
-    ),
-    max_digits=20,
-    shown=lambda key: at("", str(key)),
-)
+_READER = StrictReader(max_digits=20, shown=shown)
 
 
 LARGEST_PORT = 65535

@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.io.strict_json import JsonFault, StrictReader, first_unicode_fault
+from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 from mindbatch.message_formats.pieces import ToolCall
 
 BLANK = re.compile(r"\s*")
-_JSON = StrictReader(max_depth=100)
+_MAX_DEPTH = 100
+_JSON = StrictReader(max_depth=_MAX_DEPTH)
 _JSON_END = json.JSONDecoder(parse_int=str, parse_float=str)
 """Finds where JSON ends; what it has read is thrown away."""
 
@@ -99,8 +100,8 @@ def json_value(text: str) -> Any:
         value = _JSON.parse(text)
     except JsonFault as fault:
         raise CallFault(str(fault)) from fault
-    if fault_line := first_unicode_fault(value):
-        raise CallFault(f"its JSON {fault_line}")
+    if faults := value_faults(value, "its JSON", _MAX_DEPTH):
+        raise CallFault(faults[0])
     return value
 
 

@@ -11,8 +11,8 @@ from mindbatch.io.amounts import DAY_RULE, is_day
 from mindbatch.io.errors import ConfigError, PromptError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.strict_json import JsonFault, unicode_fault
-from mindbatch.prompts.messages import Message, value_faults
+from mindbatch.io.strict_json import JsonFault, unicode_fault, value_faults
+from mindbatch.prompts.messages import Message
 from mindbatch.prompts.prompt_lines import parse_json, utf8_fault
 
 LARGEST_TOOLS_FILE = 1 << 20

@@ -6,13 +6,41 @@ ordinary words, so the result is checked and, where needed, the text is broken u
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Encoding
 
 from mindbatch.io.errors import PromptError
 
 _PRIVATE_USE = (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
+
+
+class Encoded(NamedTuple):
+    """A text as token ids, one for each token of `encoding` that is no gap.
+
+    text: as it was encoded, with `gap` inside it where control texts are broken up.
+    """
+
+    ids: list[int]
+    encoding: Encoding
+    text: str
+    gap: str = ""
+
+    def split(self, length: int) -> tuple[list[int], int]:
+        """The token ids up to the last one that stands for some of the text, and how many of these stand for
+        some of its last `length` characters, gaps not counted."""
+        start = self._start_of(length)
+        tokens = zip(self.encoding.offsets, self.encoding.tokens, strict=True)
+        ends = [end for (_, end), token in tokens if not self.gap or token != self.gap]
+        behind = [place for place, end in enumerate(ends) if end > start]
+        return self.ids[: behind[-1] + 1] if behind else self.ids, len(behind)
+
+    def _start_of(self, length: int) -> int:
+        place = len(self.text)
+        while length:
+            place -= 1
+            length -= self.text[place] != self.gap
+        return place
 
 
 class ControlText:
@@ -29,7 +57,6 @@ class ControlText:
         self._tails = {text[i:] for text in self._texts for i in range(1, len(text))}
 
     def is_in(self, text: str) -> bool:
-        """True if the text holds a control text."""
         return self._starts.search(text) is not None
 
     def endangers(self, value: Any) -> bool:

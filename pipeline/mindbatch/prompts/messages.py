@@ -1,21 +1,17 @@
 """Checks chat conversations, ShareGPT's form of them too, and gives them the form that templates expect."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from math import isfinite
 from typing import Any
 
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown
-from mindbatch.io.strict_json import unicode_fault
+from mindbatch.io.strict_json import value_faults
 
 Message = dict[str, Any]
 
 # "ipython" is Llama 3's name for a tool's answer; "function" the older OpenAI one.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 _MOST_FAULTS = 20
-DEEPEST_VALUE = 64
-"""Lists and mappings inside one another, below a message: far from where recursion would end the program."""
 
 
 def checked_conversation(messages: object, where: str = "messages") -> list[Message]:
@@ -94,39 +90,6 @@ def _part_faults(part: object, where: str) -> list[str]:
     if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return []
     return [f'{where}={shown(part)}: must be {{"type": "text", "text": ...}}; only text is supported']
-
-
-def value_faults(value: object, where: str, depth: int = 0) -> list[str]:
-    """A line for each value that is no JSON; what a template may see travels to another process."""
-    if isinstance(value, str):
-        fault = unicode_fault(value)
-        return [f"{where}: {fault}"] if fault else []
-    if isinstance(value, (Mapping, list, tuple)):
-        if depth > DEEPEST_VALUE:
-            return [f"{where}: nested more than {DEEPEST_VALUE} deep"]
-        nested = [value_faults(item, where + place, depth + 1) for place, item in _items(value)]
-        return [*_key_faults(value, where), *chain.from_iterable(nested)]
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
-        return []
-    return [f"{where}={shown(value)}: must be text, a number, true, false, null, a list or a mapping"]
-
-
-def _key_faults(value: object, where: str) -> list[str]:
-    if not isinstance(value, Mapping):
-        return []
-    faults = {
-        key: unicode_fault(key) if isinstance(key, str) else "must be a string"
-        for key in value
-        if not (isinstance(key, str) and key.isascii())
-    }
-    return [f"{where}: key {shown(key)} {fault}" for key, fault in faults.items() if fault]
-
-
-def _items(value: Mapping[Any, Any] | Sequence[Any]) -> list[tuple[str, Any]]:
-    """Lists the items of a container, each with its path as error lines show it."""
-    if isinstance(value, Mapping):
-        return [(f".{key}", item) for key, item in value.items()]
-    return [(f"[{i}]", item) for i, item in enumerate(value)]
 
 
 SHAREGPT_ROLES = {

@@ -5,29 +5,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
-from mindbatch.io.fault_lines import shown
-from mindbatch.io.strict_json import JsonFault, JsonWording, StrictReader, first_unicode_fault, unicode_fault
+from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 
 MAX_DEPTH = 100
 """Objects and arrays within each other; far above any real row, far below what later steps can take."""
 
-_INTEGERS = range(-(2**63), 2**64)
 _BLANK = " \t\r\n"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "true or false"}
-_READER = StrictReader(
-    JsonWording(
-        syntax="not valid JSON: {what} at character {place}",
-        repeated_key="the key {found} stands twice in one object",
-        no_number="{found} is no number of JSON",
-        large_float="the number {found} is too large for 64 bits",
-        large_integer="the whole number {found} does not fit 64 bits; give it as text",
-        too_deep=f"nested more than {MAX_DEPTH} levels deep",
-    ),
-    max_digits=len(str(_INTEGERS.start)),
-    integers=_INTEGERS,
-    max_depth=MAX_DEPTH,
-)
+_READER = StrictReader(integers=range(-(2**63), 2**64), max_depth=MAX_DEPTH)
 
 
 def parse_row(text: str) -> dict[str, Any]:
@@ -48,22 +34,9 @@ def parse_json(text: str) -> Any:
     if not text.strip(_BLANK):
         raise JsonFault(EMPTY_LINE)
     value = _READER.parse(text)
-    if _SURROGATE.search(text):
-        _check_text(value)
+    if _SURROGATE.search(text) and (faults := value_faults(value, "value", MAX_DEPTH)):
+        raise JsonFault(faults[0])
     return value
-
-
-def _check_text(row: Any) -> None:
-    """Refuses half a surrogate pair, which JSON can write but UTF-8 cannot."""
-    if not isinstance(row, dict):
-        if fault := first_unicode_fault(row):
-            raise JsonFault(f"its text {fault}")
-        return
-    for column, value in row.items():
-        if fault := unicode_fault(column):
-            raise JsonFault(f"the column name {shown(column)} {fault}")
-        if fault := first_unicode_fault(value):
-            raise JsonFault(f"column {shown(column)} {fault}")
 
 
 DEFAULT_MAX_LINE_BYTES = 10 * 2**20

@@ -18,8 +18,7 @@ from mindbatch.io.amounts import counted
 from mindbatch.io.errors import PromptError, is_panic
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.prompts.chat import ChatTemplates
-from mindbatch.prompts.control_text import ControlText, absent_characters, control_spans, strings_in
-from mindbatch.prompts.fewest_tokens import Encoded, characters_per_token, fewest_tokens
+from mindbatch.prompts.control_text import ControlText, Encoded, absent_characters, control_spans, strings_in
 from mindbatch.prompts.messages import checked_conversation
 from mindbatch.prompts.token_bytes import LoadedTokenizer, TokenBytes, token_bytes_of
 from mindbatch.prompts.tokenizer_files import load_tokenizer_files
@@ -30,6 +29,10 @@ if TYPE_CHECKING:
 
 PLAIN, PARSE = "plain", "parse"
 """Meanings of the text of a control token in a prompt: text, or that token."""
+
+_MOST_MERGED = 8
+"""Characters that a normalizer makes one of at most: NFC makes one of 4, none is known that drops so many."""
+_PART = 1 << 16
 
 
 class Tokenizer:
@@ -160,11 +163,7 @@ class Tokenizer:
 
     def encode_continued(self, text: str, continuation: str) -> tuple[list[int], int]:
         """Token ids of a text with its continuation, encoded as one, and how many of them, the last ones,
-        reach beyond the text. What the model expects behind a text is left out.
-
-        Raises:
-            PromptError: as from `encode`.
-        """
+        reach beyond the text. What the model expects behind a text is left out. Raises as `encode`."""
         if text != self._continued:  # not one of several continuations
             self._count_unparsed(text)
         self._continued = text
@@ -199,11 +198,7 @@ class Tokenizer:
         variables: Mapping[str, Any] | None = None,
         date: str | None = None,
     ) -> tuple[list[int], int]:
-        """Encodes as `encode_continued` a conversation with the generation prompt and a text behind it.
-
-        Raises:
-            PromptError: as from `encode_chat`.
-        """
+        """Encodes and raises as `encode_continued` a conversation with the generation prompt and a text."""
         encoded = self._encode_messages(messages, variables, True, continuation, date=date)
         return encoded.split(len(continuation))
 
@@ -219,18 +214,19 @@ class Tokenizer:
         self._chat.close()
 
     def _refuse_longer(self, text: str, most_tokens: int | None) -> None:
-        if most_tokens is None or len(text) <= most_tokens or self._characters_per_token is None:
+        """Refuses a text far too long to be encoded, which takes some 300 bytes a character."""
+        if most_tokens is None:
             return
-        fewest = fewest_tokens(text, self._characters_per_token)
-        if fewest > most_tokens:
+        most = _MOST_MERGED * self._longest_entry * most_tokens
+        if len(text) > most and _num_visible(text) > most:
             raise PromptError(
-                f"the text has {len(text)} characters, so at least {fewest} tokens; at most {most_tokens} "
-                "can be taken, output included"
+                f"the text has {len(text)} characters, far more than {most_tokens} tokens, the most that can "
+                "be taken, output included"
             )
 
     @cached_property
-    def _characters_per_token(self) -> int | None:
-        return None if self._words else characters_per_token(self._backend)
+    def _longest_entry(self) -> int:
+        return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
 
     def _count_unparsed(self, text: str) -> None:
         if not self._parses and self._control_in_prompts.is_in(text):
@@ -366,6 +362,13 @@ def _copied(backend: Backend, words: PreTokenizer | None) -> Backend:
 def _encoded(backend: Backend, text: str, *, add_special_tokens: bool = False) -> Encoding:
     with _as_prompt_error():
         return backend.encode(text, add_special_tokens=add_special_tokens)
+
+
+def _num_visible(text: str) -> int:
+    """Counts characters but for white space, of which added tokens may swallow what is beside them."""
+    # In parts: a list of all words would take many times the text's memory, and hold other threads up.
+    parts = (text[first : first + _PART] for first in range(0, len(text), _PART))
+    return sum(len("".join(part.split())) for part in parts)
 
 
 @contextmanager

@@ -85,8 +85,6 @@ def _section_faults(name: str, schema: type, section: object, refused: Mapping[s
             yield f"{place}: has no effect with Ray Data: {refused[key]}; remove it"
         elif key not in keys:
             yield f"{place}: unknown key{did_you_mean(str(key), keys)}"
-        elif not keys[key].has_type(value):
-            yield f"{place}={shown(value)}: must be {keys[key].expected}"
         elif fault := keys[key].fault(value):
             yield f"{place}={shown(value)}: {fault}"
 

@@ -1,24 +1,24 @@
 """The keys of a run over a dataset, which `mindbatch batch` has, and what they may be together."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+from omegaconf import OmegaConf
 
 from mindbatch.config.faults import shown
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
+from mindbatch.engine.result_json import GENERATION_FIELDS
 from mindbatch.message_formats import NAMES
 
 RESULT_FIELDS = frozenset(
     ("key", "prompt", "generations", "prompt_tokens", "generated_tokens", "prompt_logprobs")
 )
-CSV_FIELDS = RESULT_FIELDS | {
-    *("index", "text", "token_ids", "finish_reason", "tokens", "cumulative_logprob", "logprobs"),
-    *("score", "rank", "drafted_tokens", "accepted_tokens", "embedding"),
-}
+CSV_FIELDS = RESULT_FIELDS | {*GENERATION_FIELDS}
 """Fields that results have already: no column of the data can have such a name there."""
 ADAPTER = "adapter"
 """Field that results have besides where there are adapters."""
@@ -118,6 +118,22 @@ class BatchTaskConfig(BatchConfig):
     @property
     def is_continued(self) -> bool:
         return self.retry
+
+
+def save_as_written(made: BatchConfig, written: Mapping[str, Any]) -> None:
+    """Sets what is saved of a run that another task has made: its values; one written with ${...}, which may
+    be a secret, stays so.
+
+    written: the settings of that task.
+    """
+    settings = asdict(made)
+    for name, values in written.items():
+        if name in settings and isinstance(values, dict):
+            kept = {leaf: text for leaf, text in values.items() if "${" in str(text)}
+            settings[name] |= {leaf: text for leaf, text in kept.items() if leaf in settings[name]}
+    settings["model"].pop("mindformers_yaml", None)
+    made.resolved_settings = settings
+    made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
 
 
 def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]:

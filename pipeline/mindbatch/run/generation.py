@@ -39,10 +39,6 @@ class Generator(Protocol):
         """Counts since the generator was made."""
         ...
 
-    def close(self) -> None:
-        """Lets go of the model and ends its processes, if it has any."""
-        ...
-
 
 class _Asked(NamedTuple):
     """Source and digest of a row while it runs."""

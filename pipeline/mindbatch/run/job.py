@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,7 +42,7 @@ from mindbatch.run.monitor import Monitor
 from mindbatch.run.outputs.chat_message import message_format
 from mindbatch.run.outputs.files import output_options, result_format, write_result_files
 from mindbatch.run.progress import ReadingLine
-from mindbatch.run.survey import survey, too_many_errors
+from mindbatch.run.survey import Items, survey, too_many_errors
 
 MOST_FOLDERS = 1000
 OnStep = Callable[[Tally], None]
@@ -61,18 +61,20 @@ class BatchJob:
     """One command over a dataset.
 
     fields: what the results depend on besides the rows (see `identity.fingerprint_fields`).
-    load: makes the generator for a folder; called only if there is a row to run.
+    load: makes the generator for a folder, for the `with` block in which the rows are run; called only if
+        there is one.
     tokenizer: loads the model's tokenizer, for results in OpenAI's format.
     command: what the user typed, for the run record.
     date: what chat templates are told in a new run that asks for none; None is today.
     retry: run the rows again that failed; the run is there already.
+    on_step: called after each step of the engine with what this session has done. check: see `survey`.
     """
 
     def __init__(
         self,
         config: BatchConfig,
         fields: Mapping[str, Any],
-        load: Callable[[RunFolder], Generator],
+        load: Callable[[RunFolder], AbstractContextManager[Generator]],
         tokenizer: Callable[[], Tokenizer | None],
         *,
         command: Sequence[str] = (),
@@ -80,6 +82,8 @@ class BatchJob:
         retry: bool = False,
         storage: Storage | None = None,
         stdin: BinaryIO | None = None,
+        on_step: OnStep = lambda tally: None,
+        check: Callable[[Items], Items] = iter,
     ) -> None:
         self._config = config
         self._fields = dict(fields)
@@ -88,6 +92,8 @@ class BatchJob:
         self._command = list(command)
         self._date = date
         self._retry = retry
+        self._on_step = on_step
+        self._check = check
         self._storage = storage or Storage()
         self._input = DataInput(config.data, self._storage, kept=retry, stdin=stdin)
         self._params = DecodingParams(**vars(config.decoding))
@@ -136,7 +142,7 @@ class BatchJob:
             message_format=self._message_format if dataset.is_openai else None,
         )
         with closing(maker), closing(ReadingLine(self._config.progress)) as line:
-            survey(dataset, maker, selection_of(self._config.data), index, line)
+            survey(dataset, maker, selection_of(self._config.data), index, line, self._check)
         record = RunRecord(
             created=now(),
             command=concealed(self._command),
@@ -221,37 +227,26 @@ class BatchJob:
     def _generate(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, monitor: Monitor, date: str
     ) -> None:
-        """Runs what is pending."""
-        limited = self._limit_errors(index)
-        with closing(self._load(folder)) as generator:
+        failed = _counts(index).failed
+        self._limit_errors(failed, f"{failed:,} of {self._config.output.dir} already")
+        with self._load(folder) as generator:
             ledger.computed_with = computed_with(self._config, generator.kernels)
             say(*mixed(folder, index, ledger))
-            with monitor.watching(generator) as on_step:
-                generate(generator, index, ledger, self._params, limited(on_step), date)
+            with monitor.watching(generator) as watch:
+
+                def on_step(tally: Tally) -> None:
+                    watch(tally)
+                    self._on_step(tally)
+                    self._limit_errors(failed + tally.failed, tally.last_error)
+
+                generate(generator, index, ledger, self._params, on_step, date)
             say(*generator.take_notes())
 
-    def _limit_errors(self, index: RowIndex) -> Callable[[OnStep], OnStep]:
-        """Has a step end the job when more rows have failed than may.
-
-        Raises:
-            TooManyErrors: in earlier sessions they have already.
-        """
-        most, before = self._config.data.max_errors, _counts(index).failed
-
-        def check(failed: int, last: str) -> None:
-            if most is not None and failed > most:
-                raise TooManyErrors(too_many_errors(most, last))
-
-        check(before, f"{before:,} of {self._config.output.dir} already")
-
-        def limited(on_step: OnStep) -> OnStep:
-            def step(tally: Tally) -> None:
-                on_step(tally)
-                check(before + tally.failed, tally.last_error)
-
-            return step
-
-        return limited
+    def _limit_errors(self, failed: int, last: str) -> None:
+        """Ends the job when more rows have failed than may. last: the one that is too many, and why."""
+        most = self._config.data.max_errors
+        if most is not None and failed > most:
+            raise TooManyErrors(too_many_errors(most, last))
 
     @cached_property
     def _tokenizer(self) -> Tokenizer | None:

@@ -46,20 +46,20 @@ class Monitor:
             RunProgress(self._config.progress) as progress,
             MetricsLog(self._folder.metrics, tensorboard) as metrics,
         ):
+            before = generator.statistics  # of other runs, where the model is shared
 
             def on_step(tally: Tally) -> None:
-                self._tally, self._statistics = tally, generator.statistics
+                self._tally, self._statistics = tally, generator.statistics.since(before)
                 self._seconds = self._clock() - start
                 snapshot = self._snapshot(self._statistics)
                 progress.update(snapshot)
                 metrics.sample(snapshot)
 
-            self._statistics = generator.statistics
+            self._statistics = before.since(before)
             progress.update(self._snapshot(self._statistics))
             yield on_step
 
     def session(self) -> Session:
-        """Summarizes this session until now."""
         statistics = self._statistics
         return Session(
             started=self._started,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import islice
 from typing import NamedTuple
 
 from mindbatch.dataset.dataset import Dataset
-from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import Engine
@@ -100,25 +100,30 @@ class Selection:
         return int.from_bytes(digest, "little") >> 2
 
 
+Items = Iterator[DataRow | RowFailure]
+
+
 def survey(
     dataset: Dataset,
     maker: RowMaker,
     selection: Selection,
     index: RowIndex,
     on_row: Callable[[int, int], object] = lambda rows, errors: None,
+    check: Callable[[Items], Items] = iter,
 ) -> None:
     """Puts the chosen rows of the dataset into the index.
 
     on_row: called with the number of rows read so far, and of those that are errors.
+    check: sees all rows that are read, on their way; may raise, at any of them or after the last.
 
     Raises:
         ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, more of them are
             errors than may be, or none has a column that rows may lack.
     """
     num_records = num_errors = 0
-    for position, record in _records(dataset, selection):
+    records = enumerate(islice(dataset.records(), selection.last_record))
+    for position, item in enumerate(check(maker.make(*numbered) for numbered in records)):
         num_records += 1
-        item = maker.make(position, record)
         if selection.keys is None or (item.key is not None and item.key in selection.keys):
             index.add(position, selection.rank(position), item)
             if isinstance(item, RowFailure) and selection.surely_has(position):
@@ -139,14 +144,6 @@ def too_many_errors(most: int, last: str) -> str:
         f"data.max_errors={most}: more rows than that are errors ({last}); give a larger number, or null for "
         "no limit"
     )
-
-
-def _records(dataset: Dataset, selection: Selection) -> Iterator[tuple[int, Record]]:
-    last = selection.last_record
-    for position, record in enumerate(dataset.records()):
-        if last is not None and position >= last:
-            return
-        yield position, record
 
 
 def _refuse_hopeless(index: RowIndex, dataset: Dataset, *, is_empty: bool) -> None:

@@ -14,9 +14,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from mindbatch.server import batch_routes, completions, embeddings, responses
-from mindbatch.server.api_errors import ApiError
 from mindbatch.server.guard import Guard
 from mindbatch.server.metrics import CONTENT_TYPE
+from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
@@ -24,7 +24,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def application(service: Service) -> Starlette:
-    """The server's ASGI application."""
     routes = [
         Route("/", page),
         Route("/health", health),
@@ -86,7 +85,7 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     service: Service = request.app.state.service
     statistics = await asyncio.wrap_future(service.engine.ask(lambda llm: llm.statistics))
-    batches = {} if service.batches is None else await asyncio.to_thread(service.batches.by_status)
+    batches = {} if service.batches is None else service.batches.by_status()
     return Response(service.metrics.page(statistics, batches), media_type=CONTENT_TYPE)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain, islice
-from typing import TypeVar
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.calls import Call, Delivery
@@ -19,76 +19,44 @@ from mindbatch.io.errors import MindBatchError
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt
 
-SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_LOOKS = 0.1
 """A batch that waits for its rows looks so often whether it is to end."""
 _ROWS_AT_ONCE = 256
 NEVER_TRIED = {
     "cancelled": "the batch was cancelled before this request was done",
     "expired": "the completion window ended before this request was done",
 }
-Answer = TypeVar("Answer")
 Rows = Iterable[tuple[Prompt, DecodingParams]]
 
 
 class Interrupted(MindBatchError):
-    """The server ends; the batch goes on when it is started again."""
-
-
-class Places:
-    """Divides the engine's places among the batches that run, with a few more rows that wait for each."""
-
-    def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
-        self._num_batches = 0
-        self._lock = threading.Lock()
-
-    def enter(self) -> None:
-        with self._lock:
-            self._num_batches += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._num_batches -= 1
-
-    @property
-    def share(self) -> int:
-        """Unfinished rows that one batch may have in the engine: twice its places, so that all are filled."""
-        return max(2, 2 * self._batch_size // max(1, self._num_batches))
+    """The run of a batch is left: the server ends, and it goes on another time, or it has failed already."""
 
 
 class BackgroundRows:
-    """A `run.generation.Generator` over the server's engine; used by the one thread that runs the batch.
+    """A `run.generation.Generator` over the server's model.
 
-    Rows that are left when the batch is cancelled, or its time is over, are errors that say so.
+    The engine's thread computes; that of the batch waits: a request from outside would have to wait for a
+    step of each that computes.
+
+    share: unfinished rows that the batch may have in the engine. ending: why the rows are to end, or None;
+    those that are left when the batch is cancelled, or its time is over, are errors that say so.
     """
 
-    def __init__(self, engine: AsyncLLM, places: Places, kernels: str) -> None:
-        self._engine, self._places = engine, places
-        self.kernels = kernels
-        self.num_done = self.num_failed = 0
-        self._end: str | None = None  # why it is to end
-        self._load = self._ask(lambda llm: llm.statistics)
-        self._tokens = (0, 0, 0)  # of prompts, those of them that were cached, generated
-        self._inbox = _WaitingInbox()
+    def __init__(
+        self, llm: LLM, engine: AsyncLLM, share: Callable[[], int], ending: Callable[[], str | None]
+    ) -> None:
+        self._llm, self._engine, self._share, self._ending = llm, engine, share, ending
+        self.kernels = llm.kernels
+        self._tokens = dict.fromkeys(("prompt_tokens", "cached_prompt_tokens", "generated_tokens"), 0)
 
     @property
     def statistics(self) -> EngineStatistics:
-        """The engine's load when rows were added last, and the tokens of these rows."""
-        prompt, cached, generated = self._tokens
-        return replace(
-            self._load, prompt_tokens=prompt, cached_prompt_tokens=cached, generated_tokens=generated
-        )
+        """The engine's load, and the tokens of these rows."""
+        return replace(self._llm.statistics, **self._tokens)
 
     def take_notes(self) -> list[str]:
         return []
-
-    def close(self) -> None:
-        """Nothing: the engine is the server's."""
-
-    def end(self, reason: str) -> None:
-        """Has the rows end: "cancelled", "expired" or, to go on another time, "interrupted"."""
-        self._end = self._end or reason
-        self._inbox.filled.set()
 
     def steps(self, rows: Rows) -> Generator[StepResult, None, None]:
         """Runs the rows.
@@ -97,64 +65,40 @@ class BackgroundRows:
             Interrupted: the server ends.
             MindBatchError: the engine has failed.
         """
-        source = iter(rows)
-        call = self._ask(lambda llm: llm.call(self._inbox, in_background=True))
-        unfinished: set[str] = set()
-        self._places.enter()
-        try:
-            while self._end is None:
-                taken = [*islice(source, max(0, self._places.share - call.num_unfinished))]
-                unfinished.update(row.key for row, _ in taken)
-                result = self._step(call, taken)
-                if result is None:
+        source, unfinished, inbox = iter(rows), dict[str, None](), _WaitingInbox()
+        with closing(self._llm.call(inbox, in_background=True)) as call:
+            while self._ending() is None:
+                taken = [*islice(source, max(0, self._share() - call.num_unfinished))]
+                unfinished |= dict.fromkeys(row.key for row, _ in taken)
+                finished = self._add(call, taken) if taken else []
+                if not (finished or call.num_unfinished):
                     return
-                unfinished.difference_update(output.key for output in result.finished)
-                yield self._counted(result)
-        finally:
-            self._places.leave()
-            call.close()
-        yield from self._left([*unfinished], source)
+                if not (finished or inbox):
+                    inbox.filled.wait(_SECONDS_BETWEEN_LOOKS)
+                inbox.filled.clear()
+                finished += call.next().finished if inbox else []
+                for output in finished:
+                    del unfinished[output.key]
+                    self._count(output)
+                yield StepResult([], finished)
+        yield from self._left(chain(unfinished, (row.key for row, _ in source)))
 
-    def _step(self, call: Call, taken: list[tuple[Prompt, DecodingParams]]) -> StepResult | None:
-        """Adds rows and waits for what a step brings; None where nothing is left."""
+    def _add(self, call: Call, rows: Rows) -> list[RequestOutput]:
+        """Puts rows to the engine; returns those that it refuses."""
+        requests = [self._llm.request(row, params) for row, params in rows]
+        return self._engine.ask(lambda llm: call.add(requests)).result()
 
-        def add(llm: LLM) -> tuple[list[RequestOutput], EngineStatistics]:
-            return call.add([llm.request(row, params) for row, params in taken]), llm.statistics
-
-        refused, self._load = self._ask(add) if taken else ([], self._load)
-        if refused:
-            return StepResult([], refused)
-        if not call.num_unfinished:
-            return None
-        self._inbox.filled.wait(SECONDS_BETWEEN_LOOKS)
-        self._inbox.filled.clear()
-        return call.next() if self._inbox else StepResult([], [])
-
-    def _left(self, keys: list[str], source: Iterator[tuple[Prompt, DecodingParams]]) -> Iterator[StepResult]:
-        stage = self._end or ""
+    def _left(self, keys: Iterator[str]) -> Iterator[StepResult]:
+        stage = self._ending() or ""
         if stage not in NEVER_TRIED:
             raise Interrupted("the server ends")
-        left = chain(keys, (row.key for row, _ in source))
-        while some := [*islice(left, _ROWS_AT_ONCE)]:
-            failed = [RequestOutput.failed(key, NEVER_TRIED[stage], stage=stage) for key in some]
-            yield self._counted(StepResult([], failed))
+        while some := [*islice(keys, _ROWS_AT_ONCE)]:
+            yield StepResult([], [RequestOutput.failed(key, NEVER_TRIED[stage], stage=stage) for key in some])
 
-    def _counted(self, result: StepResult) -> StepResult:
-        prompt, cached, generated = self._tokens
-        for output in result.finished:
-            self.num_failed += output.error is not None
-            self.num_done += output.error is None
-            prompt += len(output.prompt_token_ids)
-            cached += output.num_cached_tokens
-            generated += sum(len(completion.token_ids) for completion in output.outputs)
-        self._tokens = prompt, cached, generated
-        return result
-
-    def _ask(self, function: Callable[[LLM], Answer]) -> Answer:
-        try:
-            return self._engine.ask(function).result()
-        except MindBatchError as error:
-            raise Interrupted("the server ends") if self._engine.is_closed else error from None
+    def _count(self, output: RequestOutput) -> None:
+        self._tokens["prompt_tokens"] += len(output.prompt_token_ids)
+        self._tokens["cached_prompt_tokens"] += output.num_cached_tokens
+        self._tokens["generated_tokens"] += sum(len(completion.token_ids) for completion in output.outputs)
 
 
 class _WaitingInbox(deque[Delivery]):

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response
 
 from mindbatch.dataset.openai_request import ENDPOINTS
 from mindbatch.io.fault_lines import shown
-from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import StorageError
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
 from mindbatch.server.batches import Batches
-from mindbatch.server.bodies import json_body
 from mindbatch.server.records import BatchRecord, FileRecord, window_seconds
+from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_unknown
 
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
-_PART_BYTES = 1 << 18
 _MOST_METADATA = 16
 _LONGEST_METADATA = (64, 512)
 Item = TypeVar("Item", FileRecord, BatchRecord)
@@ -71,23 +67,11 @@ async def read_file(request: Request) -> Response:
 
 async def file_content(request: Request) -> Response:
     record, path = await _file(request)
-    try:
-        file = os.fdopen(open_regular(path), "rb")
-    except OSError as error:
-        raise ApiError(404, f"file {record.id}: was removed", "file_not_found", "file_id") from error
-    name = quote(record.filename, safe="")
-    headers = {
-        "content-length": str(os.fstat(file.fileno()).st_size),
-        "content-disposition": f"attachment; filename*=utf-8''{name}",
-    }
-    return StreamingResponse(_parts_of(file), headers=headers, media_type="application/octet-stream")
-
-
-async def _parts_of(file: BinaryIO) -> AsyncIterator[bytes]:
-    """The file as it was when it was opened, whoever removes it meanwhile."""
-    with file:
-        while part := await asyncio.to_thread(file.read, _PART_BYTES):
-            yield part
+    name = quote(record.filename, safe="")  # a client makes no path of it
+    headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "accept-ranges": "none"}
+    # All of it comes: errors of ranges would be no errors of OpenAI's form.
+    request.scope["headers"] = [header for header in request.scope["headers"] if header[0] != b"range"]
+    return FileResponse(path, headers=headers, media_type="application/octet-stream")
 
 
 async def delete_file(request: Request) -> Response:
@@ -142,7 +126,7 @@ def _metadata_faults(metadata: Any) -> list[str]:
 
 async def list_batches(request: Request) -> Response:
     query = _query(request, ("limit", "after"))
-    return _page((await asyncio.to_thread(batches_of(request).all))[::-1], query, 100)
+    return _page(batches_of(request).records.all()[::-1], query, 100)
 
 
 async def read_batch(request: Request) -> Response:
@@ -159,7 +143,7 @@ async def cancel_batch(request: Request) -> Response:
 
 async def _batch(request: Request) -> BatchRecord:
     name = request.path_params["name"]
-    record = await asyncio.to_thread(batches_of(request).find, name)
+    record = batches_of(request).records.find(name)
     if record is None:
         raise ApiError(404, f"batch {shown(name)}: there is none", "batch_not_found", "batch_id")
     return record

@@ -5,45 +5,58 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mindbatch.async_llm import AsyncLLM
+from mindbatch.dataset.data_config import DataConfig
+from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.run.generation import Generator
-from mindbatch.run.manifest import rows_of
-from mindbatch.server.background import BackgroundRows, Interrupted, Places
-from mindbatch.server.batch_run import MOST_ERRORS, batch_job, line_error, line_errors, run_config
-from mindbatch.server.files import is_own
-from mindbatch.server.records import BatchRecord
+from mindbatch.prompts.prompt_lines import EMPTY_LINE
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
+from mindbatch.run.generation import Tally
+from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.run.job import BatchJob, typed_command
+from mindbatch.run.manifest import RowCounts, rows_of
+from mindbatch.run.survey import Items
+from mindbatch.server.background import BackgroundRows, Interrupted
+from mindbatch.server.records import BatchRecord, is_own
 from mindbatch.server.schema import ServeConfig
 
+MOST_ERRORS = 1000
+"""Errors of a file that are told one by one; the others are counted."""
 _MOST_TRIES = 3
 """Times that a batch is begun in one process of the server, where it is not the batch that fails."""
 _SECONDS_UNTIL_ROOM = 60.0
 """A batch that cannot write waits so long before it tries again: somebody may make room on the disk."""
+_SECTIONS = ("model", "decoding", "lora", "parallel", "launch", "runtime")
+_remembered = cache(file_digest)  # the weights are the same for all batches
 
 
 @dataclass
 class BatchSetup:
     """The parts that all batches of a server share. write: keeps a record; raises StorageError.
 
-    changing: held while records change.
+    share: unfinished rows that one batch may have in the engine. changing: held while records change.
     """
 
     config: ServeConfig
     opened: OpenedFolder
+    llm: LLM
     engine: AsyncLLM
-    places: Places
+    share: Callable[[], int]
     write: Callable[[BatchRecord], None]
-    kernels: str = ""
     changing: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -53,8 +66,8 @@ class BatchWork:
     def __init__(self, record: BatchRecord, setup: BatchSetup, data: Path, folder: Path) -> None:
         self.record = record
         self._setup, self._data, self._folder = setup, data, folder
-        self._rows: BackgroundRows | None = None
-        self._before = (0, 0)  # rows that earlier sessions have done, and that have failed
+        self.has_rows = False  # in the engine
+        self._before = RowCounts(0, 0, 0)  # of earlier sessions
         self._ending: str | None = None
         self._woken = threading.Event()
         if record.status == "cancelling":
@@ -66,14 +79,6 @@ class BatchWork:
         """Has it end: "cancelled", "expired" or, to go on another time, "interrupted"."""
         self._ending = self._ending or reason
         self._woken.set()
-        if self._rows is not None:
-            self._rows.end(reason)
-
-    def count(self) -> None:
-        """Brings the record's counts up to now."""
-        if self._rows is not None:
-            self.record.completed = self._before[0] + self._rows.num_done
-            self.record.failed = self._before[1] + self._rows.num_failed
 
     def run(self) -> None:
         """Runs it to its end, or until the server ends."""
@@ -104,57 +109,122 @@ class BatchWork:
         try:
             if self.record.has_ended:  # which could not be written down
                 self._setup.write(self.record)
-            elif self._is_sound():
+            elif is_own(self._data):
                 self._generate()
+            else:
+                raise ConfigError(f"{self.record.input_file_id}: its content is gone")
         except (ConfigError, CheckpointError) as error:
             self._fail([line_error("invalid_batch", fault) for fault in error.faults[:MOST_ERRORS]])
 
-    def _is_sound(self) -> bool:
-        """Checks the file's lines, if that is not done; a batch with wrong ones has failed."""
-        record = self.record
-        if not is_own(self._data):
-            raise ConfigError(f"{record.input_file_id}: its content is gone")
-        if record.status == "validating":
-            wrong = line_errors(record, self._setup.config, self._data, lambda: self._ending is not None)
-            errors = [*islice(wrong, MOST_ERRORS)]
-            if more := sum(1 for _ in wrong):
-                errors.append(line_error("more_errors", f"and {more} more lines with errors"))
+    def _checked(self, items: Items) -> Items:
+        """Passes the lines of the file on to the run, and counts them; a batch with wrong ones has failed."""
+        record, num_errors = self.record, 0
+        errors: list[dict[str, Any]] = []
+        is_new = record.status == "validating"
+        for number, item in enumerate(items, start=1):
             if self._ending == "interrupted":
                 raise Interrupted("the server ends")
-            if errors or not (record.total or self._ending):
-                self._fail(errors or [line_error("empty_file", "the file holds no request")])
-                return False
+            if is_new and self._ending is None:
+                record.total = number
+                wrong = [*line_errors(item, record.endpoint, self._setup.config)]
+                num_errors += len(wrong)
+                errors += wrong[: MOST_ERRORS - len(errors)]
+            yield item
+        if num_errors > len(errors):
+            more = num_errors - len(errors)
+            errors.append(line_error("more_errors", f"and {more} more lines with errors"))
+        if errors or not (record.total or self._ending):
+            self._fail(errors or [line_error("empty_file", "the file holds no request")])
+            raise Interrupted("the batch has failed")
         with self._setup.changing:
             if record.status == "validating":
                 record.enter("in_progress")
-            self._setup.write(record)
-        return True
+                self._setup.write(record)
 
     def _generate(self) -> None:
-        config = run_config(self._setup.config, self._data, self._folder)
-        batch_job(config, self._setup.opened, self._begin).run()
+        setup, record = self._setup, self.record
+        config = run_config(setup.config, self._data, self._folder)
+        BatchJob(
+            config,
+            fingerprint_fields(config, _remembered, setup.opened),
+            self._rows,
+            lambda: setup.llm.tokenizer,
+            command=typed_command(),
+            on_step=self._on_step,
+            check=self._checked,
+        ).run()
         counts = rows_of(RunFolder(self._folder))
-        record = self.record
-        with self._setup.changing:
-            self._rows = None
+        with setup.changing:
             record.total, record.completed, record.failed = counts.total, counts.done, counts.failed
             record.finalizing_at = int(time.time())
             ended = self._ending if self._ending in ("cancelled", "expired") else None
             record.enter(ended or "completed")
-            self._setup.write(record)
+            setup.write(record)
 
-    def _begin(self, folder: RunFolder) -> Generator:
-        """The rows of this session, where any are left."""
-        before = rows_of(folder)
-        rows = BackgroundRows(self._setup.engine, self._setup.places, self._setup.kernels)
-        with self._setup.changing:
-            self._before, self._rows = (before.done, before.failed), rows
-            if self._ending is not None:
-                rows.end(self._ending)
-        return rows
+    @contextmanager
+    def _rows(self, folder: RunFolder) -> Iterator[BackgroundRows]:
+        setup = self._setup
+        self._before, self.has_rows = rows_of(folder), True
+        try:
+            yield BackgroundRows(setup.llm, setup.engine, setup.share, lambda: self._ending)
+        finally:
+            self.has_rows = False
 
-    def _fail(self, errors: list[dict[str, object]]) -> None:
+    def _on_step(self, tally: Tally) -> None:
+        self.record.completed = self._before.done + tally.done
+        self.record.failed = self._before.failed + tally.failed
+
+    def _fail(self, errors: list[dict[str, Any]]) -> None:
         with self._setup.changing:
             self.record.errors = errors
             self.record.enter("failed")
             self._setup.write(self.record)
+
+
+def run_config(config: ServeConfig, data: Path, folder: Path) -> BatchConfig:
+    """The configuration with which `mindbatch batch` would run a file into a folder."""
+    run = BatchConfig(
+        **{name: copy(getattr(config, name)) for name in _SECTIONS},
+        data=DataConfig(path=str(data), format="openai", max_errors=None),
+        output=BatchOutputConfig(
+            dir=str(folder), message_format=config.server.message_format, model=config.server.model_name
+        ),
+        progress="none",
+    )
+    run.drawn = dict(config.drawn)
+    save_as_written(run, config.resolved_settings)
+    return run
+
+
+def line_errors(item: DataRow | RowFailure, endpoint: str, config: ServeConfig) -> Iterator[dict[str, Any]]:
+    """Yields OpenAI's error objects for a line that is no request of its batch's endpoint, or not of this
+    server: for another model, or more choices than it gives."""
+    if isinstance(item, RowFailure):
+        if item.reason != EMPTY_LINE:  # an error of a row, but no reason to leave the others
+            yield line_error("invalid_request", item.reason, item.line)
+        return
+    if item.extra["endpoint"] != endpoint:
+        message = f"url={item.extra['endpoint']}: the batch's is {endpoint}"
+        yield line_error("mismatched_endpoint", message, item.line)
+    for fault in (model_fault(item.extra.get("model"), config), count_fault(item, config)):
+        if fault is not None:
+            yield line_error("invalid_request", f"body.{fault}", item.line)
+
+
+def model_fault(model: str | None, config: ServeConfig) -> str | None:
+    """Explains why a request cannot have a model of that name; None if it can."""
+    names = [config.name, *config.lora.names]
+    if model is None or model in names:
+        return None
+    return f"model={shown(model)}: not served here; there are {', '.join(names)}{did_you_mean(model, names)}"
+
+
+def count_fault(row: DataRow, config: ServeConfig) -> str | None:
+    """Explains why a request cannot have so many choices; None if it can."""
+    if (count := row.overrides.get("num_return_sequences", 1)) > config.server.max_n:
+        return f"n={count}: at most {config.server.max_n} choices"
+    return None
+
+
+def line_error(code: str, message: str, line: int | None = None) -> dict[str, Any]:
+    return {"code": code, "message": message, "param": None, "line": line}

@@ -12,12 +12,20 @@ from mindbatch.async_llm import AsyncLLM
 from mindbatch.io.storage import Storage, make_folder
 from mindbatch.ledger.lock import RunLock
 from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.server.api_errors import ApiError
-from mindbatch.server.background import Places
 from mindbatch.server.batch_work import BatchSetup, BatchWork
-from mindbatch.server.files import Files, is_own
-from mindbatch.server.records import RESULTS, BatchRecord, FileRecord, Records, new_id, result_of
+from mindbatch.server.records import (
+    RESULTS,
+    BatchRecord,
+    FileRecord,
+    Files,
+    Records,
+    is_own,
+    new_id,
+    result_of,
+)
+from mindbatch.server.requests import ApiError
 from mindbatch.server.schema import ServeConfig
 
 
@@ -27,26 +35,22 @@ class Batches:
     The methods may be called by any thread. Raises ConfigError when another server has the folder.
     """
 
-    def __init__(self, config: ServeConfig, opened: OpenedFolder, engine: AsyncLLM, batch_size: int) -> None:
+    def __init__(self, config: ServeConfig, opened: OpenedFolder, llm: LLM, engine: AsyncLLM) -> None:
         folder = Path(config.server.batches_dir or "").absolute()
         storage = Storage()
         make_folder(folder)
         self._lock = RunLock(RunFolder(folder), storage)
         self._lock.__enter__()
         self.files = Files(folder / "files", storage, config.server.max_files)
-        self._folder = folder / "batches"
-        make_folder(self._folder)
-        self._records = Records(self._folder, storage)
-        self._batches = self._records.read_all(BatchRecord)
+        self.records = Records(folder / "batches", BatchRecord, storage)
         self._running: dict[str, BatchWork] = {}
-        self._setup = BatchSetup(config, opened, engine, Places(batch_size), self._records.write)
+        self._setup = BatchSetup(config, opened, llm, engine, self._share, self.records.keep)
         self._changing = self._setup.changing
         self._pool = ThreadPoolExecutor(config.server.max_batches, "batch")
 
-    def start(self, kernels: str) -> None:
+    def start(self) -> None:
         """Goes on with the batches that have not ended."""
-        self._setup.kernels = kernels
-        for record in self._batches.values():
+        for record in self.records.all():
             if not record.has_ended:
                 self._submit(record)
 
@@ -74,9 +78,8 @@ class Batches:
         record = BatchRecord(
             new_id("batch_"), endpoint, input_file_id, window, begun, begun + seconds, metadata
         )
-        self._records.write(record)
+        self.records.keep(record)
         with self._changing:
-            self._batches[record.id] = record
             self._submit(record)
         return record
 
@@ -86,39 +89,27 @@ class Batches:
             if record.has_ended or record.status == "cancelling":
                 return
             record.enter("cancelling")
-            self._records.write(record)
+            self.records.keep(record)
             if running := self._running.get(record.id):
                 running.end("cancelled")
 
-    def find(self, name: str) -> BatchRecord | None:
-        """The batch of that identifier, its counts up to now."""
-        with self._changing:
-            if running := self._running.get(name):
-                running.count()
-            return self._batches.get(name)
-
-    def all(self) -> list[BatchRecord]:
-        """The batches, in the order of their making, their counts up to now."""
-        with self._changing:
-            return [record for name in self._batches if (record := self.find(name))]
-
     def by_status(self) -> dict[str, int]:
-        return dict(Counter(record.status for record in self.all()))
+        return dict(Counter(record.status for record in self.records.all()))
 
     def user_of(self, file_id: str) -> str | None:
         """A batch that is not done with a file."""
-        unfinished = (record for record in self.all() if not record.has_ended)
+        unfinished = (record for record in self.records.all() if not record.has_ended)
         return next((record.id for record in unfinished if record.input_file_id == file_id), None)
 
     def file(self, name: str) -> tuple[FileRecord, Path] | None:
         """A file that a client has brought or a batch has written, and where it lies."""
         if (record := self.files.find(name)) is not None:
-            return (record, path) if is_own(path := self.files.path(name)) else None
+            return (record, path) if is_own(path := self.files.content(name)) else None
         batch_id, kind = result_of(name)
-        batch = self.find(batch_id)
+        batch = self.records.find(batch_id)
         if batch is None or batch.result_id(kind) != name:
             return None
-        folder = RunFolder(self._folder / batch.id)
+        folder = RunFolder(self.records.path(batch.id))
         path = folder.results("openai") if kind == RESULTS else folder.errors
         if not is_own(path):
             return None
@@ -134,16 +125,15 @@ class Batches:
                 raise ApiError(409, f"file {name}: {user} runs its lines; cancel that first", "file_in_use")
             self.files.delete(name)
             return
-        file = self.file(name)
+        batch, file = self.records.find(batch_id), self.file(name)
+        if batch is None or file is None:
+            return
         with self._changing:
-            batch = self._batches[batch_id]
             batch.removed.append(kind)
-            self._records.write(batch)
-        if file is not None:
-            file[1].unlink(missing_ok=True)
+            self.records.keep(batch)
+        file[1].unlink(missing_ok=True)
 
     def end_expired(self) -> None:
-        """Ends the batches whose time is over."""
         with self._changing:
             for running in self._running.values():
                 if running.record.expires_at <= time.time():
@@ -157,15 +147,20 @@ class Batches:
         for file in self.files.all():
             if file.created_at < time_limit and self.user_of(file.id) is None:
                 self.files.delete(file.id)
-        for record in self.all():
+        for record in self.records.all():
             if record.has_ended and record.created_at < time_limit:
                 with self._changing:
-                    del self._batches[record.id]
-                    self._records.remove(record.id)
-                shutil.rmtree(self._folder / record.id, ignore_errors=True)
+                    self.records.delete(record.id)
+                shutil.rmtree(self.records.path(record.id), ignore_errors=True)
+
+    def _share(self) -> int:
+        """Twice a batch's part of the engine's places, so that all are filled."""
+        running = [work.has_rows for work in [*self._running.values()]]
+        return max(2, 2 * self._setup.llm.settings.batch_size // max(1, sum(running)))
 
     def _submit(self, record: BatchRecord) -> None:
-        work = BatchWork(record, self._setup, self.files.path(record.input_file_id), self._folder / record.id)
+        data = self.files.content(record.input_file_id)
+        work = BatchWork(record, self._setup, data, self.records.path(record.id))
         self._running[record.id] = work
         self._pool.submit(self._run, work)
 

@@ -15,9 +15,8 @@ from mindbatch.dataset.rows import DataRow
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.screen_text import say
-from mindbatch.server.api_errors import ApiError, bad_request, refuse_unknown
-from mindbatch.server.bodies import json_body, while_connected
 from mindbatch.server.generation import OnlineRequest, Stream, sse
+from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_unknown, while_connected
 from mindbatch.server.service import Service
 
 MOST_PROMPTS = 1024
@@ -120,7 +119,7 @@ async def _rest(
 
 async def models(request: Request) -> Response:
     service: Service = request.app.state.service
-    names = dict.fromkeys((service.model_name, *service.adapters))
+    names = dict.fromkeys((service.model_name, *service.config.lora.names))
     return JSONResponse({"object": "list", "data": [_model(name, service) for name in names]})
 
 

@@ -14,11 +14,10 @@ from mindbatch.engine.result_json import result_body
 from mindbatch.io.fault_lines import shown
 from mindbatch.run.outputs.openai_response import embeddings as embedding_list
 from mindbatch.run.outputs.rows import FinishedRow
-from mindbatch.server.api_errors import bad_request, refuse_unknown
-from mindbatch.server.bodies import json_body, while_connected
 from mindbatch.server.completions import json_response, one_prompt_each
 from mindbatch.server.generation import OnlineRequest
 from mindbatch.server.records import new_id
+from mindbatch.server.requests import bad_request, json_body, refuse_unknown, while_connected
 from mindbatch.server.service import Service
 
 _FORMATS = ("float", "base64")

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import result_body
@@ -26,8 +27,8 @@ from mindbatch.run.outputs.openai_response import (
     usage,
 )
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
-from mindbatch.server.api_errors import ApiError
-from mindbatch.server.service import Service, is_chat
+from mindbatch.server.requests import ApiError
+from mindbatch.server.service import Service
 
 Item = StreamEvent | RequestOutput
 
@@ -47,7 +48,7 @@ class OnlineRequest:
 
     @property
     def is_chat(self) -> bool:
-        return is_chat(self.rows[0])
+        return self.rows[0].extra.get("endpoint") == CHAT
 
     async def items(self, *, with_events: bool = True) -> AsyncGenerator[Item, None]:
         """Yields events and outputs of the engine; the keys are the positions of the rows.
@@ -273,7 +274,7 @@ class _Logprobs:
             self._logprobs += event.logprobs
 
     def part(self) -> dict[str, Any] | None:
-        """The log-probabilities that no chunk has told yet; None where there are none."""
+        """Takes what no chunk has told yet; None if that is nothing."""
         if not self._token_ids:
             return None
         generation = {"token_ids": self._token_ids, "logprobs": self._logprobs}

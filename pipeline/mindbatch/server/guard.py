@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mindbatch.config.machine import parse_bytes
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable, say
-from mindbatch.server.api_errors import ApiError
+from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 
 OPEN_ROUTES = ("/health",)
@@ -172,7 +172,6 @@ class _Exchange:
 
     @property
     def line(self) -> str:
-        """The request as the log names it."""
         seconds = time.perf_counter() - self._begun
         return f"{printable(self.method, 20)} {printable(self.path, 200)} ({self.id}, {seconds:.3f} s)"
 

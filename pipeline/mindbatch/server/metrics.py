@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from mindbatch.engine.request import RequestOutput
 from mindbatch.engine.statistics import EngineStatistics
@@ -23,20 +26,10 @@ _TOTALS = {
 
 
 class Metrics:
-    """The counts of one server."""
-
     def __init__(self, model_name: str) -> None:
         self._registry = CollectorRegistry()
+        self._registry.register(self)
         labels = {"labelnames": ("model_name",), "registry": self._registry}
-        self._gauges = {
-            field: Gauge(name, text, **labels).labels(model_name)  # type: ignore[arg-type]
-            for name, (field, text) in _OF_ENGINE.items()
-        }
-        self._totals = {
-            field: Counter(name, text, **labels).labels(model_name)  # type: ignore[arg-type]
-            for name, (field, text) in _TOTALS.items()
-        }
-        self._before = dict.fromkeys(self._totals, 0)
         self._first_token = Histogram(
             "vllm:time_to_first_token_seconds",
             "From a request to its first token.",
@@ -61,17 +54,12 @@ class Metrics:
             ("route", "status"),
             registry=self._registry,
         )
-        self._batches = Gauge(
-            "mindbatch:batches", "Batches by their status.", ("status",), registry=self._registry
-        )
         self._model_name = model_name
 
     def first_token(self, seconds: float) -> None:
-        """Counts the wait for a request's first token."""
         self._first_token.observe(seconds)
 
     def finished(self, output: RequestOutput) -> None:
-        """Counts a request that is done."""
         self._latency.observe(output.seconds)
         for completion in output.outputs:
             self._success.labels(self._model_name, completion.finish_reason).inc()
@@ -81,14 +69,17 @@ class Metrics:
         self._answers.labels(route, str(status)).inc()
 
     def page(self, statistics: EngineStatistics, batches: dict[str, int]) -> bytes:
-        """The counts now, as text."""
-        for field, gauge in self._gauges.items():
-            gauge.set(getattr(statistics, field))
-        for field, total in self._totals.items():
-            now = getattr(statistics, field)
-            total.inc(max(0, now - self._before[field]))
-            self._before[field] = now
-        self._batches.clear()
-        for status, count in batches.items():
-            self._batches.labels(status).set(count)
+        self._statistics, self._batches = statistics, batches
         return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The counts that others keep, for Prometheus's registry."""
+        for family, counts in ((GaugeMetricFamily, _OF_ENGINE), (CounterMetricFamily, _TOTALS)):
+            for name, (field, text) in counts.items():
+                metric = family(name, text, labels=("model_name",))
+                metric.add_metric((self._model_name,), getattr(self._statistics, field))
+                yield metric
+        batches = GaugeMetricFamily("mindbatch:batches", "Batches by their status.", labels=("status",))
+        for status, count in self._batches.items():
+            batches.add_metric((status,), count)
+        yield batches

@@ -1,20 +1,20 @@
-"""Records of files and batches: small JSON files, each written whole."""
+"""Files of clients, and the records of files and batches: small JSON files, each written whole."""
 
 from __future__ import annotations
 
 import re
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import orjson
 
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.screen_text import say
-from mindbatch.io.storage import Storage, remove_leftovers, write_whole
+from mindbatch.io.storage import Storage, WholeFile, make_folder, remove_leftovers, write_whole
+from mindbatch.server.requests import ApiError
 
 FINAL = frozenset(("failed", "completed", "cancelled", "expired"))
 """Statuses of batches that have ended."""
@@ -22,6 +22,8 @@ RESULTS, ERRORS = "output", "errors"
 _ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 _RESULT_ID = re.compile(rf"file-([0-9a-f]{{24}})-({RESULTS}|{ERRORS})")
 _LARGEST_RECORD = 8 << 20
+LONGEST_NAME = 255
+_CHUNK = 1 << 20
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -59,7 +61,6 @@ class FileRecord:
     purpose: str = "batch"
 
     def object(self) -> dict[str, Any]:
-        """OpenAI's file object."""
         return {**asdict(self), "object": "file", "status": "processed", "expires_at": None}
 
 
@@ -105,7 +106,6 @@ class BatchRecord:
         return f"file-{self.id.removeprefix('batch_')}-{kind}"
 
     def object(self) -> dict[str, Any]:
-        """OpenAI's batch object."""
         content = asdict(self)
         counts = {name: content.pop(name) for name in ("total", "completed", "failed")}
         errors = content.pop("errors")
@@ -123,58 +123,91 @@ class BatchRecord:
 Record = TypeVar("Record", FileRecord, BatchRecord)
 
 
-class Records:
-    """The records in one folder, by identifier."""
+class Records(Generic[Record]):
+    """The records of one kind, in one folder; the methods may be called by any thread."""
 
-    def __init__(self, folder: Path, storage: Storage) -> None:
+    def __init__(self, folder: Path, kind: type[Record], storage: Storage) -> None:
+        """Reads them; one that is damaged is named and left out."""
+        make_folder(folder)
+        remove_leftovers(folder, storage, lambda name: True)
         self.folder, self._storage = folder, storage
+        records = [record for path in sorted(folder.glob("*.json")) if (record := _read(path, kind))]
+        self._records: dict[str, Record] = {}
+        for record in sorted(records, key=lambda record: record.created_at):
+            self._records[record.id] = record
 
-    def write(self, record: FileRecord | BatchRecord) -> None:
-        """Writes a record; raises StorageError."""
-        write_whole(self._path(record.id), orjson.dumps(asdict(record)) + b"\n", self._storage)
+    def find(self, name: str) -> Record | None:
+        return self._records.get(name)
 
-    def remove(self, name: str) -> None:
-        """Removes a record, if it is there."""
-        self._path(name).unlink(missing_ok=True)
+    def all(self) -> list[Record]:
+        """The records, in the order of their making."""
+        return list(self._records.values())
+
+    def keep(self, record: Record) -> None:
+        """Writes a record that is new or has changed; raises StorageError."""
+        write_whole(self.path(record.id, ".json"), orjson.dumps(asdict(record)) + b"\n", self._storage)
+        self._records[record.id] = record
+
+    def delete(self, name: str) -> None:
+        self._records.pop(name, None)
+        self.path(name, ".json").unlink(missing_ok=True)
         self._storage.sync_folder(self.folder)
 
-    def read_all(self, kind: type[Record]) -> dict[str, Record]:
-        """Every record, in the order of their making; one that is damaged is named and left out."""
-        remove_leftovers(self.folder, self._storage, lambda name: True)
-        records = []
-        for path in sorted(self.folder.glob("*.json")):
-            record = _read(path, kind)
-            if record is None:
-                say(f"{path}: damaged; left out")
-            else:
-                records.append(record)
-        return {record.id: record for record in sorted(records, key=lambda record: record.created_at)}
-
-    def _path(self, name: str) -> Path:
+    def path(self, name: str, suffix: str = "") -> Path:
+        """The path of a file or folder that goes with a record."""
         assert is_id(name), name
-        return self.folder / f"{name}.json"
+        return self.folder / f"{name}{suffix}"
 
 
 def _read(path: Path, kind: type[Record]) -> Record | None:
     try:
         content = orjson.loads(read_regular(path, _LARGEST_RECORD))
-    except (OSError, orjson.JSONDecodeError):
-        return None
-    if not isinstance(content, Mapping) or content.get("id") != path.stem or not is_id(path.stem):
-        return None
-    hints = get_type_hints(kind)
-    values = {name: value for name, value in content.items() if name in hints}
-    if not all(_is_of(value, hints[name]) for name, value in values.items()):
-        return None
-    try:
-        return kind(**values)
-    except TypeError:  # one is missing
-        return None
+        record = kind(**{item.name: content[item.name] for item in fields(kind) if item.name in content})
+        is_sound = record.id == path.stem and is_id(record.id) and isinstance(record.created_at, int)
+    except (OSError, ValueError, TypeError):
+        is_sound = False
+    if is_sound:
+        return record
+    say(f"{path}: damaged; left out")
+    return None
 
 
-def _is_of(value: Any, hint: Any) -> bool:
-    """True for a value of a field's type; of lists and mappings what they hold is not looked at."""
-    kinds = [get_origin(part) or part for part in get_args(hint) or (hint,)]
-    if get_origin(hint) in (list, dict):
-        kinds = [get_origin(hint)]
-    return type(value) in kinds
+def is_own(path: Path) -> bool:
+    """True if there is a file of ours: no link, which could lead anywhere."""
+    return path.is_file() and not path.is_symlink()
+
+
+class Files(Records[FileRecord]):
+    """Files that clients bring for their batches, under names of ours.
+
+    A file is there once its record is; what was cut off goes at the next start.
+    """
+
+    def __init__(self, folder: Path, storage: Storage, max_files: int) -> None:
+        super().__init__(folder, FileRecord, storage)
+        self._max_files = max_files
+        for path in folder.glob("*.jsonl"):
+            if is_id(path.stem) and is_own(path) and not path.with_suffix(".json").exists():
+                path.unlink()
+
+    def add(self, content: BinaryIO, filename: str) -> FileRecord:
+        """Keeps a file. Raises an ApiError where there are too many, StorageError where there is no room."""
+        if (count := len(self._records)) >= self._max_files:
+            message = f"there are {count} files, the most that are kept; delete some"
+            raise ApiError(400, message, "too_many_files")
+        name, size = new_id("file-"), 0
+        with WholeFile(self.content(name), self._storage) as file:
+            while chunk := content.read(_CHUNK):
+                size += len(chunk)
+                file.write(chunk)
+        record = FileRecord(name, filename[:LONGEST_NAME], size, int(time.time()))
+        self.keep(record)
+        return record
+
+    def content(self, name: str) -> Path:
+        return self.path(name, ".jsonl")
+
+    def delete(self, name: str) -> None:
+        """Removes a file: its record first, so that none is left without content."""
+        super().delete(name)
+        self.content(name).unlink(missing_ok=True)

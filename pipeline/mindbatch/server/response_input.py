@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindbatch.io.fault_lines import did_you_mean, shown
-from mindbatch.server.api_errors import bad_request, refuse_unknown
+from mindbatch.server.requests import bad_request, refuse_unknown
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
 _ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")

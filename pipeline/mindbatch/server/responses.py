@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +16,17 @@ from mindbatch.dataset.openai_request import CHAT
 from mindbatch.engine.request import RequestOutput, StreamEvent
 from mindbatch.engine.result_json import num_generated_tokens, result_body
 from mindbatch.io.fault_lines import shown
-from mindbatch.message_formats.pieces import Content, Piece, Reasoning
+from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
 from mindbatch.run.outputs.chat_message import parser_of
-from mindbatch.server.api_errors import bad_request
-from mindbatch.server.bodies import json_body, while_connected
 from mindbatch.server.completions import flag, json_response, streamed
 from mindbatch.server.generation import OnlineRequest, sse
 from mindbatch.server.records import new_id
+from mindbatch.server.requests import bad_request, json_body, while_connected
 from mindbatch.server.response_input import chat_body
-from mindbatch.server.response_items import Event, OutputItems
 from mindbatch.server.service import Service
+
+Event = dict[str, Any]
+_PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 @dataclass
@@ -40,7 +42,7 @@ class _Answer:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """The events of the stream; the last one has the whole response."""
-        items, output, parser, is_begun = OutputItems(), None, None, False
+        items, output, parser, is_begun = _OutputItems(), None, None, False
         async with aclosing(self.generation.items()) as arriving:
             async for item in arriving:
                 if not is_begun:  # the prompt was accepted, and how it ends is known
@@ -77,7 +79,7 @@ class _Answer:
             async for event in events:
                 yield sse(event, event["type"])
 
-    def _object(self, items: OutputItems, output: RequestOutput | None) -> dict[str, Any]:
+    def _object(self, items: _OutputItems, output: RequestOutput | None) -> dict[str, Any]:
         is_cut = output is not None and output.outputs[0].finish_reason == "length"
         status = "in_progress" if output is None else "incomplete" if is_cut else "completed"
         body, used = self.body, None if output is None else _usage(output, self.reasoning_tokens)
@@ -118,6 +120,105 @@ def _usage(output: RequestOutput, reasoning_tokens: int) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": prompt + generated,
     }
+
+
+class _OutputItems:
+    """The items of one response, in the order in which their pieces come."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._numbers = itertools.count()
+        self._open: str | None = None
+
+    def event(self, kind: str, **fields: Any) -> Event:
+        """An event with its number in the stream."""
+        return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
+
+    def add(self, piece: Piece) -> Iterator[Event]:
+        """Takes a piece; yields what it brings about. A note on text that is no call brings nothing."""
+        if isinstance(piece, ToolCall):
+            yield from self.close()
+            yield from self._call(piece)
+        elif isinstance(piece, Content | Reasoning) and piece.text:
+            kind = "message" if isinstance(piece, Content) else "reasoning"
+            if self._open != kind:
+                yield from self.close()
+                yield from self._begin(kind)
+            part = self.items[-1]["content"][0]
+            part["text"] += piece.text
+            logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+            yield self.event(f"{_PARTS[kind]}.delta", **self._place(), delta=piece.text, **logprobs)
+
+    def close(self, status: str = "completed") -> Iterator[Event]:
+        """Ends the item that text was added to, if there is one."""
+        if (kind := self._open) is None:
+            return
+        self._open = None
+        item = self.items[-1]
+        part = item["content"][0]
+        logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+        yield self.event(f"{_PARTS[kind]}.done", **self._place(), text=part["text"], **logprobs)
+        yield self.event("content_part.done", **self._place(), part=part)
+        item["status"] = status
+        yield self._item("done")
+
+    def _begin(self, kind: str) -> Iterator[Event]:
+        self._open = kind
+        prefix = "msg_" if kind == "message" else "rs_"
+        own: dict[str, Any] = {"role": "assistant"} if kind == "message" else {"summary": []}
+        item: dict[str, Any] = {
+            "id": new_id(prefix),
+            "type": kind,
+            "status": "in_progress",
+            "content": [],
+            **own,
+        }
+        self.items.append(item)
+        yield self._item("added")
+        part: dict[str, Any] = {"type": _PARTS[kind], "text": ""}
+        item["content"] = [part | ({"annotations": [], "logprobs": []} if kind == "message" else {})]
+        yield self.event("content_part.added", **self._place(), part=item["content"][0])
+
+    def _call(self, call: ToolCall) -> Iterator[Event]:
+        item = {
+            "id": new_id("fc_"),
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": new_id("call_"),
+            "name": call.name,
+            "arguments": "",
+        }
+        self.items.append(item)
+        yield self._item("added")
+        place = {"item_id": item["id"], "output_index": len(self.items) - 1}
+        yield self.event("function_call_arguments.delta", **place, delta=call.arguments)
+        yield self.event("function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+        item |= {"arguments": call.arguments, "status": "completed"}
+        yield self._item("done")
+
+    def _item(self, what: str) -> Event:
+        return self.event(f"output_item.{what}", output_index=len(self.items) - 1, item=dict(self.items[-1]))
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, "content_index": 0}
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The items as a message of a conversation that goes on."""
+        texts = {
+            kind: "".join(item["content"][0]["text"] for item in self.items if item["type"] == kind)
+            for kind in _PARTS
+        }
+        calls = [
+            {
+                "id": item["call_id"],
+                "type": "function",
+                "function": {"name": item["name"], "arguments": item["arguments"]},
+            }
+            for item in self.items
+            if item["type"] == "function_call"
+        ]
+        message: dict[str, Any] = {"role": "assistant", "content": texts["message"]}
+        return [message | ({"tool_calls": calls} if calls else {})]
 
 
 async def create(request: Request) -> Response:

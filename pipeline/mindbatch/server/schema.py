@@ -15,7 +15,6 @@ from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import input_file_fault, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
-from mindbatch.io.amounts import is_day
 from mindbatch.run.batch_config import MESSAGE_FORMATS
 
 _SHORTEST_KEY = 16
@@ -42,7 +41,6 @@ class ServerConfig:
         "how the model writes reasoning and tool calls; auto goes by its chat template",
         choices=MESSAGE_FORMATS,
     )
-    date: str | None = option(None, "day that chat templates are told, as YYYY-MM-DD; null: today")
     max_body: str = option("64MiB", "largest body of a request, but for files")
     max_file: str = option("512MiB", "largest file")
     max_files: int = option(10_000, "most files that are kept at a time", minimum=1)
@@ -95,7 +93,6 @@ class ServeConfig(ModelTaskConfig):
 
     @property
     def name(self) -> str:
-        """The name of the model in requests."""
         return self.server.model_name or Path(self.model.checkpoint_name_or_path or "").name
 
     def settle_paths(self) -> list[str]:
@@ -130,8 +127,6 @@ def _server_faults(server: ServerConfig) -> Iterator[str]:
     origins = server.cors_origins
     if not isinstance(origins, list | tuple) or not all(isinstance(origin, str) for origin in origins):
         yield f"server.cors_origins={shown(origins)}: must be a list of origins, like [https://example.org]"
-    if server.date is not None and not is_day(server.date):
-        yield f"server.date={shown(server.date)}: must be a day like 2026-11-30"
     if (server.ssl_certfile is None) != (server.ssl_keyfile is None):
         yield "server.ssl_certfile, server.ssl_keyfile: TLS needs both; give both or neither"
     elif server.ssl_certfile is not None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -25,12 +27,36 @@ from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.outputs.openai_response import TokenNames
 from mindbatch.run.outputs.rows import OutputOptions
-from mindbatch.server.api_errors import ApiError, bad_request
-from mindbatch.server.batch_run import count_fault, model_fault
+from mindbatch.server.batch_work import count_fault, model_fault
 from mindbatch.server.batches import Batches
-from mindbatch.server.conversations import Conversations
 from mindbatch.server.metrics import Metrics
+from mindbatch.server.requests import ApiError, bad_request
 from mindbatch.server.schema import ServeConfig
+
+_MOST_BYTES = 64 << 20
+
+
+class Conversations:
+    """The messages up to each response, the oldest forgotten first."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._messages: OrderedDict[str, bytes] = OrderedDict()
+        self._num_bytes, self._most_bytes = 0, most_bytes
+
+    def keep(self, name: str, messages: list[dict[str, Any]]) -> None:
+        content = self._messages[name] = orjson.dumps(messages)
+        self._num_bytes += len(content)
+        while self._num_bytes > self._most_bytes:
+            self._num_bytes -= len(self._messages.popitem(last=False)[1])
+
+    def find(self, name: object) -> list[dict[str, Any]]:
+        """The messages up to a response; an ApiError where they are not known."""
+        content = self._messages.get(name) if isinstance(name, str) else None
+        if content is None:
+            message = f"previous_response_id={shown(name)}: not known to this process of the server"
+            raise ApiError(404, message, "response_not_found", "previous_response_id")
+        messages: list[dict[str, Any]] = orjson.loads(content)
+        return messages
 
 
 @dataclass
@@ -54,6 +80,7 @@ class Service:
     def __post_init__(self) -> None:
         decoding = DecodingParams(**vars(self.config.decoding))
         self._params = decoding
+        self.fingerprint = f"fp_{self.started:x}"  # of this process of the server, in answers
         self.conversations = Conversations()
         self._making = threading.Lock()  # of rows: what makes them remembers what it has checked
         data = DataConfig(format="openai")
@@ -69,23 +96,7 @@ class Service:
             message_format=self.format,
         )
 
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """The names of the adapters, those that stand for the base among them."""
-        return self.config.lora.names
-
-    @property
-    def fingerprint(self) -> str:
-        """Names this process of the server in answers."""
-        return f"fp_{self.started:x}"
-
-    @property
-    def date(self) -> str:
-        """The day that chat templates are told."""
-        return self.config.server.date or today()
-
     def options(self, row: DataRow) -> OutputOptions:
-        """How an answer to a request is written."""
         return OutputOptions(
             logprobs=self._params.logprobs,
             created=int(time.time()),
@@ -136,8 +147,7 @@ class Service:
         return self.llm.tokenizer
 
     async def tokens(self, row: DataRow, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of a row's prompt."""
-        tokenizer, prompt, most = self.tokenizer, row.prompt(self.date), self.llm.seq_length
+        tokenizer, prompt, most = self.tokenizer, row.prompt(today()), self.llm.seq_length
 
         def encode(llm: LLM) -> list[int]:
             if prompt.text is not None and not add_special_tokens:
@@ -150,7 +160,6 @@ class Service:
             raise bad_request(error.faults) from error
 
     def num_choices(self, row: DataRow) -> int:
-        """The outputs that a row gets."""
         return row.params(self._params).num_return_sequences
 
     def prompt(self, row: DataRow) -> tuple[Prompt, DecodingParams]:
@@ -158,9 +167,4 @@ class Service:
         params = row.params(self._params)
         if params.do_sample and "seed" not in row.overrides:
             params = replace(params, seed=drawn_seed())
-        return row.prompt(self.date), params
-
-
-def is_chat(row: DataRow) -> bool:
-    """True if the prompt is a conversation."""
-    return bool(row.extra.get("endpoint") == CHAT)
+        return row.prompt(today()), params

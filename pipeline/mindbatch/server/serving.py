@@ -8,7 +8,9 @@ import socket
 import time
 from types import FrameType
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.io.errors import EXIT_DONE, ConfigError
@@ -18,7 +20,6 @@ from mindbatch.loading.providers import OpenedFolder
 from mindbatch.run.outputs.chat_message import message_format
 from mindbatch.server.app import application
 from mindbatch.server.batches import Batches
-from mindbatch.server.connection import Connection
 from mindbatch.server.metrics import Metrics
 from mindbatch.server.schema import ServeConfig
 from mindbatch.server.service import Service
@@ -26,6 +27,8 @@ from mindbatch.server.service import Service
 _LARGEST_HEAD = 64 << 10
 _SECONDS_BETWEEN_REMOVALS = 3600
 _SECONDS_TO_SAY_SO = 5
+_LINGER_SECONDS = 2
+"""Time for the rest of a request that was answered before it was whole."""
 
 
 def hide_keys(config: ServeConfig) -> None:
@@ -62,12 +65,12 @@ def serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.soc
 
 async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: socket.socket) -> int:
     async with AsyncLLM.over(llm) as engine:
-        batches = _batches(config, llm, opened, engine)
+        batches = None if config.server.batches_dir is None else Batches(config, opened, llm, engine)
         format = message_format(config.server.message_format, llm.tokenizer)
         service = Service(config, llm, engine, Metrics(config.name), batches, format)
         server = _Server(_uvicorn_config(config, service), service)
         if batches is not None:
-            await asyncio.to_thread(batches.start, llm.kernels)
+            await asyncio.to_thread(batches.start)
         looking = asyncio.create_task(_look_after(batches))
         try:
             await server.serve([bound])
@@ -78,24 +81,15 @@ async def _serve(config: ServeConfig, llm: LLM, opened: OpenedFolder, bound: soc
     return EXIT_DONE
 
 
-def _batches(config: ServeConfig, llm: LLM, opened: OpenedFolder, engine: AsyncLLM) -> Batches | None:
-    if config.server.batches_dir is None:
-        return None
-    return Batches(config, opened, engine, llm.settings.batch_size)
-
-
 def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
     server = config.server
     # Their words on clients are no news; errors are said by the guard.
     for name in ("uvicorn", "asyncio", "python_multipart"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    class Protocol(Connection):
-        read_seconds = server.read_seconds
-
     return uvicorn.Config(
         application(service),
-        http=Protocol,
+        http="h11",
         ws="none",
         lifespan="off",
         log_config=None,
@@ -128,6 +122,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._last_moment: float | None = None
+        self._idle: dict[H11Protocol, tuple[object, float]] = {}  # what was asked last, and since when
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and says where."""
@@ -143,7 +138,26 @@ class _Server(uvicorn.Server):
         self._last_moment = time.monotonic() + (seconds if self._last_moment is None else 0)
         self._service.is_draining = True
 
+    def _end_idle(self) -> None:
+        """Ends connections on which no whole head comes in time, whatever comes in its place."""
+        now, before, self._idle = time.monotonic(), self._idle, {}
+        for connection in [*self.server_state.connections]:
+            assert isinstance(connection, H11Protocol)
+            request = connection.cycle
+            if request is not None and not request.response_complete:
+                continue  # the guard bounds it
+            last, since = before.get(connection, (request, now))
+            since = since if last is request else now
+            self._idle[connection] = request, since
+            is_spent = connection.conn.their_state is h11.SEND_BODY
+            limit = _LINGER_SECONDS if is_spent else self._service.config.server.read_seconds
+            if now - since > 2 * limit:
+                connection.transport.abort()  # it does not read what it was answered
+            elif now - since > limit:
+                connection.transport.close()
+
     async def on_tick(self, counter: int) -> bool:
+        self._end_idle()
         if self._last_moment is not None and not self.should_exit:
             if self._service.batches is not None:
                 self._service.batches.interrupt()

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.config_store import ConfigStore
@@ -12,7 +13,7 @@ from mindbatch.config.faults import FaultLog
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig, ParallelConfig, RuntimeConfig
-from mindbatch.config.model_task import option_faults
+from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.fault_lines import nearest
@@ -106,22 +107,31 @@ def test_consequences_of_a_fault_are_dropped_by_whole_names() -> None:
     assert log.lines[2:] == ["prompts_file=x: missing", "model.dtype=z: bad"]
 
 
+KEYS = schema_keys(ModelTaskConfig)
+
+
+def own_faults(**sections: Any) -> list[str]:
+    return [*ModelTaskConfig(**sections).own_faults(KEYS)]
+
+
 def test_options_given_from_python_are_checked_too() -> None:
-    assert option_faults(ModelConfig(), RuntimeConfig(num_threads=2), ParallelConfig(), LoraConfig()) == []
+    assert own_faults(runtime=RuntimeConfig(num_threads=2)) == []
     model = ModelConfig(type="lama", batch_size=True, seq_length=0, use_past=1, tokenizer=3)  # type: ignore[arg-type]
     runtime = RuntimeConfig(block_size=16.0, kernels=None)  # type: ignore[arg-type]
-    assert option_faults(model, runtime, ParallelConfig(data_parallel=0), LoraConfig(max_loaded=0)) == [
+    parallel, lora = ParallelConfig(data_parallel=0), LoraConfig(max_loaded=0)
+    config = ModelTaskConfig(model=model, runtime=runtime, parallel=parallel, lora=lora)
+    assert [*config.value_faults(KEYS)] == [
         f"model.type=lama: must be one of auto, {', '.join(MODEL_TYPES)}; did you mean llama?",
         "model.use_past=1: must be true or false",
         "model.batch_size=true: must be a whole number",
         "model.seq_length=0: must be from 1 to 2147483647",
         "model.tokenizer=3: must be text or null",
+        "lora.max_loaded=0: must be from 1 to 2147483647",
+        "parallel.data_parallel=0: must be from 1 to 2147483647",
         "runtime.block_size=16.0: must be a whole number",
         "runtime.kernels=null: must be text",
-        "parallel.data_parallel=0: must be from 1 to 2147483647",
-        "lora.max_loaded=0: must be from 1 to 2147483647",
     ]
-    (line,) = option_faults(ModelConfig(), RuntimeConfig(cache_memory="lots"), ParallelConfig(), LoraConfig())
+    (line,) = own_faults(runtime=RuntimeConfig(cache_memory="lots"))
     assert line.startswith("runtime.cache_memory=lots: must be bytes")
 
 
@@ -136,9 +146,9 @@ def test_every_task_and_python_have_the_same_batch() -> None:
     """It is made smaller where a step has fewer tokens; who asks for more than fit is refused."""
     keys = [schema_keys(task.schema).keys for task in TASKS.values()]
     assert {key["model.batch_size"].default for key in keys if "model.batch_size" in key} == {32}
-    small, others = RuntimeConfig(max_batched_tokens=16), (ParallelConfig(), LoraConfig())
-    assert option_faults(ModelConfig(), small, *others) == []
-    assert option_faults(ModelConfig(batch_size=17), small, *others) == [
+    small = RuntimeConfig(max_batched_tokens=16)
+    assert own_faults(runtime=small) == []
+    assert own_faults(model=ModelConfig(batch_size=17), runtime=small) == [
         "runtime.max_batched_tokens=16: must be at least model.batch_size=17, for each sequence takes one "
         "token of a step"
     ]

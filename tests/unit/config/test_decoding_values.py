@@ -70,7 +70,7 @@ def test_early_stopping_may_be_a_word(model_folder: Path) -> None:
     [
         ('json_schema={"a": 1, "a": 2}', "cannot be read; check the brackets and quotes"),
         ('json_schema={"a": NaN}', "cannot be read; check the brackets and quotes"),
-        ("json_schema=[1]", "holds an array; a JSON schema is an object"),
+        ("json_schema=[1]", "found [1]; a JSON schema is an object"),
         ("logit_bias={x: 1}", "must be a mapping from token ids"),
         ("regex=[${model.type}]", "${ begins a reference"),
         ("early_stopping=soon", "must be true, false or never"),

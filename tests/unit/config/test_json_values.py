@@ -87,7 +87,7 @@ def test_sections_and_marks_of_hydra_mean_what_they_did() -> None:
     [
         ('~prompts=["a"]', "without a value, for its default"),
         ('prompts@here=["a"]', "prompts is no group"),
-        (r'prompts=["\ud800"]', "holds half a surrogate pair"),
+        (r'prompts=["\ud800"]', "is not valid Unicode: lone surrogate"),
         ('promts=["a"]', "did you mean prompts"),
     ],
 )

@@ -226,8 +226,8 @@ def test_a_list_of_mindformers_stands_for_its_adapters(here: Path) -> None:
     [
         (None, "lora.adapters=lists: holds no lora_adapter.json; must be {NAME: FOLDER, ...}, or"),
         ('{"law": 1}', "lora.adapters=lists: law has 1; must be a name with the folder of an adapter"),
-        ('{"law": {"path": "law"}}', "lora.adapters=lists: lora_adapter.json: JSON nested too deeply"),
-        ('{"law": "law", "law": "med"}', "(the key 'law' appears twice"),
+        ('{"law": {"path": "law"}}', "lora.adapters=lists: lora_adapter.json: JSON is nested too deeply"),
+        ('{"law": "law", "law": "med"}', "the key 'law' appears twice"),
         ("{}", "lora.adapters=lists: lora_adapter.json has {}; must be an object of folders by name"),
         ("PK", "lora.adapters=lists: lora_adapter.json: not valid JSON"),
         (json.dumps({"law": "x" * 5000}), "...: cannot be used (File name too long)"),

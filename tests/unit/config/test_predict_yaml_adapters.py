@@ -55,7 +55,7 @@ def test_the_adapter_of_lora_is_every_row_s() -> None:
     why = reasons(result)
     assert {why[name] for name in training} == {"of training"}
     assert why["target_modules"] == why["exclude_layers"] == "the adapter's own files say it"
-    assert why["compute_dtype"] == "kernels choose it beside model.dtype"
+    assert why["compute_dtype"] == "the adapter's own files say it"
 
 
 def test_without_both_numbers_the_adapter_must_say_its_scaling() -> None:

@@ -60,7 +60,7 @@ def test_faults_of_elements(tmp_path: Path) -> None:
     content = b'[{"a": NaN}, {"a": 1, "a": 1}, {"a": "\xff"}, {"a" 1}, 3, {"a": 1} {"b": 2}, {"a": 1}]'
     assert outcomes(tmp_path, content) == [
         "NaN is no number of JSON",
-        "the key 'a' stands twice in one object",
+        "the key 'a' appears twice in one object",
         "not valid UTF-8: byte 0xff at position 7",
         "not valid JSON: Expecting ':' delimiter at character 5",
         "holds a number; must be a JSON object",

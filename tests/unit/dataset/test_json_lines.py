@@ -26,22 +26,22 @@ BAD: list[tuple[str, bytes, str]] = [
     (
         "lone surrogate",
         b'{"a": "x\\ud800"}',
-        "column 'a' is not valid Unicode: lone surrogate U+D800 at character 1",
+        "value.a: is not valid Unicode: lone surrogate U+D800 at character 1",
     ),
     (
         "lone low surrogate, nested",
         b'{"a": {"b": ["\\uDC01"]}}',
-        "column 'a' is not valid Unicode: lone surrogate U+DC01 at character 0",
+        "value.a.b[0]: is not valid Unicode: lone surrogate U+DC01 at character 0",
     ),
     (
         "lone surrogate in a name within",
         b'{"a": {"\\ud800": 1}}',
-        "column 'a' is not valid Unicode: lone surrogate U+D800 at character 0",
+        "value.a: key '\\ud800' is not valid Unicode: lone surrogate U+D800 at character 0",
     ),
     (
         "lone surrogate in a name",
         b'{"\\ud800": 1}',
-        "the column name '\\ud800' is not valid Unicode: lone surrogate U+D800 at character 0",
+        "value: key '\\ud800' is not valid Unicode: lone surrogate U+D800 at character 0",
     ),
     (
         "30-digit int",
@@ -58,8 +58,8 @@ BAD: list[tuple[str, bytes, str]] = [
         b'{"a": -9223372036854775809}',
         "the whole number '-9223372036854775809' does not fit 64 bits; give it as text",
     ),
-    ("duplicate key", b'{"a": 1, "b": 2, "a": 1}', "the key 'a' stands twice in one object"),
-    ("duplicate key, escaped", b'{"a": {"b": 1, "\\u0062": 2}}', "the key 'b' stands twice in one object"),
+    ("duplicate key", b'{"a": 1, "b": 2, "a": 1}', "the key 'a' appears twice in one object"),
+    ("duplicate key, escaped", b'{"a": {"b": 1, "\\u0062": 2}}', "the key 'b' appears twice in one object"),
     ("empty line", b"", "the line is empty"),
     ("empty line, CRLF", b"\r", "the line is empty"),
     ("blank line", b" \t ", "the line is empty"),
@@ -78,7 +78,11 @@ BAD: list[tuple[str, bytes, str]] = [
     ),
     ("raw control character", b'{"a": "x\x01y"}', "not valid JSON: Invalid control character at character 8"),
     ("byte order mark within", b"\xef\xbb\xbf{}", "not valid JSON: Expecting value at character 0"),
-    ("nested too deeply", b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100 levels deep"),
+    (
+        "nested too deeply",
+        b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}",
+        "JSON is nested too deeply; at most 100 levels are allowed",
+    ),
     ("too long", b'{"a": "' + b"x" * LIMIT + b'"}', "the line is longer than 1000 bytes"),
 ]
 
@@ -152,7 +156,11 @@ def test_nesting_up_to_the_limit_and_many_brackets_beside_each_other(tmp_path: P
     wide = json.dumps({"a": [[i] for i in range(200)]}).encode()
     very_deep = b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     found = records(tmp_path, b"\n".join([deep, wide, very_deep]), limit=10**6)
-    assert [record.fault for record in found] == [None, None, "nested more than 100 levels deep"]
+    assert [record.fault for record in found] == [
+        None,
+        None,
+        "JSON is nested too deeply; at most 100 levels are allowed",
+    ]
 
 
 def test_lines_up_to_the_limit(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "nme": "x"}}},
         "body.response_format.json_schema={schema: {}, nme: x}: must be a mapping with schema",
     ),
-    "no JSON": ({"guided_json": "{"}, "body.guided_json='{': is not JSON"),
+    "no JSON": ({"guided_json": "{"}, "body.guided_json='{': not valid JSON"),
     "two formats": (
         {"guided_regex": "a", "guided_json": {}},
         "body.guided_json, body.guided_regex: only one of these can be given",

@@ -2,11 +2,17 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from goodness_of_fit import draws, p_value
-from mindbatch.decoding.candidates import draw, draw_without_replacement
+from mindbatch.decoding.candidates import draw_by_weight, draw_without_replacement
+from mindbatch.decoding.softmax import weights_of
 
 INF = np.inf
+
+
+def draw(scores: NDArray[np.float32], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    return draw_by_weight(weights_of(scores), uniforms)
 
 
 def test_takes_the_first_place_whose_cumulative_probability_exceeds_u() -> None:

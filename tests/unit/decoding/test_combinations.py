@@ -260,4 +260,4 @@ class TestCombinations:
 
     def test_a_schema_that_is_none_says_why(self) -> None:
         [fault] = faults(json_schema="{")
-        assert fault.startswith("decoding.json_schema='{': is not JSON")
+        assert fault.startswith("decoding.json_schema='{': not valid JSON")

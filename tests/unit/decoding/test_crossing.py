@@ -1,7 +1,4 @@
-"""Where a sum crosses a limit, against sorting everything; and that not everything is sorted for it."""
-
-from collections.abc import Callable
-from typing import Any
+"""Where a sum crosses a share of the whole, against sorting everything."""
 
 import numpy as np
 import pytest
@@ -9,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import mindbatch.decoding.crossing as module
-from mindbatch.decoding.crossing import Crossing, Limit, crossing, crossing_after
+from mindbatch.decoding.filters import crossing
 
 Values = NDArray[np.float32]
 
@@ -46,10 +42,10 @@ cases = st.builds(
 @given(cases, st.floats(0.001, 0.999), st.booleans())
 def test_is_that_of_the_sorted_keys(case: tuple[Values, Values], share: float, reached: bool) -> None:
     keys, weights = case
-    found = crossing(keys, weights, Limit(np.float32(share), float(weights.sum()), reached))
+    key, num_equal_before = crossing(keys, weights, np.float32(share), reached=reached)
     low, high = by_sorting(keys, weights, share, reached=reached)
-    assert low <= found.key <= high
-    assert found.num_equal_before < np.count_nonzero(keys == found.key)
+    assert low <= key <= high
+    assert num_equal_before < np.count_nonzero(keys == key)
 
 
 @pytest.mark.parametrize("size", [8, 8192])
@@ -57,42 +53,19 @@ def test_is_that_of_the_sorted_keys(case: tuple[Values, Values], share: float, r
 def test_equal_to_the_limit(size: int, reached: bool, before: int) -> None:
     """All keys are equal and each weighs 1/n: after n/4 of them the sum is a quarter."""
     keys, weights = np.zeros(size, dtype=np.float32), np.ones(size, dtype=np.float32)
-    found = crossing(keys, weights, Limit(np.float32(0.25), float(size), reached))
-    assert found == Crossing(np.float32(0), size // 4 - 2 + before)
+    keys[::2] = -0.0
+    assert crossing(keys, weights, np.float32(0.25), reached=reached) == (0.0, size // 4 - 2 + before)
 
 
 def test_none_crosses() -> None:
     keys = np.array([3, 1, 3, 2], dtype=np.float32)
-    assert crossing(keys, np.ones(4, dtype=np.float32), Limit(np.float32(1.0), 4.0)) == Crossing(
-        np.float32(3), 1
-    )
+    assert crossing(keys, np.ones(4, dtype=np.float32), np.float32(1.0)) == (3.0, 1)
 
 
-def test_after_a_tail() -> None:
-    keys, weights, limit = (
-        np.array([2, 1], np.float32),
-        np.array([3, 2], np.float32),
-        Limit(np.float32(0.5), 10),
-    )
-    assert crossing_after(2.0, keys, weights, limit) == Crossing(np.float32(2), 0)
-    assert crossing_after(4.0, keys, weights, limit) == Crossing(np.float32(1), 0)
-    assert crossing_after(0.0, keys, weights, limit) is None  # it is after them
-    assert crossing_after(5.1, keys, weights, limit) is None  # it is before them
-
-
-@pytest.mark.parametrize("dependent", [True, False])
-@pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
-def test_few_keys_are_sorted(spread: float, dependent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    original: Callable[..., Any] = crossing_after
-
-    def counting(tail: float, keys: Values, *others: Any) -> Crossing | None:
-        sizes.append(keys.size)
-        return original(tail, keys, *others)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(module, "crossing_after", counting)
-    for seed in range(20):
-        keys, weights = made_up(seed, 50_000, spread, tied=False, dependent=dependent)
-        for share in (0.1, 0.5, 0.8):
-            crossing(keys, weights, Limit(np.float32(share), float(weights.sum())))
-    assert np.mean(sizes) < 5000
+@pytest.mark.parametrize(
+    ("share", "key"), [(0.05, -300.0), (0.3, -2.0), (0.5, -1.0), (0.7, 0.5), (0.95, 7e5)]
+)
+def test_keys_of_both_signs_are_in_order(share: float, key: float) -> None:
+    keys = np.array([0.5, -1.0, 7e5, -300.0, -2.0, -np.inf], dtype=np.float32)
+    weights = np.array([1, 1, 1, 1, 1, 0], dtype=np.float32)
+    assert crossing(keys, weights, np.float32(share)) == (np.float32(key), 0)

@@ -24,7 +24,7 @@ from mindbatch.decoding.filters import (
     typical_mask,
 )
 from mindbatch.decoding.params import FILTERS
-from mindbatch.decoding.softmax import entropy, likeliest_and_normalisers, weights_of
+from mindbatch.decoding.softmax import entropy, weights_of
 
 
 def random_scores(seed: int, size: int, scale: float, *, tied: bool = False) -> NDArray[np.float32]:
@@ -67,27 +67,6 @@ def test_nucleus_removes_earlier_equals_first(size: int) -> None:
 def test_nucleus_drops_what_is_already_filtered_out() -> None:
     scores = np.array([-np.inf, 1.0, -np.inf, 1.0], dtype=np.float32)
     assert nucleus(Candidates(scores), 0.999999).tolist() == [False, True, False, True]
-
-
-@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.99])
-@pytest.mark.parametrize("scale", [1.0, 3.0, 8.0])
-def test_a_known_normaliser_changes_nothing(scale: float, top_p: float) -> None:
-    for seed in range(10):
-        scores = random_scores(seed, 9000, scale)
-        [normaliser] = likeliest_and_normalisers(scores[np.newaxis])[1]
-        for temperature in (1.0, 0.7):
-            params = DecodingParams(do_sample=True, top_p=top_p, temperature=temperature)
-            known = sampling_candidates(scores, params, normaliser=float(normaliser)).dense(9000)
-            np.testing.assert_array_equal(known, sampling_candidates(scores, params).dense(9000))
-
-
-def test_a_peaked_nucleus_is_found_without_the_weights() -> None:
-    scores = random_scores(3, 9000, 4.0)
-    [normaliser] = likeliest_and_normalisers(scores[np.newaxis])[1]
-    params = DecodingParams(do_sample=True, top_p=0.9)
-    left = sampling_candidates(scores, params, normaliser=float(normaliser))
-    np.testing.assert_array_equal(np.isfinite(left.dense(9000)), plain_filters.top_p(scores, 0.9))
-    assert left._weights is None
 
 
 def test_a_nucleus_that_reaches_into_the_unlikely() -> None:

@@ -8,7 +8,7 @@ from small_tokenizers import byte_level, sentencepiece_like, unigram
 from tokenizers import Tokenizer as Backend
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.token_bytes import LoadedTokenizer
@@ -44,7 +44,7 @@ COMPLETE = ["byte_level", "sentencepiece", "metaspace"]
 """Those that can write every text."""
 
 
-def make(name: str, prompt: Sequence[int] = (), **parameters: Any) -> Constraint:
+def make(name: str, prompt: Sequence[int] = (), **parameters: Any) -> GrammarConstraint:
     made = FACTORIES[name].make(DecodingParams(**parameters), prompt)
     assert made is not None
     return made
@@ -56,7 +56,7 @@ def text_of(name: str, tokens: Sequence[int], prompt: Sequence[int] = ()) -> str
 
 
 def walk(
-    constraint: Constraint, rng: np.random.Generator, eos: tuple[int, ...], most: int = 400
+    constraint: GrammarConstraint, rng: np.random.Generator, eos: tuple[int, ...], most: int = 400
 ) -> tuple[list[int], bool]:
     """Random tokens under the constraint, and whether they ended; an end is taken half of the time."""
     tokens: list[int] = []

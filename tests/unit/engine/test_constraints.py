@@ -19,7 +19,7 @@ from constrained import (
 from schema_check import follows
 
 from each_once import each_once
-from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.io.errors import PromptError
 
 PATTERNS = [
@@ -259,7 +259,7 @@ def test_a_fork_goes_its_own_way() -> None:
 
 
 def test_rows_side_by_side_get_what_they_get_alone() -> None:
-    def first_masks(constraint: Constraint, text: str) -> list[list[int]]:
+    def first_masks(constraint: GrammarConstraint, text: str) -> list[list[int]]:
         masks = []
         for token in TOKENIZERS["byte_level"].encode(text, add_special_tokens=False):
             masks.append(np.flatnonzero(constraint.allowed((0,))).tolist())

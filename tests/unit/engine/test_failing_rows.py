@@ -13,7 +13,8 @@ from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain,
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Constraint, StopMatcher
+from mindbatch.decoding.choice import StopMatcher
+from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.decoding.row import row_error
 from mindbatch.decoding.strategy import Decision, GroupView
 from mindbatch.engine import engine as engine_module
@@ -122,7 +123,7 @@ def make_engine(*, text: str = "", constraint: str = "", calls: int = 0) -> Engi
     def detokenizer(prompt: tuple[int, ...], skip: bool) -> Letters:
         return BrokenText(fail, text) if text and list(prompt) == PROMPT else Letters(prompt)
 
-    def constrain(params: DecodingParams, prompt: tuple[int, ...]) -> Constraint | None:
+    def constrain(params: DecodingParams, prompt: tuple[int, ...]) -> GrammarConstraint | None:
         return BrokenConstraint(fail, constraint) if constraint and list(prompt) == PROMPT else None
 
     return Engine(

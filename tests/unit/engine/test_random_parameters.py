@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain, settings
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Constraint
+from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
@@ -133,7 +133,7 @@ class Alternating:
 
 
 def make_engine(size: int, model_ends: tuple[int, ...]) -> Engine:
-    def constraint(params: DecodingParams, prompt: tuple[int, ...]) -> Constraint | None:
+    def constraint(params: DecodingParams, prompt: tuple[int, ...]) -> GrammarConstraint | None:
         return Alternating(size) if params.regex or params.json_schema else None
 
     limits = settings(num_blocks=2000, batch_size=16)

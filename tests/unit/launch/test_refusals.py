@@ -121,7 +121,7 @@ def test_every_fault_is_told(
     [
         (b"", "not valid JSON"),
         (b'{"version": "1.0", "server_li', "not valid JSON"),
-        (b'{"version": "1.0", "version": "1.2"}', "version: the key appears twice"),
+        (b'{"version": "1.0", "version": "1.2"}', 'the key "version" appears twice'),
         (b"[" * 50_000, "nested too deeply"),
         (b"\xff{}", "not UTF-8"),
         (b"[1]", "must be an object"),

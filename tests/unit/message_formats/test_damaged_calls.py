@@ -28,7 +28,7 @@ DAMAGED = [
     ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "no JSON object"),
     ("hermes", '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', "no JSON object"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1, "a": 2}}</tool_call>', "appears twice"),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', "not allowed"),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', "no number of JSON"),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>', "surrogate"),
     ("hermes", f'<tool_call>{{"name": "f", "arguments": {{"a": {DEEP}}}}}</tool_call>', "too deeply"),
     ("qwen3_coder", "<tool_call>\n</tool_call>", "no <function="),

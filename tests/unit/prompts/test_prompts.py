@@ -66,7 +66,7 @@ def test_json_lines(tmp_path: Path):
     assert "not valid JSON: Expecting value at character 0; a line must be a text in quotes" in said["7"]
     assert "found 5; must be a text" in said["8"]
     assert said["9"] == "the line is empty"
-    assert "stands twice" in said["10"]
+    assert "appears twice" in said["10"]
     assert [error.line for error in found.errors] == [7, 8, 9, 10, 11]
 
 

@@ -71,7 +71,7 @@ def test_rows_that_fail_end_a_job_that_goes_on_with_a_larger_number(tmp_path: Pa
     good = [{"prompt": f"Question {number}"} for number in range(20)]
     data = written(tmp_path / "rows.jsonl", *good[:10], LONG, LONG, *good[10:], LONG)
     config = job_config(data, tmp_path / "run", max_errors=1)
-    with pytest.raises(TooManyErrors, match=r"\(rows.jsonl:12: the text has 20000 characters"):
+    with pytest.raises(TooManyErrors, match=r"\(rows.jsonl:12: the prompt has 20000 tokens"):
         make_job(config).run()
     manifest = orjson.loads((tmp_path / "run/manifest.json").read_bytes())
     assert manifest["status"] == "interrupted"

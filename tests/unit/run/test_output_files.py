@@ -27,10 +27,10 @@ class FullDisk(Storage):
 @pytest.mark.parametrize("format", FORMATS)
 def test_results_and_errors_in_the_order_given(format: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with open_outputs(format, folder, OPTIONS) as outputs:
-        outputs.add(finished("b"))
-        outputs.add_error(failed("z"))
-        outputs.add(finished("a"))
+    with open_outputs(format, folder, OPTIONS) as (add, add_error):
+        add(finished("b"))
+        add_error(failed("z"))
+        add(finished("a"))
         assert not folder.results(format).exists()
     data = folder.results(format).read_bytes()
     if format == "parquet":
@@ -50,8 +50,8 @@ def test_an_interrupt_leaves_the_older_files(format: str, tmp_path: Path) -> Non
     folder.errors.write_text("old errors")
 
     def interrupted() -> None:
-        with open_outputs(format, folder, OPTIONS) as outputs:
-            outputs.add(finished())
+        with open_outputs(format, folder, OPTIONS) as (add, add_error):
+            add(finished())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -69,9 +69,9 @@ def test_a_full_disk_leaves_the_older_files_and_says_so(format: str, tmp_path: P
     folder.errors.write_text("old errors")
 
     def fill() -> None:
-        with open_outputs(format, folder, OPTIONS, FullDisk()) as outputs:
+        with open_outputs(format, folder, OPTIONS, FullDisk()) as (add, add_error):
             for i in range(2000):
-                outputs.add(finished(str(i), generation(text=os.urandom(1000).hex())))
+                add(finished(str(i), generation(text=os.urandom(1000).hex())))
 
     with pytest.raises(StorageError, match="No space left on device"):
         fill()
@@ -83,14 +83,14 @@ def test_a_full_disk_leaves_the_older_files_and_says_so(format: str, tmp_path: P
 def test_errors_of_an_earlier_run_go_when_there_are_none(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.errors.write_text("old errors")
-    with open_outputs("jsonl", folder, OPTIONS) as outputs:
-        outputs.add(finished())
+    with open_outputs("jsonl", folder, OPTIONS) as (add, add_error):
+        add(finished())
     assert folder.errors.read_bytes() == b""
 
 
 def test_rows_reach_the_disk_before_the_end(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with open_outputs("jsonl", folder, OPTIONS) as outputs:
+    with open_outputs("jsonl", folder, OPTIONS) as (add, add_error):
         for i in range(30):
-            outputs.add(finished(str(i), generation(text="x" * 100_000)))
+            add(finished(str(i), generation(text="x" * 100_000)))
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 1_000_000

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindbatch.run.outputs import parquet
-from mindbatch.run.outputs.csv_table import CsvTable, columns
-from mindbatch.run.outputs.parquet import ParquetTable
+from mindbatch.run.outputs.csv_table import columns, csv_table
+from mindbatch.run.outputs.parquet import parquet_table
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
 from output_rows import AWKWARD_TEXT, finished, generation, written
 
@@ -20,12 +20,14 @@ LIKELY = [{"17": -0.5, "3": -1.5}, {"8": -0.25}]
 
 
 def csv_rows(*rows: FinishedRow, **options: Any) -> list[dict[str, str]]:
-    data = written(partial(CsvTable, options=OutputOptions(**options)), *rows)
+    data = written(partial(csv_table, options=OutputOptions(**options)), *rows)
     return list(csv.DictReader(io.StringIO(data.decode(), newline=""), strict=True))
 
 
 def parquet_file(*rows: FinishedRow, **options: Any) -> pq.ParquetFile:
-    return pq.ParquetFile(io.BytesIO(written(partial(ParquetTable, options=OutputOptions(**options)), *rows)))
+    return pq.ParquetFile(
+        io.BytesIO(written(partial(parquet_table, options=OutputOptions(**options)), *rows))
+    )
 
 
 def parquet_rows(*rows: FinishedRow, **options: Any) -> list[dict[str, Any]]:
@@ -81,7 +83,7 @@ def test_csv_shows_what_a_strategy_adds() -> None:
 
 
 def test_an_empty_csv_has_its_header() -> None:
-    assert written(partial(CsvTable, options=OutputOptions(prompt=False))) == (
+    assert written(partial(csv_table, options=OutputOptions(prompt=False))) == (
         b"key,index,text,finish_reason,tokens,cumulative_logprob,score,rank,drafted_tokens,accepted_tokens,"
         b"prompt_tokens,logprobs,prompt_logprobs\r\n"
     )
@@ -91,7 +93,7 @@ def test_an_empty_csv_has_its_header() -> None:
 def test_csv_as_pandas_reads_it() -> None:
     pandas = pytest.importorskip("pandas")
     data = written(
-        partial(CsvTable, options=OutputOptions()),
+        partial(csv_table, options=OutputOptions()),
         finished("007", generation(text=AWKWARD_TEXT)),
         finished("NA", generation(text="")),
     )
@@ -185,14 +187,14 @@ def test_parquet_without_rows_has_its_columns() -> None:
 
 def test_parquet_as_pandas_reads_it() -> None:
     pandas = pytest.importorskip("pandas")
-    data = written(partial(ParquetTable, options=OutputOptions()), finished("007"), finished("b"))
+    data = written(partial(parquet_table, options=OutputOptions()), finished("007"), finished("b"))
     frame = pandas.read_parquet(io.BytesIO(data))
     assert frame["key"].tolist() == ["007", "b"]
     assert frame["generated_tokens"].dtype == "int64"
     assert [generations[0]["text"] for generations in frame["generations"]] == ["out", "out"]
 
 
-@pytest.mark.parametrize("make", [CsvTable, ParquetTable])
+@pytest.mark.parametrize("make", [csv_table, parquet_table])
 def test_the_same_rows_make_the_same_bytes(make: Any) -> None:
     rows = [finished(str(i), generation(text=AWKWARD_TEXT, logprobs=LIKELY)) for i in range(20)]
     first, second = (written(partial(make, options=OutputOptions()), *rows) for _ in range(2))

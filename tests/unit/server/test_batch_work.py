@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mindbatch.dataset.rows import RowFailure
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import StorageError
 from mindbatch.server import batch_work
@@ -36,15 +37,17 @@ def work(
             raise outcome
 
     monkeypatch.setattr(batch_work, "run_config", lambda *arguments: None)
-    monkeypatch.setattr(batch_work, "batch_job", lambda *arguments: SimpleNamespace(run=run))
+    monkeypatch.setattr(batch_work, "fingerprint_fields", lambda *arguments: {})
+    monkeypatch.setattr(batch_work, "BatchJob", lambda *arguments, **options: SimpleNamespace(run=run))
     monkeypatch.setattr(batch_work, "rows_of", lambda folder: SimpleNamespace(total=3, done=2, failed=1))
     monkeypatch.setattr(batch_work, "_SECONDS_UNTIL_ROOM", 0.01)
     engine: Any = SimpleNamespace(is_closed=False)
     setup = BatchSetup(
         None,
         None,
+        SimpleNamespace(tokenizer=None),
         engine,
-        None,
+        lambda: 2,
         lambda record: written.append(record.status),  # type: ignore[arg-type]
     )
     return BatchWork(record, setup, data, tmp_path / "run")
@@ -88,7 +91,21 @@ def test_a_server_that_ends_leaves_its_batches(
     batch._setup.engine.is_closed = True  # type: ignore[misc]
     batch.run()
     assert batch.record.status == "in_progress"
-    assert written == ["in_progress"]
+    assert written == []
+
+
+def test_a_thousand_wrong_lines_are_told_and_the_others_counted(
+    written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count, told in ((1202, "and 202 more lines with errors"), (0, "the file holds no request")):
+        batch = work([], written, tmp_path, monkeypatch)
+        batch.record.status, batch.record.total = "validating", 0
+        lines = (RowFailure(None, "rows.jsonl", number, "row", "no") for number in range(count))
+        with pytest.raises(Interrupted):
+            list(batch._checked(lines))
+        assert (batch.record.status, batch.record.total) == ("failed", count)
+        assert len(batch.record.errors) == min(count, 1000) + 1
+        assert batch.record.errors[-1]["message"] == told
 
 
 def test_a_file_whose_content_is_gone_ends_its_batch(

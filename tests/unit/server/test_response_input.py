@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.server.api_errors import ApiError
+from mindbatch.server.requests import ApiError
 from mindbatch.server.response_input import chat_body
 
 

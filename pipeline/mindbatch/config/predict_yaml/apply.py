@@ -3,28 +3,25 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mindbatch.config.faults import shown
 from mindbatch.config.predict_yaml import conversions as to
-from mindbatch.config.predict_yaml.architecture import check_same, folder_config
+from mindbatch.config.predict_yaml.architecture import ALIASES, check_same, folder_config
 from mindbatch.config.predict_yaml.entries import (
     CPU,
     Agreed,
     Checked,
     Entry,
     Facts,
-    Ignored,
     InPlaceOf,
-    Only,
-    Same,
     Sets,
     Unfit,
     WithoutEffect,
 )
-from mindbatch.config.predict_yaml.model_table import MODEL, PROCESSOR
-from mindbatch.config.predict_yaml.pet_table import PET
-from mindbatch.config.predict_yaml.run_table import DEVICE, EXPERTS, FILES, RANKS, UNREAD
+from mindbatch.config.predict_yaml.model_table import IDLE_MODEL, MODEL
+from mindbatch.config.predict_yaml.pet_table import IDLE_PET, PET
+from mindbatch.config.predict_yaml.run_table import IDLE, RUN, UNREAD
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.settings import Assignment
 from mindbatch.config.yaml_file import read_with_lines
@@ -37,8 +34,12 @@ CHECKPOINT, PROVIDER, DEVICE_TARGET = (
 )
 WEIGHTS = ("load_checkpoint", "pretrained_model_dir", f"{to.MODEL_CONFIG}checkpoint_name_or_path")
 
-TABLE: dict[str, Entry] = FILES | RANKS | EXPERTS | DEVICE | MODEL | PET | PROCESSOR
+TABLE: dict[str, Entry] = RUN | MODEL | PET
 """By dotted key. Where several set one key of ours, the first that is given does."""
+
+_IDLE = IDLE | IDLE_MODEL | IDLE_PET
+_MISSPELT = 0.87
+"""How much alike a key and one of the table must be: idle keys of MindFormers are up to 0.865."""
 
 SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in range(1, name.count(".") + 1))
 """Keys that hold keys."""
@@ -160,12 +161,10 @@ def _is_mcore(facts: Facts) -> bool:
 
 def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: Applied) -> None:
     try:
-        if name in UNREAD:
-            raise WithoutEffect(UNREAD[name])
         if name in SECTIONS:
             raise Agreed
         if name not in TABLE:
-            raise Unfit(f"unknown key{_near(name, [*TABLE, *UNREAD])}")
+            _pass_over(name, value, facts)
         key, converted = _converted(TABLE[name], value, facts, keys)
         _set(key, converted, name, facts, applied)
     except Agreed:
@@ -173,34 +172,45 @@ def _look_up(name: str, value: Any, facts: Facts, keys: SchemaKeys, applied: App
     except WithoutEffect as reason:
         applied.unused.setdefault(str(reason), []).append(name)
     except Unfit as reason:
-        written = f"={shown(value)}" if name in TABLE and not isinstance(value, dict) else ""
+        written = "" if isinstance(value, dict) else f"={shown(value)}"
         applied.faults.append(f"{applied.place(name)}{written}: {reason}")
         if isinstance(entry := TABLE.get(name), Sets):
             applied.doubtful.add(entry.ours)
 
 
-def _near(name: str, known: list[str]) -> str:
-    """`; did you mean KEY?` with the key that was probably meant by the unknown `name`, or nothing."""
+def _pass_over(name: str, value: Any, facts: Facts) -> NoReturn:
+    """Raises what becomes of a key without an entry: one that describes the network must agree with
+    config.json, one much like a key with an entry was meant to be that, and any other has no effect."""
+    idle = next((prefix for prefix in _IDLE if name.startswith(prefix)), None)
+    leaf = name.removeprefix(to.MODEL_CONFIG)
+    describes_network = idle is None and leaf != name
+    if describes_network:
+        check_same(leaf, value, facts.model_config)
+    if idle != name and leaf not in ALIASES and (near := _near(name, is_anywhere=idle is None)):
+        raise Unfit(f"unknown key{near}")
+    if idle is not None:
+        raise WithoutEffect(_IDLE[idle])
+    if not describes_network:
+        raise WithoutEffect("not used here")
+    if facts.model_config is None:
+        raise WithoutEffect("config.json of the model's folder says it")
+    raise WithoutEffect("config.json, which counts, has no such key")
+
+
+def _near(name: str, *, is_anywhere: bool) -> str:
+    """`; did you mean KEY?` with a key of the table, or nothing. is_anywhere: also one of another section."""
     section, _, leaf = name.rpartition(".")
-    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
-    everywhere = {key.rpartition(".")[2]: key for key in reversed(known)}
+    siblings = {key.rpartition(".")[2]: key for key in TABLE if key.rpartition(".")[0] == section}
+    everywhere = {key.rpartition(".")[2]: key for key in reversed(TABLE)} if is_anywhere else {}
     if leaf in everywhere:
         return f"; did you mean {everywhere[leaf]}?"
-    return did_you_mean(leaf, siblings, notation=siblings.__getitem__) or did_you_mean(
-        leaf, everywhere, cutoff=0.75, notation=everywhere.__getitem__
-    )
+    return did_you_mean(leaf, siblings, _MISSPELT, siblings.__getitem__)
 
 
 def _converted(entry: Entry, value: Any, facts: Facts, keys: SchemaKeys) -> tuple[str, Any]:
     """Our key and its value. Raises Agreed, WithoutEffect or Unfit."""
-    if isinstance(entry, Ignored):
-        raise WithoutEffect(entry.why)
-    if isinstance(entry, Only):
-        raise Agreed if value in entry.allowed else Unfit(entry.refusal)
     if isinstance(entry, Checked):
         entry.check(value, facts)
-    if isinstance(entry, Same):
-        check_same(entry, value, facts.model_config)
     if entry.ours not in keys.keys:
         raise WithoutEffect(entry.absent)
     if entry.ours in facts.above:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import resolve_path
-from mindbatch.config.predict_yaml.entries import Agreed, Same, Unfit, WithoutEffect
+from mindbatch.config.predict_yaml.entries import Agreed, Unfit
 from mindbatch.hub.cache import cached_model
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import JsonFault, StrictReader
@@ -14,8 +14,45 @@ from mindbatch.models.config_forms import older_form
 from mindbatch.models.registry import newer_names
 
 LARGEST_CONFIG = 1 << 20
-IN_CONFIG = "config.json of the model's folder says it"
 _READER = StrictReader(max_depth=32)
+
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer")
+_HEADS = ("num_attention_heads", "num_heads", "n_head")
+_GROUPS = ("num_key_value_heads", "multi_query_group_num", *_HEADS)
+_EPSILON = ("rms_norm_eps", "layernorm_epsilon", "layer_norm_epsilon", "layer_norm_eps")
+_INNER = ("intermediate_size", "ffn_hidden_size", "n_inner")
+_VOCABULARY = ("vocab_size", "padded_vocab_size")
+_BIAS = ("attention_bias", "add_qkv_bias")
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    **{name: names for names in (_LAYERS, _HEADS, _EPSILON, _INNER, _BIAS, _EXPERTS) for name in names},
+    **dict.fromkeys(("n_kv_heads", "num_query_groups", *_GROUPS[:2]), _GROUPS),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "vocab_size": _VOCABULARY,
+    "padded_vocab_size": _VOCABULARY[::-1],
+    "kv_channels": ("kv_channels", "head_dim"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "theta": ("rope_theta",),
+    "rotary_base": ("rope_theta",),
+    "scaling_factor": ("rope_scaling",),
+    "rotary_scaling_factor": ("rope_scaling",),
+    "hidden_act": ("hidden_act", "activation_function"),
+    "qkv_has_bias": _BIAS,
+    "mlp_has_bias": ("mlp_bias",),
+    "add_bias_linear": ("add_bias_linear", "mlp_bias"),
+    "num_moe_experts": _EXPERTS,
+    "moe_router_topk": ("num_experts_per_tok",),
+    "moe_ffn_hidden_size": ("moe_intermediate_size",),
+    "moe_router_num_groups": ("n_group",),
+    "moe_router_group_topk": ("topk_group",),
+    "moe_router_topk_scaling_factor": ("routed_scaling_factor",),
+    "shared_expert_num": ("n_shared_experts",),
+    "qk_head_dim": ("qk_nope_head_dim",),
+    "qk_pos_emb_head_dim": ("qk_rope_head_dim",),
+}
+"""What config.json calls a key of the network, where not only by the key's own name."""
+_ALIKE = {"gelu": ("gelu_new", "gelu_pytorch_tanh"), "fast_gelu": ("quick_gelu",), "silu": ("swish",)}
 
 
 def folder_config(folder: object) -> Mapping[str, Any] | None:
@@ -36,18 +73,15 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
     return older_form(content, newer_names(content.get("model_type"))).content
 
 
-def check_same(entry: Same, value: Any, config: Mapping[str, Any] | None) -> NoReturn:
-    """Raises Agreed where config.json says the same, Unfit where not, WithoutEffect where it is not there."""
-    if config is None:
-        raise WithoutEffect(IN_CONFIG)
-    name = next((name for name in entry.names if config.get(name) is not None), None)
-    if name is None:
-        if any(_is_same(value, neutral) for neutral in entry.neutral):
-            raise Agreed
-        if entry.by_weights:
-            raise WithoutEffect("the weights say it")
-        raise Unfit("config.json of the model's folder does not say it, and that counts; remove it")
-    if _is_same(value, config[name]) or config[name] in entry.alike.get(str(value), ()):
+def check_same(leaf: str, value: Any, config: Mapping[str, Any] | None) -> None:
+    """Raises Agreed where config.json says the same of the key `leaf`, Unfit where it says something else."""
+    names = ALIASES.get(leaf, (leaf,))
+    name = next((name for name in names if (config or {}).get(name) is not None), None)
+    if config is None or name is None:
+        return
+    if name == "rope_scaling" and not isinstance(value, Mapping):
+        value = {"factor": value}
+    if _is_same(value, config[name]) or config[name] in _ALIKE.get(str(value), ()):
         raise Agreed
     raise Unfit(
         f"config.json of the model's folder says {name}={shown(config[name])}, and that counts; remove it"
@@ -55,7 +89,9 @@ def check_same(entry: Same, value: Any, config: Mapping[str, Any] | None) -> NoR
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equal; a number is also one where YAML has a text, as 1e-5 is."""
+    """Equal, mappings in all parts of the first; a number is also one where YAML has a text, as 1e-5 is."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return all(_is_same(part, other.get(name)) for name, part in one.items())
     try:
         return math.isclose(float(one), float(other), rel_tol=1e-6)
     except (TypeError, ValueError, OverflowError):

@@ -75,7 +75,6 @@ def _line(setting: Assignment, name: str | None) -> str:
 
 
 def _written(value: Any) -> str:
-    """The value on one line of YAML."""
     if isinstance(value, str):
         return json.dumps(value)
     text = yaml.safe_dump(value, default_flow_style=True, width=_ANY_LENGTH)

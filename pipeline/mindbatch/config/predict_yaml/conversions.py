@@ -1,10 +1,8 @@
 """From values of a predict YAML to ours, where they do not mean the same as they stand."""
 
-from collections.abc import Mapping
 from typing import Any, NoReturn, TypeGuard
 
-from mindbatch.config.faults import shown
-from mindbatch.config.predict_yaml.architecture import IN_CONFIG, folder_config
+from mindbatch.config.predict_yaml.architecture import folder_config
 from mindbatch.config.predict_yaml.entries import (
     CPU,
     NOTHING,
@@ -35,13 +33,7 @@ NATIVE_CLASSES = (
     "PanguAlphaHeadModel",
 )
 """Classes of the older form whose Hugging Face folders provider native runs."""
-NEAR_CLASSES = {
-    "DeepseekV3ForCausalLM": "deepseek_v3",
-    "TeleChat2ForCausalLM": "telechat",
-}
-"""Classes of the older form that nothing here runs, with a family of their kind that is run."""
 NO_WEIGHTS = "not_load_any_ckpt"
-_ROPE_TYPES = {"PI": "linear", "DYNAMIC_NTK": "dynamic", "YARN": "yarn", "LLAMA3": "llama3"}
 
 
 def provider(value: Any, facts: Facts) -> str:
@@ -180,49 +172,17 @@ def model_class(value: Any, facts: Facts) -> NoReturn:
         raise WithoutEffect("config.json says which model it is")
     if value in NATIVE_CLASSES:
         raise Agreed
-    family = NEAR_CLASSES.get(str(value))
-    near = (
-        f"; of its kind {family} is run with use_legacy: False, from a Hugging Face folder" if family else ""
-    )
-    raise Unfit(
-        f"is not run; of the older form {', '.join(NATIVE_CLASSES)} are, as Hugging Face folders{near}"
-    )
+    raise Unfit(f"is not run; of the older form {', '.join(NATIVE_CLASSES)} are, as Hugging Face folders")
 
 
-def rope_extension(value: Any, facts: Facts) -> NoReturn:
-    """extend_method, which config.json has as rope_scaling."""
-    config = facts.model_config
-    if config is None:
-        raise WithoutEffect(IN_CONFIG)
-    scaling = config.get("rope_scaling")
-    there = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, Mapping) else None
-    wanted = None if value in NOTHING else _ROPE_TYPES.get(str(value), value)
-    if wanted == there:
-        raise Agreed
-    raise _other_scaling(scaling)
+def only(allowed: tuple[Any, ...], refusal: str) -> Check:
+    def check(value: Any, facts: Facts) -> NoReturn:
+        raise Agreed if value in allowed else Unfit(refusal)
 
-
-def rope_factor(value: Any, facts: Facts) -> NoReturn:
-    """scaling_factor: a number, or the parts of rope_scaling."""
-    if value in (1, *NOTHING):
-        raise Agreed
-    if facts.model_config is None:
-        raise WithoutEffect(IN_CONFIG)
-    scaling = facts.model_config.get("rope_scaling")
-    there = scaling if isinstance(scaling, Mapping) else {}
-    wanted = value if isinstance(value, Mapping) else {"factor": value}
-    if all(there.get(name) == part for name, part in wanted.items()):
-        raise Agreed
-    raise _other_scaling(scaling)
-
-
-def _other_scaling(scaling: object) -> Unfit:
-    return Unfit(f"config.json says rope_scaling={shown(scaling)}, and the folder holds; make them agree")
+    return check
 
 
 def unless_asked(refusal: str) -> Check:
-    """Refused unless it asks for nothing."""
-
     def check(value: Any, facts: Facts) -> NoReturn:
         if value in NOTHING or value in ([], {}):
             raise Agreed

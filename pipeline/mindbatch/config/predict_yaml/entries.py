@@ -1,7 +1,7 @@
 """Entries of the table of predict YAML keys; what conversions are given and may raise."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 NOTHING: tuple[Any, ...] = (None, "", "None", False)
@@ -77,27 +77,10 @@ def as_it_is(value: Any, facts: Facts) -> Any:
 
 @dataclass(frozen=True)
 class Sets:
-    """Sets a key of ours."""
-
     ours: str
     convert: Conversion = as_it_is
     absent: str = "the task has no such key"
     """Why it has no effect for a task without the key."""
-
-
-@dataclass(frozen=True)
-class Ignored:
-    """Has no effect."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class Only:
-    """Is fine with one of the `allowed` values; any other is refused."""
-
-    allowed: tuple[Any, ...]
-    refusal: str
 
 
 @dataclass(frozen=True)
@@ -107,24 +90,4 @@ class Checked:
     check: Check
 
 
-@dataclass(frozen=True)
-class Same:
-    """Describes the model: must be what config.json says under one of `names`.
-
-    neutral: values that say nothing where config.json has none of the names.
-    by_weights: the sizes of the weights tell it where config.json does not.
-    alike: by value of the YAML, what config.json calls the same.
-    """
-
-    names: tuple[str, ...]
-    neutral: tuple[Any, ...] = ()
-    by_weights: bool = False
-    alike: Mapping[Any, tuple[Any, ...]] = field(default_factory=dict)
-
-
-Entry = Sets | Ignored | Only | Checked | Same
-
-
-def ignored(why: str, *keys: str) -> dict[str, Entry]:
-    """An entry without effect for each key."""
-    return dict.fromkeys(keys, Ignored(why))
+Entry = Sets | Checked

@@ -10,9 +10,8 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.paths import resolve_path
 from mindbatch.config.predict_yaml.apply import CHECKPOINT, apply_table
-from mindbatch.config.predict_yaml.key import PREDICT_YAML
 from mindbatch.config.schema import SchemaKeys, TaskConfig
-from mindbatch.config.settings import Assignment, Choice, Setting
+from mindbatch.config.settings import PREDICT_YAML, Assignment, Choice, Setting
 from mindbatch.io.errors import ConfigError
 
 Contents = Mapping[Choice, list[Assignment]]

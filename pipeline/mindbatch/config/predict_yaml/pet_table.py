@@ -2,20 +2,18 @@
 
 from typing import Any, NoReturn
 
-from mindbatch.config.predict_yaml.conversions import PET_CONFIG, PET_NAME, is_positive
+from mindbatch.config.predict_yaml.conversions import PET_CONFIG, PET_NAME, is_positive, only
 from mindbatch.config.predict_yaml.entries import (
     NOTHING,
     Agreed,
     Checked,
     Entry,
     Facts,
-    Ignored,
-    Only,
     Sets,
     Unfit,
     WithoutEffect,
 )
-from mindbatch.config.predict_yaml.run_table import PRECISION, TRAINING
+from mindbatch.config.predict_yaml.run_table import TRAINING
 
 LORA, SLORA = "lora", "slora"
 GIVE_IT = "lora.adapters='{NAME: PATH}' lora.default=NAME"
@@ -39,7 +37,6 @@ def _pet_type(value: Any, facts: Facts) -> str:
 
 
 def _adapter_path(value: Any, facts: Facts) -> str:
-    """The folder with slora's list of adapters."""
     if value in NOTHING:
         raise Agreed
     if facts.value(f"{PET_CONFIG}pet_type") != SLORA:
@@ -48,7 +45,6 @@ def _adapter_path(value: Any, facts: Facts) -> str:
 
 
 def _adapter_id(value: Any, facts: Facts) -> str:
-    """The adapter of all rows."""
     if value in NOTHING:
         raise Agreed
     if facts.value(f"{PET_CONFIG}adapter_path") is None and "lora.adapters" not in facts.above:
@@ -71,17 +67,14 @@ PET: dict[str, Entry] = {
     f"{PET_CONFIG}adapter_path": Sets("lora.adapters", _adapter_path),
     f"{PET_CONFIG}lora_rank": Checked(_scaling_part),
     f"{PET_CONFIG}lora_alpha": Checked(_scaling_part),
-    f"{PET_CONFIG}lora_extra_vocab_size": Only(
-        (0, None), "tokens that are added are not supported; set it to 0"
+    f"{PET_CONFIG}lora_extra_vocab_size": Checked(
+        only((0, None), "tokens that are added are not supported; set it to 0")
     ),
-    f"{PET_CONFIG}lora_num": Ignored("lora.max_loaded says how many are in memory"),
-    **{f"{PET_CONFIG}{name}": Ignored(OF_ADAPTER) for name in ("target_modules", "exclude_layers")},
-    **{
-        f"{PET_CONFIG}{name}": Ignored(TRAINING)
-        for name in ("lora_dropout", "lora_a_init", "lora_b_init", "freeze_include", "freeze_exclude")
-    },
-    **{
-        f"{PET_CONFIG}{name}": Ignored(PRECISION)
-        for name in ("param_init_type", "compute_dtype", "lora_dtype")
-    },
 }
+
+IDLE_PET: dict[str, str] = {
+    f"{PET_CONFIG}lora_num": "lora.max_loaded says how many are in memory",
+    **dict.fromkeys((f"{PET_CONFIG}lora_", f"{PET_CONFIG}freeze_"), TRAINING),
+    PET_CONFIG: OF_ADAPTER,
+}
+"""As `run_table.IDLE`."""

@@ -31,7 +31,6 @@ def prompt_end(tokenizer: Tokenizer, prompt: Prompt) -> str:
 
 
 def end_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-    """The last text of a prompt's tokens."""
     return tokenizer.decode(token_ids[-_END_TOKENS:], skip_special_tokens=False)
 
 

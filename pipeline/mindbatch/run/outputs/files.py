@@ -19,31 +19,10 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import IndexedRow, RowIndex
 from mindbatch.run.outputs.chat_message import prompt_end
-from mindbatch.run.outputs.csv_table import CsvTable
-from mindbatch.run.outputs.jsonl import JsonLines, error_lines, result_lines
+from mindbatch.run.outputs.csv_table import csv_table
+from mindbatch.run.outputs.jsonl import error_lines, result_lines
 from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, RowWriter, columns_of
-
-
-class Outputs:
-    """Takes the rows of a run in the order in which they are to stand."""
-
-    def __init__(self, results: RowWriter, errors: JsonLines) -> None:
-        self._results = results
-        self._errors = errors
-
-    def add(self, row: FinishedRow) -> None:
-        """Takes a row with a result."""
-        self._results.add(row)
-
-    def add_error(self, row: RowFailure) -> None:
-        """Takes a row without one."""
-        self._errors.add(row)
-
-    def close(self) -> None:
-        """Ends both files; `open_outputs` does it."""
-        self._results.finish()
-        self._errors.finish()
+from mindbatch.run.outputs.rows import AddRow, FinishedRow, OutputOptions, RowWriter, columns_of
 
 
 @contextmanager
@@ -53,8 +32,10 @@ def open_outputs(
     options: OutputOptions,
     storage: Storage | None = None,
     kinds: Mapping[str, set[type]] | None = None,
-) -> Iterator[Outputs]:
-    """The outputs of a run: `format` is jsonl, parquet, csv or openai; errors are JSON lines in each of them.
+) -> Iterator[tuple[AddRow, Callable[[RowFailure], None]]]:
+    """Gives what takes the results, and what the errors, of a run in the order in which they are to stand.
+
+    format: jsonl, parquet, csv or openai; errors are JSON lines in each of them.
 
     kinds: the types of the values of each column of the data that is written, which Parquet needs to know.
 
@@ -71,23 +52,21 @@ def open_outputs(
     ):
         results = _result_writer(format, cast(BinaryIO, result_file), options, kinds)
         errors = cast(BinaryIO, error_file)
-        outputs = Outputs(
-            results, refusal_lines(errors, options) if format == "openai" else error_lines(errors)
-        )
-        yield outputs
-        outputs.close()
+        refused = refusal_lines(errors, options) if format == "openai" else error_lines(errors)
+        with results as add, refused as add_error:
+            yield add, add_error
 
 
 def _result_writer(
     format: str, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None
 ) -> RowWriter:
     if format == "parquet":
-        from mindbatch.run.outputs.parquet import ParquetTable  # pyarrow takes long to import
+        from mindbatch.run.outputs.parquet import parquet_table  # pyarrow takes long to import
 
-        return ParquetTable(file, options, kinds)
+        return parquet_table(file, options, kinds)
     writers: dict[str, Callable[[BinaryIO, OutputOptions], RowWriter]] = {
         "jsonl": result_lines,
-        "csv": CsvTable,
+        "csv": csv_table,
         "openai": response_lines,
     }
     return writers[format](file, options)
@@ -136,11 +115,15 @@ def write_result_files(
         StorageError: a file cannot be written, or the ledger cannot be read back.
     """
     kinds = _kinds(index, options.columns) if format == "parquet" else None
-    with open_outputs(format, folder, options, storage, kinds) as outputs:
+    with open_outputs(format, folder, options, storage, kinds) as (add, add_error):
         first = None
         for indexed in index.in_order():
-            failed = _put(indexed, ledger, outputs)
-            first = first or failed
+            outcome = _outcome(indexed, ledger)
+            if isinstance(outcome, FinishedRow):
+                add(outcome)
+            else:
+                add_error(outcome)
+                first = first or outcome
     return first
 
 
@@ -160,17 +143,13 @@ def _kind(value: Any) -> type:
     return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 
-def _put(indexed: IndexedRow, ledger: Ledger, outputs: Outputs) -> RowFailure | None:
+def _outcome(indexed: IndexedRow, ledger: Ledger) -> FinishedRow | RowFailure:
     row, failure = indexed.row, indexed.failure
     if row is None:
         assert failure is not None
-        failure = replace(failure, reason=without_hidden(failure.reason))
-    else:
-        assert indexed.place is not None, "a row that was not run"
-        body = ledger.read(indexed.place).body
-        if indexed.kind == "result":
-            outputs.add(FinishedRow(row.key, row, body))
-            return None
-        failure = RowFailure(row.key, row.source, row.line, body["stage"], body["reason"])
-    outputs.add_error(failure)
-    return failure
+        return replace(failure, reason=without_hidden(failure.reason))
+    assert indexed.place is not None, "a row that was not run"
+    body = ledger.read(indexed.place).body
+    if indexed.kind == "result":
+        return FinishedRow(row.key, row, body)
+    return RowFailure(row.key, row.source, row.line, body["stage"], body["reason"])

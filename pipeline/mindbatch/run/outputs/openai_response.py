@@ -15,8 +15,8 @@ from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.result_json import EMBEDDING, num_generated_tokens
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.run.outputs.chat_message import chat_message
-from mindbatch.run.outputs.jsonl import JsonLines
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, identifier
+from mindbatch.run.outputs.jsonl import json_lines
+from mindbatch.run.outputs.rows import FailureWriter, FinishedRow, OutputOptions, RowWriter, identifier
 
 UNLIKELY = -9999.0
 """Log-probability that OpenAI writes for a token that is as good as impossible; JSON has no infinity."""
@@ -154,7 +154,7 @@ _LENGTH = re.compile(r"tokens and prompt and output together may have|tokens; at
 _NEVER_TRIED = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
 
 
-def response_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
+def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
     """The output file: {id, custom_id, response, error}.
 
     Every identifier follows from the run's settings and the row's key, and `created` is when the run was
@@ -168,10 +168,10 @@ def response_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
         body = completion(row, options, names)
         return _line(row.key, row.key, options, {"status_code": 200, "body": body}, None)
 
-    return JsonLines(file, as_json)
+    return json_lines(file, as_json)
 
 
-def refusal_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
+def refusal_lines(file: BinaryIO, options: OutputOptions) -> FailureWriter:
     """The error file, in the same form: a refused request has a response with an HTTP status and an error in
     its body; a line that is no request at all has no response and `error` is set."""
 
@@ -190,7 +190,7 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> JsonLines:
         response = {"status_code": 400 if code else 500, "body": {"error": detail}}
         return _line(row.key, row.key, options, response, None)
 
-    return JsonLines(file, as_json)
+    return json_lines(file, as_json)
 
 
 def error_code(stage: str, reason: str) -> str | None:

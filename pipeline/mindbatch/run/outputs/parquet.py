@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mindbatch.engine.result_json import EMBEDDING, STRATEGY_FIELDS, num_generated_tokens
+from mindbatch.engine.result_json import EMBEDDING, STRATEGY_FIELDS, result_fields
 from mindbatch.run.outputs.rows import (
+    AddRow,
     FinishedRow,
     OutputOptions,
     columns_of,
@@ -23,20 +25,28 @@ BYTES_PER_GROUP = 64 << 20  # long rows: a group is held in memory until it is w
 _BYTES_PER_TOKEN = 16
 
 _TYPES = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+_LOGPROBS = ("logprobs", "prompt_logprobs")
 _LIKELY_TOKENS = pa.list_(pa.struct([("token_id", pa.int64()), ("logprob", pa.float64())]))
 
 
-class ParquetTable:
+@contextmanager
+def parquet_table(
+    file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None = None
+) -> Iterator[AddRow]:
     """Writes groups of rows; a group ends with 1,000 rows, or when they are very long.
 
     Log-probabilities are null where a row did not ask for them; with them, each token has a list of
     {token_id, logprob} in the order in which the model likes them.
-    """
 
-    def __init__(
-        self, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None = None
-    ) -> None:
-        """kinds: by column of the data the types of its values; one with several is written as JSON."""
+    kinds: by column of the data the types of its values; one with several is written as JSON.
+    """
+    groups = _Groups(file, options, kinds)
+    yield groups.add
+    groups.finish()
+
+
+class _Groups:
+    def __init__(self, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None) -> None:
         self._options = options
         self._types = {name: _column_type((kinds or {}).get(name, set())) for name in options.columns}
         self._schema = schema(options, self._types)
@@ -46,7 +56,6 @@ class ParquetTable:
         self._num_bytes = 0
 
     def add(self, row: FinishedRow) -> None:
-        """Takes one row."""
         cells = self._columns(row) | result_cells(row, self._options)
         self._group.append(cells)
         self._num_bytes += _size(cells, row.body)
@@ -103,7 +112,6 @@ def _column_type(kinds: set[type]) -> pa.DataType | None:
 
 
 def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> pa.Schema:
-    """The columns and their types."""
     generation = [
         ("index", pa.int64()),
         ("text", pa.string()),
@@ -132,36 +140,20 @@ def schema(options: OutputOptions, types: Mapping[str, pa.DataType | None]) -> p
 
 def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     """The row's values by column, but for the columns of the data."""
-    body = row.body
+    fields = result_fields(row.body, options.token_ids)
+    for cells in (fields, *fields["generations"]):
+        cells |= {name: _likely_tokens(cells[name]) for name in _LOGPROBS if name in cells}
     return {
         "key": row.key,
         **({"adapter": row.row.adapter} if options.adapter else {}),
         "prompt": prompt_text(row.row) if options.prompt else None,
-        "generations": [_generation(generation, options) for generation in body["generations"]],
-        "prompt_tokens": body["prompt_tokens"],
-        "generated_tokens": num_generated_tokens(body["generations"]),
-        "prompt_logprobs": _likely_tokens(body.get("prompt_logprobs")),
-    }
-
-
-def _generation(body: Mapping[str, Any], options: OutputOptions) -> dict[str, Any]:
-    return {
-        "index": body["index"],
-        "text": body["text"],
-        "token_ids": body["token_ids"] if options.token_ids else None,
-        "finish_reason": body["finish_reason"],
-        "tokens": len(body["token_ids"]),
-        "cumulative_logprob": body["cumulative_logprob"],
-        **{name: body.get(name) for name in (*STRATEGY_FIELDS, EMBEDDING)},
-        "logprobs": _likely_tokens(body.get("logprobs")),
+        **fields,
     }
 
 
 def _likely_tokens(
-    places: Sequence[Mapping[Any, float] | None] | None,
-) -> list[list[dict[str, Any]] | None] | None:
-    if places is None:
-        return None
+    places: Sequence[Mapping[Any, float] | None],
+) -> list[list[dict[str, Any]] | None]:
     return [None if place is None else _by_liking(place) for place in places]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from mindbatch.dataset.rows import DataRow
+from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.token_bytes import TokenBytes
 
@@ -26,6 +27,12 @@ class FinishedRow:
     key: str
     row: DataRow
     body: Mapping[str, Any]
+
+
+AddRow = Callable[[FinishedRow], None]
+RowWriter = AbstractContextManager[AddRow]
+FailureWriter = AbstractContextManager[Callable[[RowFailure], None]]
+"""Writers put rows into a file in the order in which they come; what is left is written at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +74,6 @@ def identifier(prefix: str, name: str, options: OutputOptions) -> str:
     return prefix + digest.hexdigest()
 
 
-class RowWriter(Protocol):
-    """Puts results into a file in the order in which they come."""
-
-    def add(self, row: FinishedRow) -> None:
-        """Takes one row."""
-
-    def finish(self) -> None:
-        """Writes what is left; nothing is added after it."""
-
-
 def prompt_of(row: DataRow) -> Any:
     """The prompt as it was given: a text, token ids or messages."""
     [name] = row.content.keys() & {"text", "token_ids", "messages"}
@@ -100,5 +97,4 @@ def prompt_text(row: DataRow) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A value in a cell of a table."""
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import product
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
@@ -19,7 +15,7 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.evaluation.scoring.names import REFERENCE_FREE
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
-from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig
+from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
 from mindbatch.tasks.evaluate.schema import OWN_MODEL, EvaluateConfig
 
 DECODING = "decoding"
@@ -86,7 +82,6 @@ def adapters_of(config: EvaluateConfig, column: Column) -> LoraConfig:
 
 
 def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
-    """The model of a column."""
     folder = (config.checkpoints or {}).get(column.checkpoint)
     return (
         config.model if folder is None else replace(config.model, type="auto", checkpoint_name_or_path=folder)
@@ -119,8 +114,7 @@ def run_config(
     )
     if decoding.seed == config.drawn.get(SEED):
         made.drawn = config.drawn
-    made.resolved_settings = _settings(made, config.resolved_settings)
-    made.unresolved_yaml = OmegaConf.to_yaml(OmegaConf.create(made.resolved_settings))
+    save_as_written(made, config.resolved_settings)
     return made
 
 
@@ -148,19 +142,3 @@ def _file_name(name: str) -> str:
     """A folder's name for an adapter: itself where it can be one, else with a digest that tells it apart."""
     safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
     return safe if safe == name else f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"
-
-
-def _settings(made: BatchConfig, written: dict[str, Any]) -> dict[str, Any]:
-    """The values of a run as they are saved; one written with ${...}, which may be a secret, stays so."""
-    settings = asdict(made)
-    for name, leaf, text in _references(written):
-        if name in settings and leaf in settings[name]:
-            settings[name][leaf] = text
-    settings["model"].pop("mindformers_yaml", None)
-    return settings
-
-
-def _references(written: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for name, values in written.items():
-        if isinstance(values, dict):
-            yield from ((name, leaf, text) for leaf, text in values.items() if "${" in str(text))

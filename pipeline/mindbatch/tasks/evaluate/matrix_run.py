@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import groupby
@@ -13,9 +13,6 @@ from pathlib import Path
 from rich.console import Console
 
 from mindbatch.config.model_task import SEED
-from mindbatch.decoding import DecodingParams
-from mindbatch.engine.engine import StepResult
-from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.amounts import today
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import MindBatchError
@@ -27,8 +24,8 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.loading.build import Notice
 from mindbatch.loading.providers import OpenedFolder, open_model
-from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.generation import Tally
 from mindbatch.run.identity import file_digest, fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
 from mindbatch.tasks.evaluate.columns import Column, run_config
@@ -116,7 +113,15 @@ def _run_column(
             made = run_config(config, column, file.path, folder, is_scored=is_scored)
             make_folder(folder.parent)
             fields = fingerprint_fields(made, model.digest_file, model.opened)
-            BatchJob(made, fields, model.borrow, lambda: None, command=typed_command(), date=date).run()
+            BatchJob(
+                made,
+                fields,
+                lambda folder: nullcontext(model.llm),
+                lambda: None,
+                command=typed_command(),
+                date=date,
+                on_step=model.progress.on_step,
+            ).run()
             model.finished.add(folder)
         model.progress.end()
         runs.folders[file.kind] = RunFolder(folder)
@@ -128,26 +133,22 @@ class _Progress:
 
     def __init__(self, bar: MovingBar, total: int) -> None:
         self._bar, self._total = bar, total
-        self._before = self._now = self._whole = 0
+        self._before = self._whole = 0
         self._name = ""
 
     def begin(self, name: str, count: int) -> None:
-        """A run of so many rows begins."""
-        self._name, self._whole, self._now = name, count, 0
+        self._name, self._whole = name, count
 
     def notice(self, text: str) -> None:
         """Shows on the bar what takes time before rows end; "" restores the name of the column."""
         self._bar.set(self._before, self._total, text or self._name)
 
-    def add(self, count: int) -> None:
-        """So many rows more have ended."""
-        self._now += count
-        self._bar.set(self._before + self._now, self._total, self._name)
+    def on_step(self, tally: Tally) -> None:
+        self._bar.set(self._before + tally.done + tally.failed, self._total, self._name)
 
     def end(self) -> None:
         """The run has ended; what an earlier session did of it counts, too."""
         self._before += self._whole
-        self._now = 0
         self._bar.set(self._before, self._total, self._name)
 
 
@@ -175,7 +176,6 @@ class SharedLLM(Closing):
         return replace(made, lora=self._config.lora)
 
     def close(self) -> None:
-        """Closes the model, if it was loaded."""
         if self._llm is not None:
             self._llm.close()
 
@@ -201,35 +201,3 @@ class _LLMOfRuns(SharedLLM):
         self.progress = progress
         self.digest_file = cache(file_digest)
         self.finished: set[Path] = set()
-
-    def borrow(self, folder: RunFolder) -> _Borrowed:
-        """For one run."""
-        return _Borrowed(self.llm, self.progress.add)
-
-
-class _Borrowed:
-    """A model for one run, whose end is not the model's."""
-
-    def __init__(self, llm: LLM, on_finished: Callable[[int], None]) -> None:
-        self._llm, self._on_finished = llm, on_finished
-
-    @property
-    def kernels(self) -> str:
-        return self._llm.kernels
-
-    @property
-    def statistics(self) -> EngineStatistics:
-        """Since the model was loaded."""
-        return self._llm.statistics
-
-    def take_notes(self) -> list[str]:
-        return self._llm.take_notes()
-
-    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
-        """The steps of the model; counts the rows that end with each."""
-        for step in self._llm.steps(rows):
-            self._on_finished(len(step.finished))
-            yield step
-
-    def close(self) -> None:
-        """Nothing: others still use the model."""

@@ -63,7 +63,8 @@ def test_json_has_what_a_run_writes_and_the_token_ids() -> None:
     first, second = map(json.loads, text.removesuffix("\n").split("\n"))
     row = DataRow(key="0", source="data:1", line=1, content={"text": "p"})
     file = io.BytesIO()
-    result_lines(file, OutputOptions(token_ids=True)).add(FinishedRow("0", row, outcome_of(good, "")[1]))
+    with result_lines(file, OutputOptions(token_ids=True)) as add:
+        add(FinishedRow("0", row, outcome_of(good, "")[1]))
     assert first.pop("prompt_token_ids") == [1, 2]
     assert first == json.loads(file.getvalue())
     assert first["generations"][0]["text"] == "今天\u2028\n"
