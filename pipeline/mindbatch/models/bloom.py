@@ -14,15 +14,6 @@ from mindbatch.models import gpt_neox
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' BloomConfig.
-DEFAULTS = {
-    "vocab_size": 250880,
-    "hidden_size": 64,
-    "n_layer": 2,
-    "n_head": 8,
-    "layer_norm_epsilon": 1e-5,
-    "tie_word_embeddings": True,
-}
 POSITIONS = 2048
 """Positions of training where `seq_length` does not say how many: ALiBi itself has no limit."""
 # Of training, and which of several ways computes the same.
@@ -101,7 +92,6 @@ MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
     tree=Bloom,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=(),
 )

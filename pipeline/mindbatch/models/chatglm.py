@@ -16,23 +16,6 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part
 
-# Of ChatGLMConfig of the published models; their network ties nothing unless asked.
-DEFAULTS = {
-    "num_layers": 28,
-    "padded_vocab_size": 65024,
-    "hidden_size": 4096,
-    "ffn_hidden_size": 13696,
-    "kv_channels": 128,
-    "num_attention_heads": 32,
-    "seq_length": 2048,
-    "layernorm_epsilon": 1e-5,
-    "post_layer_norm": True,
-    "multi_query_attention": False,
-    "multi_query_group_num": 1,
-    "rope_ratio": 1.0,
-    "tie_word_embeddings": False,
-}
-
 # Of how half precision is rounded, of training, and what has another name here.
 WITHOUT_EFFECT = (
     "apply_query_key_layer_scaling",  # divides queries by a number that multiplies the scores again
@@ -130,7 +113,6 @@ class ChatGlm(Decoder):
 MODEL = ModelType(
     describe,
     ChatGlm,
-    DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_pos_emb.inv_freq",),
 )

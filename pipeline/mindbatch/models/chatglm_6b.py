@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,22 +20,8 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
 
-# Of ChatGLMConfig of the published model, whose class ties the head to the embedding.
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 130528,
-    "hidden_size": 4096,
-    "num_layers": 28,
-    "num_attention_heads": 32,
-    "layernorm_epsilon": 1e-5,
-    "max_sequence_length": 2048,
-    "inner_hidden_size": 16384,
-    "position_encoding_2d": True,
-    "tie_word_embeddings": True,
-    "bos_token_id": 130004,
-    "gmask_token_id": 130001,
-    "mask_token_id": 130000,
-}
 THETA = 10000.0
+START_ID = 130004  # bos_token_id of all releases but the earliest
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -84,8 +69,8 @@ def _two_positions(reader: ConfigReader) -> BlockPositions2D:
     start = _token(reader, "bos_token_id")
     for key in ("gmask_token_id", "mask_token_id"):
         # The earliest release has other ids, and those of its masks in its code alone.
-        if not reader.has(key) and start != DEFAULTS["bos_token_id"]:
-            reader.fault(key, f"must be given where bos_token_id is not {DEFAULTS['bos_token_id']}")
+        if not reader.has(key) and start != START_ID:
+            reader.fault(key, f"must be given where bos_token_id is not {START_ID}")
     return BlockPositions2D(start, (_token(reader, "gmask_token_id"), _token(reader, "mask_token_id")))
 
 
@@ -116,7 +101,6 @@ MODEL: ModelType = replace(
     gpt_neox.MODEL,
     describe=describe,
     tree=ChatGlm6B,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq",),
 )

@@ -9,8 +9,6 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 
-# Of transformers' Cohere2Config.
-DEFAULTS = cohere.DEFAULTS | {"sliding_window": 4096}
 WINDOWS_BUT_EVERY = 4
 # What published files say beside it, which this network has.
 _ALWAYS = {
@@ -34,4 +32,4 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, layer_rotaries=tuple(arch.rotary if window else None for window in windows))
 
 
-MODEL = replace(cohere.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(cohere.MODEL, describe=describe)

@@ -16,21 +16,6 @@ from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import read_rotary
 from mindbatch.models.tensor_spec import Part, interleaved
 
-# Of transformers' FalconConfig.
-DEFAULTS = {
-    "vocab_size": 65024,
-    "hidden_size": 4544,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 71,
-    "layer_norm_epsilon": 1e-5,
-    "multi_query": True,
-    "parallel_attn": True,
-    "max_position_embeddings": 2048,
-    "rope_theta": 10000.0,
-    "activation": "gelu",
-    "tie_word_embeddings": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `falcon` configuration; faults are left in the reader."""
@@ -129,7 +114,6 @@ MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
     tree=Falcon,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),
     newer_names={},

@@ -9,19 +9,6 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 
-# Of transformers' Gemma2Config.
-DEFAULTS = {key: value for key, value in gemma.DEFAULTS.items() if key != "hidden_act"} | {
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "final_logit_softcapping": 30.0,
-    "attn_logit_softcapping": 50.0,
-}
 WINDOWS_BUT_EVERY = 2
 
 
@@ -68,4 +55,4 @@ class Block(llama.FourNormBlock):
         self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -26,23 +26,6 @@ from mindbatch.models.gemma4_layers import (
 from mindbatch.models.layer_kinds import FULL, SLIDING, kinds_of_layers
 from mindbatch.models.rope import plain_frequencies
 
-# Of transformers' Gemma4TextConfig.
-DEFAULTS = {key: value for key, value in gemma2.DEFAULTS.items() if "scalar" not in key} | {
-    "vocab_size": 262144,
-    "num_hidden_layers": 30,
-    "max_position_embeddings": 131072,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 1e4,
-    "partial_rotary_factor": 0.25,
-    "rope_scaling": {"rope_type": "proportional"},
-    "sliding_window": 512,
-    "final_logit_softcapping": None,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
-    "num_kv_shared_layers": 0,
-    "global_head_dim": 512,
-}
-del DEFAULTS["attn_logit_softcapping"]
 WINDOWS_BUT_EVERY = 6
 
 
@@ -224,7 +207,6 @@ MODEL = replace(
     gemma2.MODEL,
     describe=describe,
     tree=Gemma4,
-    defaults=DEFAULTS,
     unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED),
     beyond_ascend="heads of two sizes and shared keys and values",
 )

@@ -16,19 +16,6 @@ from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Part, fused
 
-# Of transformers' GPT2Config.
-DEFAULTS = {
-    "vocab_size": 50257,
-    "n_positions": 1024,
-    "n_embd": 768,
-    "n_layer": 12,
-    "n_head": 12,
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "tie_word_embeddings": True,
-}
-
 # Settings of the classification head, which generation does not use.
 SUMMARY_KEYS = (
     "summary_type",
@@ -124,7 +111,6 @@ def _conv1d(source: str, widths: tuple[int, ...], inputs: int, unit: int = 1) ->
 MODEL = ModelType(
     describe,
     Gpt2,
-    DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),  # causal masks of old checkpoints
 )

@@ -20,22 +20,6 @@ from mindbatch.models.tensor_spec import (
     interleaved,
 )
 
-# Of transformers' GPTNeoXConfig.
-DEFAULTS = {
-    "vocab_size": 50432,
-    "hidden_size": 6144,
-    "num_hidden_layers": 44,
-    "num_attention_heads": 64,
-    "intermediate_size": 24576,
-    "hidden_act": "gelu",
-    "rotary_pct": 0.25,
-    "rotary_emb_base": 10000,
-    "max_position_embeddings": 2048,
-    "layer_norm_eps": 1e-5,
-    "use_parallel_residual": True,
-    "attention_bias": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gpt_neox` configuration; faults are left in the reader."""
@@ -146,7 +130,6 @@ class GptNeox(Decoder):
 MODEL = ModelType(
     describe,
     GptNeox,
-    DEFAULTS,
     prefix="gpt_neox.",
     unused_tensors=("*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq"),
     newer_names={"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"},

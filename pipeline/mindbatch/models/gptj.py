@@ -14,18 +14,6 @@ from mindbatch.models.gpt2 import SUMMARY_KEYS
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import plain_frequencies
 
-# Of transformers' GPTJConfig.
-DEFAULTS = {
-    "vocab_size": 50400,
-    "n_positions": 2048,
-    "n_embd": 4096,
-    "n_layer": 28,
-    "n_head": 16,
-    "rotary_dim": 64,
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gptj` configuration; faults are left in the reader."""
@@ -80,7 +68,6 @@ MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
     tree=GptJ,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),
 )

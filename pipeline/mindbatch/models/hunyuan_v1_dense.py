@@ -12,8 +12,6 @@ from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader, is_positive_float32
 from mindbatch.models.rope import plain_frequencies, read_rotary
 
-# Of transformers' HunYuanDenseV1Config.
-DEFAULTS = llama.DEFAULTS | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False}
 # What published files say beside the factor alpha; it belongs to other scalings.
 _OF_OTHER_SCALINGS = {
     "type",
@@ -91,4 +89,4 @@ class Block(llama.Block):
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

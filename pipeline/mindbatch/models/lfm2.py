@@ -20,22 +20,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, recurrent_layers
 from mindbatch.models.tensor_spec import Part, fused
 
-# Of transformers' Lfm2Config.
-_OTHERS = {key: llama.DEFAULTS[key] for key in llama.DEFAULTS.keys() - {"hidden_act", "rms_norm_eps"}}
-DEFAULTS = _OTHERS | {
-    "vocab_size": 65536,
-    "hidden_size": 2560,
-    "intermediate_size": 12288,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 128000,
-    "norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": True,
-    "conv_L_cache": 3,
-    "block_multiple_of": 256,
-    "block_ffn_dim_multiplier": 1.0,
-    "block_auto_adjust_ff_dim": True,
-}
 CONVOLUTION = "conv"
 # Of the release; its class in transformers reads none of them.
 _WITHOUT_EFFECT = (
@@ -151,6 +135,5 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block, last_norm),
-    defaults=DEFAULTS,
     beyond_ascend="convolutions with a state of each sequence",
 )

@@ -32,19 +32,6 @@ ACTIVATIONS = {
     "relu": "relu",
     "quick_gelu": "quick_gelu",
 }
-# Of transformers' LlamaConfig.
-DEFAULTS = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "hidden_act": "silu",
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-}
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -234,4 +221,4 @@ def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
     return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-MODEL = ModelType(describe, Llama, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))
+MODEL = ModelType(describe, Llama, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))

@@ -22,29 +22,6 @@ from mindbatch.models.layer_kinds import FULL, kinds_of_layers
 from mindbatch.models.rope import read_rotary
 from mindbatch.models.smollm3 import rotated_layers
 
-# Of transformers' Llama4TextConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 202048,
-    "hidden_size": 5120,
-    "intermediate_size": 8192,
-    "intermediate_size_mlp": 16384,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "num_experts_per_tok": 1,
-    "num_local_experts": 16,
-    "interleave_moe_layer_step": 1,
-    "use_qk_norm": True,
-    "no_rope_layer_interval": 4,
-    "attention_chunk_size": 8192,
-    "attn_temperature_tuning": True,
-    "floor_scale": 8192,
-    "attn_scale": 0.1,
-}
 CHUNKED = "chunked_attention"
 
 
@@ -152,6 +129,5 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     unused_tensors=(*llama.MODEL.unused_tensors, *UNUSED),
 )

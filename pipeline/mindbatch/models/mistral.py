@@ -8,14 +8,6 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' MistralConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `mistral` configuration; sliding_window null means full attention."""
@@ -23,4 +15,4 @@ def describe(reader: ConfigReader) -> Architecture:
     return llama.describe_family(reader, windows=(window,) * reader.positive("num_hidden_layers"))
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

@@ -8,16 +8,6 @@ from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' MixtralConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "num_experts_per_tok": 2,
-    "num_local_experts": 8,
-}
 NAMES = experts.ExpertNames(gate="w1", up="w3", down="w2")
 
 
@@ -38,4 +28,4 @@ class Block(experts.Block):
     names, below = NAMES, "block_sparse_moe"
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -11,9 +11,6 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' Olmo2Config.
-DEFAULTS = llama.DEFAULTS | {"vocab_size": 50304, "rms_norm_eps": 1e-5}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of an `olmo2` configuration."""
@@ -49,4 +46,4 @@ class Block(Module):
         return x_TH + self.after_mlp(self.mlp(x_TH, tokens))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

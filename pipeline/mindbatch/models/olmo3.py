@@ -10,8 +10,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 from mindbatch.models.rope import plain_frequencies
 
-# Of transformers' Olmo3Config.
-DEFAULTS = olmo2.DEFAULTS | {"sliding_window": 4096}
 WINDOWS_BUT_EVERY = 4
 
 
@@ -26,4 +24,4 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, windows=windows, layer_rotaries=rotaries)
 
 
-MODEL = replace(olmo2.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(olmo2.MODEL, describe=describe)

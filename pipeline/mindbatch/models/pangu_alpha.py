@@ -22,20 +22,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.tensor_spec import Part
 
-# Of GPTPanguConfig of the published 2.6B model.
-DEFAULTS = {
-    "vocab_size": 40000,
-    "max_position_embeddings": 1024,
-    "hidden_size": 2560,
-    "intermediate_size": None,
-    "num_layers": 32,
-    "num_heads": 32,
-    "activation_function": "gelu",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "tie_word_embeddings": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gpt_pangu` configuration; faults are left in the reader."""
@@ -125,7 +111,6 @@ MODEL = replace(
     gpt2.MODEL,
     describe=describe,
     tree=PanguAlpha,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),
 )

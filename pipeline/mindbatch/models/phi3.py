@@ -14,16 +14,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies, rotary_width
 from mindbatch.models.tensor_spec import Part
 
-# Of transformers' Phi3Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 32064,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "max_position_embeddings": 4096,
-    "original_max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "partial_rotary_factor": 1.0,
-}
 LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
 LARGEST_FACTOR = 1e6
 _FACTORS = ("short_factor", "long_factor")
@@ -106,4 +96,4 @@ class Block(glm.Block):
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

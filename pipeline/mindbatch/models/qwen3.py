@@ -8,9 +8,6 @@ from mindbatch.models import llama, qwen2
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' Qwen3Config.
-DEFAULTS = qwen2.DEFAULTS | {"head_dim": 128}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen3` configuration."""
@@ -24,4 +21,4 @@ def describe(reader: ConfigReader) -> Architecture:
     )
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

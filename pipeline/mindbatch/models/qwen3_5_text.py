@@ -14,30 +14,6 @@ from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.tensor_spec import Part, fused
 
-# Of transformers' Qwen3_5TextConfig.
-DEFAULTS = (
-    llama.DEFAULTS
-    | {
-        "vocab_size": 248320,
-        "intermediate_size": 12288,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 32768,
-    }
-    | {
-        key: qwen3_next.DEFAULTS[key]
-        for key in (
-            "head_dim",
-            "partial_rotary_factor",
-            "full_attention_interval",
-            "linear_conv_kernel_dim",
-            "linear_key_head_dim",
-            "linear_value_head_dim",
-            "linear_num_key_heads",
-            "linear_num_value_heads",
-        )
-    }
-)
 # Of layers that predict further tokens, which are not run, and of how states are kept: in float32, as here.
 _WITHOUT_EFFECT = ("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
 
@@ -76,7 +52,6 @@ MODEL = replace(
     qwen3_next.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     unused_tensors=(*qwen3_next.MODEL.unused_tensors, *UNUSED),
     newer_names={},
 )

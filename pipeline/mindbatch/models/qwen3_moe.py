@@ -9,21 +9,6 @@ from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import asked_window
 
-# Of transformers' Qwen3MoeConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-    "decoder_sparse_step": 1,
-    "moe_intermediate_size": 768,
-    "num_experts_per_tok": 8,
-    "num_experts": 128,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen3_moe` configuration."""
@@ -55,6 +40,5 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(experts.Block),
-    defaults=DEFAULTS,
     newer_names={"num_experts": "num_local_experts"},
 )

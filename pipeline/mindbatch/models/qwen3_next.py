@@ -23,30 +23,6 @@ from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, rec
 from mindbatch.models.rope import read_partial_rotary
 from mindbatch.models.tensor_spec import Part, interleaved
 
-# Of transformers' Qwen3NextConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "max_position_embeddings": 32768,
-    "partial_rotary_factor": 0.25,
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "decoder_sparse_step": 1,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 10,
-    "num_experts": 512,
-    "norm_topk_prob": True,
-}
 LINEAR = "linear_attention"
 
 
@@ -179,7 +155,6 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     unused_tensors=(*llama.MODEL.unused_tensors, "mtp.*"),
     newer_names=qwen3_moe.MODEL.newer_names,
     beyond_ascend="the gated delta rule",

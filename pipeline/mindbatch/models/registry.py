@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -43,6 +45,26 @@ _QUANTISED_BY = (
 def declaration(model_type: str) -> ModelType:
     model: ModelType = import_module(f"mindbatch.models.{model_type}").MODEL
     return model
+
+
+def defaults(model_type: str) -> Mapping[str, Any]:
+    """The values that the model's own configuration class takes for absent keys."""
+    of_type: Mapping[str, Any] = _config_keys()["defaults"][model_type]
+    return of_type
+
+
+@lru_cache(maxsize=1)
+def _config_keys() -> Mapping[str, Any]:
+    """config_keys.json, which makers/make_config_fixtures.py writes."""
+    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("config_keys.json").read_bytes())
+    return content
+
+
+def reader_of(
+    model_type: str, config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE_IGNORED
+) -> ConfigReader:
+    """A reader of a type's configuration."""
+    return ConfigReader(config, source, defaults(model_type), ignore, newer_names(model_type))
 
 
 def newer_names(model_type: object) -> Mapping[str, str]:
@@ -98,8 +120,7 @@ def describe(
     """
     chosen = chosen_type(config, model_type, source, to_be_run=to_be_run, ignore=ignore)
     config = text_part(config)
-    declared = declaration(chosen)
-    reader = ConfigReader(config, source, declared.defaults, ignore, declared.newer_names)
+    declared, reader = declaration(chosen), reader_of(chosen, config, source, ignore)
     architecture = declared.describe(reader)
     if quantised := to_be_run and _is_read_quantised(config, source, ignore):
         reader.ignore([QUANTIZATION])
@@ -173,7 +194,7 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) 
 
 def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
     """Finds the supported type that understands a configuration best; see `nearest_type`."""
-    keys = {model_type: declaration(model_type).defaults.keys() for model_type in MODEL_TYPES}
+    keys = {model_type: defaults(model_type).keys() for model_type in MODEL_TYPES}
     return nearest_type(config, source, keys, lambda config, source: describe(config, source=source))
 
 

@@ -9,21 +9,6 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' Starcoder2Config.
-DEFAULTS = {key: value for key, value in llama.DEFAULTS.items() if key != "rms_norm_eps"} | {
-    "vocab_size": 49152,
-    "hidden_size": 3072,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 2,
-    "hidden_act": "gelu_pytorch_tanh",
-    "max_position_embeddings": 4096,
-    "norm_epsilon": 1e-5,
-    "use_bias": True,
-    "tie_word_embeddings": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `starcoder2` configuration."""
@@ -49,4 +34,4 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, LayerNorm), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, LayerNorm))

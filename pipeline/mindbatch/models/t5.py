@@ -16,22 +16,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Part
 
-# Of transformers' T5Config.
-DEFAULTS = {
-    "vocab_size": 32128,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 2048,
-    "num_layers": 6,
-    "num_heads": 8,
-    "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 128,
-    "layer_norm_epsilon": 1e-6,
-    "feed_forward_proj": "relu",
-    "is_encoder_decoder": True,
-    "tie_word_embeddings": True,
-    "pad_token_id": 0,
-}
 POSITIONS = 4096
 """Most tokens of input and output together: relative positions themselves have no limit."""
 # feed_forward_proj: the activation, and whether it is of a gate.
@@ -231,7 +215,6 @@ class T5(EncoderDecoder):
 MODEL = ModelType(
     describe,
     T5,
-    DEFAULTS,
     prefix="",
     # A table that the first release has and nothing reads.
     unused_tensors=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),

@@ -13,19 +13,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part, interleaved
 
-# Of the published configuration class.
-DEFAULTS = {
-    "vocab_size": 160256,
-    "hidden_size": 4096,
-    "ffn_hidden_size": 12288,
-    "n_layer": 30,
-    "n_head": 32,
-    "layer_norm_epsilon": 1e-5,
-    "training_seqlen": 8192,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
 REFUSED = ("apply_residual_connection_post_layernorm", "embed_layernorm", "logn")
 # Of implementations and of training, and alibi, which its positions are not.
 WITHOUT_EFFECT = (
@@ -129,4 +116,4 @@ class TeleChat(Decoder):
         self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=TeleChat, defaults=DEFAULTS, prefix="transformer.")
+MODEL = replace(llama.MODEL, describe=describe, tree=TeleChat, prefix="transformer.")

@@ -9,12 +9,6 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.experts import read_further_layers
 
-# Of the published configuration class.
-DEFAULTS = qwen2.DEFAULTS | {
-    "vocab_size": 131072,
-    "hidden_size": 4096,
-    "head_dim": 128,
-}
 REFUSED = ("attention_bias", "mlp_bias", "embed_layernorm", "share_attention", "share_ffn", "logn")
 
 
@@ -28,4 +22,4 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, next_token_layers=read_further_layers(reader))
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)
