@@ -352,7 +352,8 @@ def compact(tables: dict[str, dict[str, Any]]) -> str:
     """JSON with a few keys in a line, so that a changed one shows."""
     texts = []
     for name in sorted(tables):
-        keys = json.dumps(tables[name], sort_keys=True)[1:-1].replace(": ", ":\xa0")
+        unbroken = {key.replace(" ", "\xa0"): value for key, value in tables[name].items()}
+        keys = json.dumps(unbroken, sort_keys=True, ensure_ascii=False)[1:-1].replace(": ", ":\xa0")
         lines = textwrap.wrap(keys, 104, break_long_words=False, break_on_hyphens=False)
         texts.append(f'  "{name}": {{\n   ' + "\n   ".join(lines).replace("\xa0", " ") + "\n  }")
     return "{\n" + ",\n".join(texts) + "\n }"
@@ -364,8 +365,10 @@ def main() -> None:
     recorded |= OWN | NEWER
     content = {"transformers": transformers.__version__, "defaults": recorded}
     TARGET.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
-    shipped = refreshed(json.loads(SHIPPED.read_text())["defaults"], recorded)
-    SHIPPED.write_text(f'{{\n "defaults": {compact(shipped)}\n}}\n')
+    shipped = json.loads(SHIPPED.read_text())
+    shipped["defaults"] = refreshed(shipped["defaults"], recorded)
+    parts = (f' "{name}": {compact(tables)}' for name, tables in sorted(shipped.items()))
+    SHIPPED.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -16,15 +16,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 POSITIONS = 2048
 """Positions of training where `seq_length` does not say how many: ALiBi itself has no limit."""
-# Of training, and which of several ways computes the same.
-ONLY_TRAINED = (
-    "attention_softmax_in_fp32",
-    "bias_dropout_fusion",
-    "masked_softmax_fusion",
-    "offset_alibi",
-    "skip_bias_add",
-    "skip_bias_add_qkv",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -37,7 +28,6 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("n_inner", [4 * hidden])
     if reader.value("pretraining_tp") not in (None, 1):
         reader.needs("slow_but_exact", [False])  # adds up the parts of a product, and leaves out their biases
-    reader.ignore((*ONLY_TRAINED, "slow_but_exact"))
     return Architecture(
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,

@@ -16,14 +16,6 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part
 
-# Of how half precision is rounded, of training, and what has another name here.
-WITHOUT_EFFECT = (
-    "apply_query_key_layer_scaling",  # divides queries by a number that multiplies the scores again
-    "attention_softmax_in_fp32",
-    "bias_dropout_fusion",
-    "fp32_residual_connection",
-    "vocab_size",  # padded_vocab_size is what the tensors have
-)
 THETA = 10000.0
 INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides positions by it
 
@@ -41,7 +33,6 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("pre_seq_len", [None])
     reader.needs("prefix_projection", [False])
     reader.needs("num_hidden_layers", [layers])
-    reader.ignore(WITHOUT_EFFECT)
     kv_heads = reader.positive("multi_query_group_num")
     if heads % kv_heads:
         reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")

@@ -26,7 +26,6 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.needs(key, [only])
     every = reader.positive("sliding_window_pattern", WINDOWS_BUT_EVERY)
     reader.needs("layer_switch", [every])
-    reader.ignore(["_sliding_window_pattern", "use_parallel_embedding"])
     windows = windows_by_pattern(reader, every)
     arch = cohere.describe_family(reader, windows)
     return replace(arch, layer_rotaries=tuple(arch.rotary if window else None for window in windows))

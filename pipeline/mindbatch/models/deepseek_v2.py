@@ -17,7 +17,6 @@ def describe(reader: ConfigReader) -> Architecture:
     arch = deepseek_v3.describe_latent(reader, is_interleaved=True)
     arch = deepseek_v3.with_yarn_scale(reader, arch)
     reader.needs("mlp_bias", [False])
-    reader.ignore(["norm_topk_prob"])  # the class does not read it, and published models have false
     reader.needs("scoring_func", ["softmax"])
     reader.needs("moe_layer_freq", [1])
     layers = experts.layers_behind(reader, arch.num_layers)

@@ -18,8 +18,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary, yarn_scale
 from mindbatch.models.tensor_spec import Part
 
-# Of training, how experts were spread over devices, and layers that guess a token more, which are not read.
-IGNORED = ("aux_loss_alpha", "ep_size", "seq_aux")
 NORM_EPSILON = 1e-6
 """Epsilon of the norms before queries and the latent, whatever rms_norm_eps says: their class's own."""
 
@@ -66,7 +64,6 @@ def describe_latent(reader: ConfigReader, *, is_interleaved: bool) -> Architectu
     def rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
         return replace(read_rotary(reader, rotated, max_positions), is_interleaved=is_interleaved)
 
-    reader.ignore(IGNORED)
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=rotary)
     if arch.kv_heads != arch.heads:

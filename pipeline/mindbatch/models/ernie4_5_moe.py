@@ -23,7 +23,6 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("moe_gate_act", ["softmax"])
     reader.needs("moe_use_aux_free", [True])
     reader.needs("moe_norm_min", LEAST_SUM)
-    reader.ignore(["moe_capacity"])  # of training
     arch = ernie4_5.describe(reader)
     return replace(
         arch,

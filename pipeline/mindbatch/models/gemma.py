@@ -11,7 +11,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gemma` configuration."""
-    reader.ignore(["hidden_activation"])  # transformers computes with hidden_act
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
     # Files of the first releases say "gelu" and mean the approximation that the models were trained with.

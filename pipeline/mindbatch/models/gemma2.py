@@ -14,14 +14,12 @@ WINDOWS_BUT_EVERY = 2
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gemma2` configuration."""
-    reader.ignore(["sliding_window_size"])  # of early files, beside sliding_window
     arch = describe_family(reader, windows_by_pattern(reader, WINDOWS_BUT_EVERY), qk_norm=False)
     return replace(arch, attention_cap=read_cap(reader, "attn_logit_softcapping"))
 
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: bool) -> Architecture:
     """Reads what Gemma 2 and 3 have in common."""
-    reader.ignore(["hidden_act"])  # transformers computes with hidden_activation
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,

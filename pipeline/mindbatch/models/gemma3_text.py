@@ -24,7 +24,6 @@ def describe(reader: ConfigReader) -> Architecture:
     """
     reader.needs("use_bidirectional_attention", [False])
     reader.needs("attn_logit_softcapping", [None])  # transformers leaves it out
-    reader.ignore(["_sliding_window_pattern"])
     windows = windows_by_pattern(reader, reader.positive("sliding_window_pattern", WINDOWS_BUT_EVERY))
     arch = gemma2.describe_family(reader, windows, qk_norm=True)
     local = plain_frequencies(reader.number("rope_local_base_freq"), arch.head_dim)

@@ -32,7 +32,6 @@ WINDOWS_BUT_EVERY = 6
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gemma4_text` configuration."""
     reader.needs("use_bidirectional_attention", [None, "vision"])  # of images alone
-    reader.ignore(["hidden_act"])  # transformers computes with hidden_activation
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,

@@ -12,16 +12,9 @@ from mindbatch.models import deepseek_v3, experts, glm4_moe_lite
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# How the indexer scores, which matters only where it leaves something out, and layers that share its choice.
-_OF_THE_INDEXER = (
-    *("index_head_dim", "index_n_heads", "index_share_for_mtp_iteration", "index_skip_topk_offset"),
-    *("index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "indexer_types"),
-)
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `glm_moe_dsa` configuration."""
-    reader.ignore(_OF_THE_INDEXER)
     reader.needs("mlp_bias", [False])
     reader.needs("rope_interleave", [True])
     arch = deepseek_v3.describe_attention(reader)

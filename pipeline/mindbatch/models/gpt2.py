@@ -16,15 +16,6 @@ from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Part, fused
 
-# Settings of the classification head, which generation does not use.
-SUMMARY_KEYS = (
-    "summary_type",
-    "summary_use_proj",
-    "summary_activation",
-    "summary_proj_to_labels",
-    "summary_first_dropout",
-)
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gpt2` configuration; faults are left in the reader."""
@@ -33,8 +24,6 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.fault("n_embd", f"must be divisible by n_head={heads}")
     reader.needs("add_cross_attention", [False])
     reader.needs("is_encoder_decoder", [False])
-    reader.ignore(["n_ctx", "reorder_and_upcast_attn", "is_decoder"])
-    reader.ignore(SUMMARY_KEYS)
     head_dim = max(1, hidden // heads)
     scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
     by_layer = reader.flag("scale_attn_by_inverse_layer_idx")

@@ -21,7 +21,6 @@ WINDOWS_BUT_EVERY = 2
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gpt_oss` configuration."""
-    reader.ignore(["experts_per_token", "initial_context_length"])  # of the release; its class reads neither
     reader.needs("swiglu_alpha", [1.702])  # of quick_gelu
     if reader.has("rope_scaling") and reader.raw("rope_scaling") is None:
         reader.change_defaults(rope_scaling=None)

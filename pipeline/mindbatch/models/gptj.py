@@ -10,7 +10,6 @@ from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.gpt2 import SUMMARY_KEYS
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import plain_frequencies
 
@@ -24,7 +23,6 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.fault("rotary_dim", f"must be even and at most the {head_dim} numbers of a head")
     reader.needs("rotary", [True])
     reader.needs("scale_attn_weights", [True])
-    reader.ignore(SUMMARY_KEYS)
     return Architecture(
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,

@@ -23,21 +23,10 @@ _OF_OTHER_SCALINGS = {
     "mscale",
     "mscale_all_dim",
 }
-_OTHER_HEADS = ("add_classification_head", "class_num", "pool_type")
-_TOKENS = (
-    "eod_token_id",
-    "im_end_id",
-    "im_newline_id",
-    "im_start_id",
-    "mask_init_id",
-    "text_end_id",
-    "text_start_id",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `hunyuan_v1_dense` configuration."""
-    reader.ignore([*_OTHER_HEADS, *_TOKENS, "org_vocab_size", "cla_share_factor"])
     reader.needs("use_cla", [False])  # keys and values that layers share
     reader.needs("use_qk_norm", [True])
     reader.needs("use_rotary_pos_emb", [True])

@@ -21,27 +21,10 @@ from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, rec
 from mindbatch.models.tensor_spec import Part, fused
 
 CONVOLUTION = "conv"
-# Of the release; its class in transformers reads none of them.
-_WITHOUT_EFFECT = (
-    "hidden_act",
-    "block_dim",
-    "block_mlp_init_scale",
-    "block_norm_eps",
-    "block_out_init_scale",
-    "block_use_swiglu",
-    "block_use_xavier_init",
-    "conv_dim",
-    "conv_dim_out",
-    "conv_use_xavier_init",
-    "num_heads",
-    "rms_norm_eps",
-    "use_pos_enc",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of an `lfm2` configuration."""
-    reader.ignore(_WITHOUT_EFFECT)
     arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key=None)
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
     kinds = kinds_of_layers(reader, (FULL, CONVOLUTION), read_default_kinds(reader, arch.num_layers))

@@ -27,7 +27,6 @@ CHUNKED = "chunked_attention"
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `llama4_text` configuration."""
-    reader.ignore(["for_llm_compressor", "router_jitter_noise"])  # of training and of a quantiser
     bias = reader.flag("attention_bias")
     arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=read_interleaved)
     rotated = rotated_layers(reader, reader.raw("no_rope_layers") or None)  # [] in published files

@@ -10,20 +10,11 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_partial_rotary, read_rotary, read_rotary_of
 
 NAMES = replace(mixtral.NAMES, correction="e_score_correction_bias")
-# Of the linear attention that other models of this family have, and of training.
-_WITHOUT_EFFECT = (
-    "mlp_intermediate_size",
-    "mtp_transformer_layers",
-    "router_jitter_noise",
-    "shared_moe_mode",
-    "use_mtp",
-)
 _BETAS = ("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta")
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `minimax_m2` configuration."""
-    reader.ignore(_WITHOUT_EFFECT)
     for key in _BETAS:
         reader.needs(key, [1.0])
     reader.needs("use_qk_norm", [True])

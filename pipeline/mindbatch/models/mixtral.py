@@ -15,7 +15,6 @@ def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `mixtral` configuration; sliding_window null means full attention."""
     layers = reader.positive("num_hidden_layers")
     window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    reader.ignore(["router_jitter_noise"])  # of training
     arch = llama.describe_family(reader, windows=(window,) * layers)
     sparse = tuple(range(layers))
     routing = experts.read_routing(reader, "num_local_experts", is_normalised=True, layers=sparse)

@@ -28,7 +28,6 @@ def describe(reader: ConfigReader) -> Architecture:
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
     heads = reader.positive("num_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_heads")
-    reader.ignore(gpt2.SUMMARY_KEYS)
     scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
     return Architecture(
         vocab_size=reader.positive("vocab_size"),

@@ -15,7 +15,6 @@ NAMES = experts.ExpertNames(shared="shared_expert")
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen2_moe` configuration."""
     layers = reader.positive("num_hidden_layers")
-    reader.ignore(["max_window_layers"])
     window = asked_window(reader)
     last = reader.positive("max_window_layers") if window else 0
     kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]

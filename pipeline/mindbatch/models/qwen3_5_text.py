@@ -14,13 +14,9 @@ from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.tensor_spec import Part, fused
 
-# Of layers that predict further tokens, which are not run, and of how states are kept: in float32, as here.
-_WITHOUT_EFFECT = ("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
-
 
 def describe(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
     """The architecture of a `qwen3_5_text` configuration; see `llama.describe_family`."""
-    reader.ignore(_WITHOUT_EFFECT)
     reader.needs("attn_output_gate", [True])
     return qwen3_next.describe_family(reader, default_intermediate)
 

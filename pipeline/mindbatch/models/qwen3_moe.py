@@ -13,7 +13,6 @@ from mindbatch.models.layer_kinds import asked_window
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen3_moe` configuration."""
     bias, layers = reader.flag("attention_bias"), reader.positive("num_hidden_layers")
-    reader.ignore(["max_window_layers"])
     arch = llama.describe_family(
         reader,
         windows=(asked_window(reader),) * layers,

@@ -63,8 +63,11 @@ def _config_keys() -> Mapping[str, Any]:
 def reader_of(
     model_type: str, config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE_IGNORED
 ) -> ConfigReader:
-    """A reader of a type's configuration."""
-    return ConfigReader(config, source, defaults(model_type), ignore, newer_names(model_type))
+    """A reader of a type's configuration, which passes over the keys that are without effect there."""
+    reader = ConfigReader(config, source, defaults(model_type), ignore, newer_names(model_type))
+    by_reason: Mapping[str, list[str]] = _config_keys()["without_effect"].get(model_type, {})
+    reader.ignore(key for keys in by_reason.values() for key in keys)
+    return reader
 
 
 def newer_names(model_type: object) -> Mapping[str, str]:

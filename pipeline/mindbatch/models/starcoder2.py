@@ -12,7 +12,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `starcoder2` configuration."""
-    reader.ignore(["residual_dropout"])
     reader.needs("mlp_type", ["default"])
     reader.needs("norm_type", ["layer_norm"])
     window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")

@@ -29,7 +29,6 @@ FEED_FORWARD = {
 }
 # As files spell these activations in dense_act_fn.
 SPELT = {"relu": ["relu"], "gelu": ["gelu"], "silu": ["silu"], "gelu_tanh": ["gelu_new"]}
-TRAINED = ("n_positions", "num_labels")  # the input's length then, and a head for classification
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -39,7 +38,6 @@ def describe(reader: ConfigReader) -> Architecture:
     decoder_layers = reader.positive("num_decoder_layers", if_null=layers)
     reader.needs("is_encoder_decoder", [True])
     reader.needs("tie_encoder_decoder", [False])
-    reader.ignore(TRAINED)
     # transformers 5 says of every model that it is tied; only heads that were trained so are scaled.
     reader.needs("tie_word_embeddings", [True, False])
     tied = reader.flag(

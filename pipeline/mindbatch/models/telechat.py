@@ -14,17 +14,6 @@ from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part, interleaved
 
 REFUSED = ("apply_residual_connection_post_layernorm", "embed_layernorm", "logn")
-# Of implementations and of training, and alibi, which its positions are not.
-WITHOUT_EFFECT = (
-    "attention_softmax_in_fp32",
-    "bias_dropout_fusion",
-    "masked_softmax_fusion",
-    "offset_alibi",
-    "seq_length",
-    "skip_bias_add",
-    "skip_bias_add_qkv",
-    "slow_but_exact",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -33,7 +22,6 @@ def describe(reader: ConfigReader) -> Architecture:
     for key in REFUSED:
         reader.needs(key, [False])
     reader.needs("rope_scaling", [None])
-    reader.ignore(WITHOUT_EFFECT)
     hidden, heads, layers = (reader.positive(key) for key in ("hidden_size", "n_head", "n_layer"))
     reader.needs("n_inner", [reader.positive("ffn_hidden_size")])
     reader.needs("n_embed", [hidden])

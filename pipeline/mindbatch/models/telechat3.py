@@ -17,7 +17,6 @@ def describe(reader: ConfigReader) -> Architecture:
     for key in REFUSED:
         reader.needs(key, [False])
     reader.needs("rope_scaling", [None])  # its code has factors of its own
-    reader.ignore(["training_seqlen", "base_seqlen"])
     arch = llama.describe_family(reader, windows=qwen2.read_windows(reader))
     return replace(arch, next_token_layers=read_further_layers(reader))
 
