@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
 from mindbatch.layers.rank import Tokens
-from mindbatch.models import gpt_neox
+from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
@@ -57,22 +56,14 @@ def _either(reader: ConfigReader, name: str, other: str) -> str:
     return other
 
 
-class Bloom(Decoder):
-    """A normed token embedding, blocks, a last norm and the head."""
+class Bloom(llama.Llama):
+    """Llama's ends by other names, with a norm of the token embedding."""
 
     def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        words = "transformer.word_embeddings_layernorm"
-        self.embedding.norm = LayerNorm(words, a.hidden_size, a.norm_epsilon)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        block = gpt_neox.NormedSumBlock if a.adds_normed else gpt_neox.Block
-        sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
-        self.layers = [
-            block(a, source, gpt_neox.Attention(a, f"{source}.self_attention", layer))
-            for layer, source in sources
-        ]
+        block = partial(gpt_neox.block, layers="transformer.h", name="self_attention")
+        words = "transformer.word_embeddings"
+        super().__init__(a, block, LayerNorm, (words, "transformer.ln_f", "lm_head"))
+        self.embedding.norm = LayerNorm(f"{words}_layernorm", a.hidden_size, a.norm_epsilon)
 
     def embed(self, tokens: Tokens) -> Any:
         return self.embedding.norm(self.embedding(tokens))

@@ -7,8 +7,6 @@ is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py
 
 from __future__ import annotations
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
@@ -16,6 +14,11 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part
 
+ENDS = (
+    "transformer.embedding.word_embeddings",
+    "transformer.encoder.final_layernorm",
+    "transformer.output_layer",
+)
 THETA = 10000.0
 INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides positions by it
 
@@ -89,21 +92,9 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.mlp", *names, is_fused=True)
 
 
-class ChatGlm(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        words = "transformer.embedding.word_embeddings"
-        self.embedding = TokenEmbedding(words, a.vocab_size, a.hidden_size)
-        self.norm = llama.norm(a, "transformer.encoder.final_layernorm")
-        self.head = Head("transformer.output_layer", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
-
-
 MODEL = ModelType(
     describe,
-    ChatGlm,
+    llama.with_blocks(Block, ends=ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_pos_emb.inv_freq",),
 )

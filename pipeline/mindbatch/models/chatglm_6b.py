@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.models import gpt_neox
+from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, BlockPositions2D, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
 
+ENDS = ("transformer.word_embeddings", "transformer.final_layernorm", "lm_head")
 THETA = 10000.0
 START_ID = 130004  # bos_token_id of all releases but the earliest
 
@@ -82,25 +82,10 @@ def _token(reader: ConfigReader, key: str) -> int:
     return token_id
 
 
-class ChatGlm6B(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.final_layernorm", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        sources = enumerate(f"transformer.layers.{layer}" for layer in range(a.num_layers))
-        self.layers = [
-            gpt_neox.NormedSumBlock(a, source, gpt_neox.Attention(a, f"{source}.attention", layer))
-            for layer, source in sources
-        ]
-
-
 MODEL: ModelType = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=ChatGlm6B,
+    tree=llama.with_blocks(partial(gpt_neox.block, layers="transformer.layers"), LayerNorm, ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq",),
 )

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.models import gpt_neox
+from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import read_rotary
 from mindbatch.models.tensor_spec import Part, interleaved
+
+ENDS = ("transformer.word_embeddings", "transformer.ln_f", "lm_head")
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -88,20 +88,11 @@ class Attention(gpt_neox.Attention):
         return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-class Falcon(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        block = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
-        sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
-        self.layers = [
-            block(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))
-            for layer, source in sources
-        ]
+def block(a: Architecture, layer: int) -> gpt_neox.Block:
+    """A layer of the kind that the configuration asks for."""
+    source = f"transformer.h.{layer}"
+    kind = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
+    return kind(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))
 
 
 def _norms(arch: Architecture) -> Sequence[str]:
@@ -113,7 +104,7 @@ def _norms(arch: Architecture) -> Sequence[str]:
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=Falcon,
+    tree=llama.with_blocks(block, LayerNorm, ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),
     newer_names={},

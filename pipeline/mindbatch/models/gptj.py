@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.embedding import Head
 from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, Rotary
@@ -51,15 +50,12 @@ class Block(gpt_neox.ParallelBlock):
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["fc_in"], "fc_out")
 
 
-class GptJ(Decoder):
-    """The token embedding, blocks, a last norm and a head with a bias."""
+class GptJ(llama.Llama):
+    """Llama's ends by other names, with a bias of the head."""
 
     def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
+        super().__init__(a, Block, LayerNorm, ("transformer.wte", "transformer.ln_f", "lm_head"))
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied, bias=True)
-        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
 
 MODEL = replace(

@@ -11,7 +11,6 @@ from typing import Any
 
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.norm import RmsNorm
 from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.layers.recurrent import CausalConvolution, channels
 from mindbatch.models import llama
@@ -109,14 +108,9 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.feed_forward", ("w1", "w3"), "w2")
 
 
-def last_norm(source: str, width: int, epsilon: float) -> RmsNorm:
-    """The last norm, under the name that it has here."""
-    return RmsNorm(source.replace("norm", "embedding_norm"), width, epsilon)
-
-
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=llama.with_blocks(Block, last_norm),
+    tree=llama.with_blocks(Block, ends=("model.embed_tokens", "model.embedding_norm", "lm_head")),
     beyond_ascend="convolutions with a state of each sequence",
 )

@@ -32,6 +32,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "quick_gelu": "quick_gelu",
 }
+ENDS = ("model.embed_tokens", "model.norm", "lm_head")
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -178,19 +179,23 @@ class FourNormBlock(Block):
 
 
 class Llama(Decoder):
-    """The token embedding, blocks, a last norm and the head; relatives have blocks and norms of their own."""
+    """The token embedding, blocks, a last norm and the head; relatives have blocks and norms of their own.
+
+    ends: names of the tensors of embedding, norm and head.
+    """
 
     def __init__(
         self,
         a: Architecture,
         block: Callable[[Architecture, int], Module] = Block,
         norm: Callable[[str, int, float], Module] | None = None,
+        ends: tuple[str, str, str] = ENDS,
     ) -> None:
         super().__init__(a)
-        self.embedding = TokenEmbedding("model.embed_tokens", a.vocab_size, a.hidden_size)
+        self.embedding = TokenEmbedding(ends[0], a.vocab_size, a.hidden_size)
         make_norm = norm or partial(RmsNorm, offset=a.norm_offset)
-        self.norm: Module = make_norm("model.norm", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        self.norm: Module = make_norm(ends[1], a.hidden_size, a.norm_epsilon)
+        self.head = Head(ends[2], a.vocab_size, a.hidden_size, tied=a.tied)
         self.layers = [block(a, layer) for layer in range(a.num_layers)]
 
     def embed(self, tokens: Tokens) -> Any:
@@ -198,10 +203,12 @@ class Llama(Decoder):
 
 
 def with_blocks(
-    block: Callable[[Architecture, int], Module], norm: Callable[[str, int, float], Module] | None = None
+    block: Callable[[Architecture, int], Module],
+    norm: Callable[[str, int, float], Module] | None = None,
+    ends: tuple[str, str, str] = ENDS,
 ) -> Callable[[Architecture], Llama]:
-    """The tree of a relative: Llama's ends around other blocks, with another last norm where one is given."""
-    return partial(Llama, block=block, norm=norm)
+    """The tree of a relative: Llama's ends around other blocks, with another last norm and names if asked."""
+    return partial(Llama, block=block, norm=norm, ends=ends)
 
 
 def norm(a: Architecture, source: str, width: int | None = None) -> RmsNorm:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.linear import RowLinear
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
@@ -93,15 +91,9 @@ class Block(llama.Block):
         self.mlp.down = RowLinear(down, bias=True)
 
 
-class TeleChat(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = llama.norm(a, "transformer.ln_f")
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=TeleChat, prefix="transformer.")
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block, ends=("transformer.word_embeddings", "transformer.ln_f", "lm_head")),
+    prefix="transformer.",
+)
