@@ -8,9 +8,8 @@ from typing import Any
 from mindbatch.layers.norm import PlainLayerNorm
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -22,20 +21,14 @@ def describe(reader: ConfigReader) -> Architecture:
 def describe_family(reader: ConfigReader, windows: tuple[int, ...] = ()) -> Architecture:
     """Reads what `cohere` and `cohere2` have in common."""
     reader.needs("rotary_pct", [1.0])
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
         windows=windows,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         epsilon_key="layer_norm_eps",
-        rotary=_read_rotary,
+        is_interleaved=True,
     )
     return replace(arch, logits_factor=reader.number("logit_scale"))
-
-
-def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-    return replace(read_rotary(reader, head_dim, max_positions), is_interleaved=True)
 
 
 class Block(Module):

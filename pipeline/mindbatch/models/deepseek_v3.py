@@ -62,10 +62,11 @@ def describe_latent(reader: ConfigReader, *, is_interleaved: bool) -> Architectu
     reader.needs("head_dim", [rotated])
 
     def rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-        return replace(read_rotary(reader, rotated, max_positions), is_interleaved=is_interleaved)
+        return read_rotary(reader, rotated, max_positions)
 
-    bias = reader.flag("attention_bias")
-    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=rotary)
+    arch = llama.describe_family(
+        reader, bias_key="attention_bias", rotary=rotary, is_interleaved=is_interleaved
+    )
     if arch.kv_heads != arch.heads:
         reader.fault("num_key_value_heads", f"must be num_attention_heads={arch.heads}")
     reader.needs("qk_head_dim", [rotated + reader.positive("qk_nope_head_dim")])

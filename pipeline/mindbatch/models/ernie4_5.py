@@ -12,9 +12,7 @@ from mindbatch.models.config_reader import ConfigReader
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of an `ernie4_5` configuration."""
     bias = reader.flag("use_bias")
-    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
-    assert arch.rotary is not None
-    return replace(arch, rotary=replace(arch.rotary, is_interleaved=True))
+    return llama.describe_family(reader, bias_key="use_bias", mlp_bias=bias, is_interleaved=True)
 
 
 MODEL = replace(llama.MODEL, describe=describe)

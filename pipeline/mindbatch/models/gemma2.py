@@ -20,12 +20,10 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: bool) -> Architecture:
     """Reads what Gemma 2 and 3 have in common."""
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
         windows=windows,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=qk_norm,
         activation_key="hidden_activation",
     )

@@ -32,11 +32,9 @@ WINDOWS_BUT_EVERY = 6
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `gemma4_text` configuration."""
     reader.needs("use_bidirectional_attention", [None, "vision"])  # of images alone
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=True,
         activation_key="hidden_activation",
         rotary=read_proportional,

@@ -12,9 +12,9 @@ from mindbatch.models.rope import read_partial_rotary
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `glm` or `glm4` configuration."""
-    arch = llama.describe_family(reader, qkv_bias=reader.flag("attention_bias"), rotary=read_partial_rotary)
-    assert arch.rotary is not None
-    return replace(arch, rotary=replace(arch.rotary, is_interleaved=True))
+    return llama.describe_family(
+        reader, qkv_bias=reader.flag("attention_bias"), rotary=read_partial_rotary, is_interleaved=True
+    )
 
 
 class Block(llama.Block):

@@ -7,8 +7,9 @@ from dataclasses import replace
 from mindbatch.models import deepseek_v3, experts
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import kinds_of_layers
 
-_KINDS = ("dense", "sparse")
+_KINDS = DENSE, SPARSE = "dense", "sparse"
 
 
 def describe(reader: ConfigReader) -> Architecture:
@@ -23,16 +24,13 @@ def read_sparse_layers(reader: ConfigReader, layers: int, first: int | None) -> 
 
     first: how many these must be, as the type's class has it; None: any number.
     """
-    kinds = reader.value("mlp_layer_types")
-    if kinds is None:
+    if reader.value("mlp_layer_types") is None:
         if first is not None:
             reader.needs("first_k_dense_replace", [first])
         return experts.layers_behind(reader, layers)
     reader.ignore(["first_k_dense_replace"])
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in _KINDS for kind in kinds):
-        reader.fault("mlp_layer_types", f"must name {layers} layers, each one of {', '.join(_KINDS)}")
-        return ()
-    return tuple(layer for layer, kind in enumerate(kinds) if kind == "sparse")
+    kinds = kinds_of_layers(reader, _KINDS, [DENSE] * layers, "mlp_layer_types")
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == SPARSE)
 
 
 MODEL = replace(

@@ -24,8 +24,8 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("swiglu_alpha", [1.702])  # of quick_gelu
     if reader.has("rope_scaling") and reader.raw("rope_scaling") is None:
         reader.change_defaults(rope_scaling=None)
-    windows, bias = windows_by_pattern(reader, WINDOWS_BUT_EVERY), reader.flag("attention_bias")
-    arch = llama.describe_family(reader, windows=windows, qkv_bias=bias, output_bias=bias)
+    windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
+    arch = llama.describe_family(reader, windows=windows, bias_key="attention_bias")
     layers = tuple(range(arch.num_layers))
     routing = read_routing(reader, "num_local_experts", is_normalised=True, layers=layers)
     experts = Experts(routing, arch.intermediate_size, layers, limit=reader.number("swiglu_limit"))

@@ -32,8 +32,7 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("use_rotary_pos_emb", [True])
     reader.needs("position_embedding_xdrope", [False])
     reader.needs("norm_type", ["rms"])
-    bias = reader.flag("attention_bias")
-    return llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=read_alpha_rotary)
+    return llama.describe_family(reader, bias_key="attention_bias", rotary=read_alpha_rotary)
 
 
 def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:

@@ -16,7 +16,7 @@ from mindbatch.layers.recurrent import CausalConvolution, channels
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Recurrence
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, recurrent_layers
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
 from mindbatch.models.tensor_spec import Part, fused
 
 CONVOLUTION = "conv"
@@ -40,13 +40,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def read_default_kinds(reader: ConfigReader, layers: int) -> list[str]:
     """Kind of each layer where layer_types does not say it: attention in full_attn_idxs, or in all."""
-    places = reader.raw("full_attn_idxs")
-    if places is None:
-        return [FULL] * layers
-    if not isinstance(places, list) or any(type(place) is not int for place in places):
-        reader.fault("full_attn_idxs", "must be a list of layers, counted from 0")
-        return [FULL] * layers
-    return [FULL if layer in places else CONVOLUTION for layer in range(layers)]
+    places = layer_numbers(reader, "full_attn_idxs")
+    return [FULL if places is None or layer in places else CONVOLUTION for layer in range(layers)]
 
 
 def read_intermediate_size(reader: ConfigReader, size: int) -> int:

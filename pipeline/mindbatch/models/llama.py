@@ -37,8 +37,7 @@ ENDS = ("model.embed_tokens", "model.norm", "lm_head")
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `llama` configuration; faults are left in the reader."""
-    bias = reader.flag("attention_bias")
-    return describe_family(reader, qkv_bias=bias, output_bias=bias, mlp_bias=reader.flag("mlp_bias"))
+    return describe_family(reader, bias_key="attention_bias", mlp_bias=reader.flag("mlp_bias"))
 
 
 def describe_family(
@@ -46,6 +45,7 @@ def describe_family(
     *,
     default_intermediate: int | None = None,
     windows: tuple[int, ...] = (),
+    bias_key: str | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
     mlp_bias: bool = False,
@@ -53,12 +53,17 @@ def describe_family(
     epsilon_key: str = "rms_norm_eps",
     activation_key: str | None = "hidden_act",
     rotary: RotaryReader = read_rotary,
+    is_interleaved: bool = False,
 ) -> Architecture:
     """Reads what all relatives of Llama have in common in config.json.
 
     default_intermediate: the intermediate_size where that is null; None: it must not be.
+    bias_key: of the flag for biases of query, key, value and output, in place of `qkv_bias`, `output_bias`.
     activation_key: None of a type whose MLPs have SiLU.
+    is_interleaved: of rotary positions; see `Rotary`.
     """
+    if bias_key is not None:
+        qkv_bias = output_bias = reader.flag(bias_key)
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     kv_heads = reader.positive("num_key_value_heads", heads)
@@ -80,7 +85,7 @@ def describe_family(
         norm_epsilon=reader.number(epsilon_key),
         activation=reader.choice(activation_key, ACTIVATIONS) if activation_key else "silu",
         tied=reader.flag("tie_word_embeddings"),
-        rotary=rotary(reader, head_dim, max_positions),
+        rotary=replace(rotary(reader, head_dim, max_positions), is_interleaved=is_interleaved),
         windows=windows,
         qkv_bias=qkv_bias,
         output_bias=output_bias,

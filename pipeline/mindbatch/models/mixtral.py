@@ -7,16 +7,15 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import same_windows
 
 NAMES = experts.ExpertNames(gate="w1", up="w3", down="w2")
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `mixtral` configuration; sliding_window null means full attention."""
-    layers = reader.positive("num_hidden_layers")
-    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    arch = llama.describe_family(reader, windows=(window,) * layers)
-    sparse = tuple(range(layers))
+    arch = llama.describe_family(reader, windows=same_windows(reader))
+    sparse = tuple(range(arch.num_layers))
     routing = experts.read_routing(reader, "num_local_experts", is_normalised=True, layers=sparse)
     return replace(arch, experts=Experts(routing, arch.intermediate_size, sparse))
 

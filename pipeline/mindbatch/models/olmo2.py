@@ -14,8 +14,7 @@ from mindbatch.models.config_reader import ConfigReader
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of an `olmo2` configuration."""
-    bias = reader.flag("attention_bias")
-    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
+    arch = llama.describe_family(reader, bias_key="attention_bias")
     return replace(arch, norms_all_heads=True)
 
 

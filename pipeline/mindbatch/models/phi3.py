@@ -11,6 +11,7 @@ import numpy as np
 from mindbatch.models import glm, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import same_windows
 from mindbatch.models.rope import plain_frequencies, rotary_width
 from mindbatch.models.tensor_spec import Part
 
@@ -25,9 +26,7 @@ def describe(reader: ConfigReader) -> Architecture:
     With longrope all of a sequence's tokens have other frequencies once it is longer than the original
     context; here it may be as long as that and no longer, so that a token's key is computed once.
     """
-    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    windows = (window,) * reader.positive("num_hidden_layers")
-    arch = llama.describe_family(reader, windows=windows, rotary=_read_rotary)
+    arch = llama.describe_family(reader, windows=same_windows(reader), rotary=_read_rotary)
     original = reader.positive("original_max_position_embeddings")
     if reader.value("rope_scaling"):
         return replace(arch, max_positions=min(arch.max_positions, original))

@@ -11,12 +11,10 @@ from mindbatch.models.config_reader import ConfigReader
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `qwen3` configuration."""
-    bias = reader.flag("attention_bias")
     return llama.describe_family(
         reader,
         windows=qwen2.read_windows(reader),
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=True,
     )
 

@@ -37,12 +37,10 @@ def describe(reader: ConfigReader) -> Architecture:
 def describe_family(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
     """Reads what qwen3_next and its successors have in common; see `llama.describe_family`."""
     reader.needs("hidden_act", ["silu", "swish"])  # the convolution's, too
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
         default_intermediate=default_intermediate,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=True,
         rotary=read_partial_rotary,
     )

@@ -8,17 +8,19 @@ from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import same_windows
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `starcoder2` configuration."""
     reader.needs("mlp_type", ["default"])
     reader.needs("norm_type", ["layer_norm"])
-    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    windows = (window,) * reader.positive("num_hidden_layers")
-    bias = reader.flag("use_bias")
     return llama.describe_family(
-        reader, windows=windows, qkv_bias=bias, output_bias=bias, mlp_bias=bias, epsilon_key="norm_epsilon"
+        reader,
+        windows=same_windows(reader),
+        bias_key="use_bias",
+        mlp_bias=reader.flag("use_bias"),
+        epsilon_key="norm_epsilon",
     )
 
 

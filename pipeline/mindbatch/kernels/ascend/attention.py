@@ -22,8 +22,7 @@ class AscendAttention(nn.Cell):
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
-        keys = shape.kv_heads * shape.head_dim
-        self.widths = (shape.heads * shape.head_dim, keys, keys)
+        self.widths = shape.widths
         self.write = ops.auto_generate.ReshapeAndCache()
 
     def construct(

@@ -101,7 +101,7 @@ class Tempered(nn.Cell):
 
     def __init__(self, shape: AttentionShape, floor: float, factor: float) -> None:
         super().__init__(auto_prefix=False)
-        query, *others = _widths(shape)
+        query, *others = shape.widths
         self.widths = (query, sum(others))
         self.floor, self.factor = floor, factor
 
@@ -117,7 +117,7 @@ class SquareSums(nn.Cell):
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
-        self.widths = _widths(shape)
+        self.widths = shape.widths
 
     def construct(self, qkv: Tensor) -> Tensor:
         query, key, _ = mint.split(qkv, self.widths, -1)
@@ -130,7 +130,7 @@ class NormBySums(nn.Cell):
 
     def __init__(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> None:
         super().__init__(auto_prefix=False)
-        self.widths, self.epsilon = _widths(shape), epsilon
+        self.widths, self.epsilon = shape.widths, epsilon
         self.totals = totals
 
     def construct(self, qkv: Tensor, sums: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
@@ -142,12 +142,6 @@ class NormBySums(nn.Cell):
     def _normed(self, x: Tensor, squares: Tensor, weight: Tensor) -> Tensor:
         normed = ops.cast(x, mstype.float32) * ops.rsqrt(squares + self.epsilon)
         return ops.cast(normed * ops.cast(weight, mstype.float32), x.dtype)
-
-
-def _widths(shape: AttentionShape) -> tuple[int, int, int]:
-    """Widths of query, key and value."""
-    keys = shape.kv_heads * shape.head_dim
-    return shape.heads * shape.head_dim, keys, keys
 
 
 class Columns(nn.Cell):
