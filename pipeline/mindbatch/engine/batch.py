@@ -5,56 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mindbatch.engine.step import ScheduledTokens, Step
-from mindbatch.kernels.step import Batch, IntArray, Logits
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.step import Batch, IntArray, Logits, StepValues
 
-FloatArray = npt.NDArray[np.float32]
 Scalar = TypeVar("Scalar", bound=np.generic)
 Project = Callable[[FloatArray, IntArray | None], Logits]
 """Hidden states [S, hidden size], and the slots [S] of their adapters if any, to their logits."""
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """One step as every rank of a model computes it.
-
-    graph: the kind of step, as in `StepShape`.
-    arrays: what the graph takes.
-    copies, state_copies: (source, destination) of the cache blocks, and slots of states, copied before.
-    num_tokens: without padding.
-    with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
-    adapter_loads: slots, and the names of the adapters that are loaded into them before.
-    adapters: the slots of the tokens' adapters, for logits that are computed later; None without adapters.
-    wanted: the tokens whose hidden states or logits may be asked for, in rising order; None for all.
-    """
-
-    graph: str
-    arrays: tuple[IntArray, ...]
-    copies: tuple[tuple[int, int], ...]
-    num_tokens: int
-    with_logits: bool
-    adapters: IntArray | None = None
-    adapter_loads: tuple[tuple[int, str], ...] = ()
-    wanted: IntArray | None = None
-    state_copies: tuple[tuple[int, int], ...] = ()
-
-
-class StepValues(NamedTuple):
-    """Hidden states [T, hidden size] of a step with its padding, and their logits or none.
-
-    tokens: those that the rows of `hidden` belong to, in rising order; None for all.
-    """
-
-    hidden: FloatArray
-    logits: Logits | None = None
-    tokens: IntArray | None = None
 
 
 class RunnerOutput:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Tensor, nn
 
-from mindbatch.engine.batch import FloatArray, StepInputs, StepValues, buckets_up_to, pad_to_bucket, padded
+from mindbatch.engine.batch import buckets_up_to, pad_to_bucket, padded
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.limits import most_gathered_tokens
 from mindbatch.kernels.ascend.recorded_cell import DECODER, HEAD, OF_PART, recorded_cell
 from mindbatch.kernels.graphs import AdaptedEncoderDecoderGraph, EncoderDecoderGraph, Network
@@ -21,7 +22,9 @@ from mindbatch.kernels.step import (
     Logits,
     PartArrays,
     Span,
+    StepInputs,
     StepShape,
+    StepValues,
     encoder_and_decoder,
 )
 from mindbatch.models.compiled import CompiledCell, OnCompile

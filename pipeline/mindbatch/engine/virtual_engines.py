@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from mindbatch.engine.batch import StepInputs
 from mindbatch.engine.engine import Engine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.engine.step import Step
+from mindbatch.kernels.step import StepInputs
 
 
 class CachePart:

@@ -31,7 +31,7 @@ class AttentionShape:
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Of query, key and value."""
+        """Numbers of query, key and value."""
         keys = self.kv_heads * self.head_dim
         return self.heads * self.head_dim, keys, keys
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs, StepValues
+from mindbatch.engine.batch import RunnerOutput
 from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError
-from mindbatch.kernels.step import IntArray, Logits
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.step import IntArray, Logits, StepInputs, StepValues
 from mindbatch.replicas.connection import Array, MessageConnection, MessageError
 from mindbatch.replicas.front_link import FrontLink
 from mindbatch.replicas.messages import BEGUN

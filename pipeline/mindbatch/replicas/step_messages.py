@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.engine.batch import FloatArray, StepInputs
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.step import StepInputs
 from mindbatch.replicas.connection import Array
 
 COMPUTE, PROJECT, COMPARE, DIGEST = "compute", "project", "compare", "digest"
