@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
+from mindbatch.kernels.operations.attention import head_products, latent_heads
 from mindbatch.kernels.operations.dense import columns
-from mindbatch.kernels.operations.latent import head_products, latent_heads
 from mindbatch.kernels.shapes import HeadProductsShape
 
 Floats = NDArray[np.float32]

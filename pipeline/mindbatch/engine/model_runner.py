@@ -16,7 +16,7 @@ from mindbatch.kernels.step import IntArray, Logits, Span, StepInputs, StepShape
 from mindbatch.models.model import Model
 
 if TYPE_CHECKING:  # MindSpore
-    from mindbatch.models.compiled import OnCompile
+    from mindbatch.engine.step_graphs import OnCompile
 
 
 Guard = Callable[[str], AbstractContextManager[None]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindbatch.kernels.operations.adapters import adapted_embedding
 from mindbatch.kernels.operations.collectives import all_gather
-from mindbatch.kernels.operations.dense import embedding, ids_from, table_rows
+from mindbatch.kernels.operations.dense import adapted_embedding, embedding, ids_from, table_rows
 from mindbatch.layers.linear import Product, bias_of, reduced
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models.tensor_spec import Layout, Part, Sharding

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.kernels.operations.attention import latent_heads
 from mindbatch.kernels.operations.dense import columns
-from mindbatch.kernels.operations.latent import latent_heads
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear, SplitLinear
 from mindbatch.layers.norm import RmsNorm

@@ -9,7 +9,7 @@ import mindspore
 from mindspore import Parameter, Tensor, nn
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
-from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.arrays import Array, Copy, aligned_zeros
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import (
     AscendCacheWriter,
@@ -53,6 +53,7 @@ from mindbatch.kernels.ascend.plain_cells import (
     Sum,
     TableRows,
     Tempered,
+    block_copies,
 )
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
@@ -163,6 +164,9 @@ class AscendKernels(MindSporeKernels):
         cached = widened(shape)
         size = (geometry.num_blocks + 1, geometry.block_size, cached.kv_heads, cached.head_dim)
         return size, size
+
+    def block_copies(self, arrays: Sequence[Array], parameters: Sequence[Parameter], padding: int) -> Copy:
+        return block_copies(parameters, padding)
 
     def spare_tokens(self, batch_size: int) -> int:
         return rounded_sequences(batch_size + 1)

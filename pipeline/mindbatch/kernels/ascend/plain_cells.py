@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
+from mindbatch.kernels.arrays import Copy
 from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape, HeadProductsShape
 
@@ -156,7 +157,7 @@ class Columns(nn.Cell):
 
 
 class HeadProducts(nn.Cell):
-    """Cell of `operations.latent.head_products`; matrices are [heads, inputs, outputs]."""
+    """Cell of `operations.attention.head_products`; matrices are [heads, inputs, outputs]."""
 
     def __init__(self, shape: HeadProductsShape) -> None:
         super().__init__(auto_prefix=False)
@@ -172,7 +173,7 @@ class HeadProducts(nn.Cell):
 
 
 class LatentHeads(nn.Cell):
-    """Cell of `operations.latent.latent_heads`."""
+    """Cell of `operations.attention.latent_heads`."""
 
     def __init__(self, heads: int, rope: int) -> None:
         super().__init__(auto_prefix=False)
@@ -233,3 +234,34 @@ class GatheredEmbedding(nn.Cell):
         y = y * ops.gather(scale, slots, 0) + ops.gather(offset, slots, 0)
         inner = ops.gather(a.reshape(-1, a.shape[2]), where, 0) * ops.cast(inside, y.dtype)
         return y + self.product(ops.gather(b, slots, 0), inner.expand_dims(2)).reshape(y.shape)
+
+
+class CopyBlocks(nn.Cell):
+    """tensor[destinations] = tensor[sources] for every cache tensor; sources, destinations: [n] int32."""
+
+    def __init__(self, tensors: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.tensors = list(tensors)
+        self.update = ops.ScatterUpdate()
+
+    def construct(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        for tensor in self.tensors:
+            self.update(tensor, destinations, ops.gather(tensor, sources, 0))
+        return sources
+
+
+COPIES_PER_CALL = 16
+
+
+def block_copies(parameters: Sequence[Parameter], padding: int) -> Copy:
+    """Copies a few blocks of all caches at a time, always as many, so that a single graph is compiled."""
+    cell = CopyBlocks(parameters)
+
+    def copy(pairs: Sequence[tuple[int, int]]) -> None:
+        for first in range(0, len(pairs), COPIES_PER_CALL):
+            some = list(pairs[first : first + COPIES_PER_CALL])
+            some += [(padding, padding)] * (COPIES_PER_CALL - len(some))
+            table = np.asarray(some, np.int32)
+            cell(Tensor(table[:, 0].copy()), Tensor(table[:, 1].copy()))
+
+    return copy
