@@ -23,8 +23,6 @@ Guard = Callable[[str], AbstractContextManager[None]]
 
 
 class StepNetwork(Protocol):
-    """A model's layers as steps go through them."""
-
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
         """Graph and padded sizes of a step; see `Kernels.step_shape`."""
         ...

@@ -43,7 +43,6 @@ class Kernels(ABC):
 
     @property
     def cache_type(self) -> FloatType:
-        """Number type of cached keys and values."""
         return self.float_type
 
     @property
@@ -53,7 +52,6 @@ class Kernels(ABC):
 
     @property
     def weight_type(self) -> NumberType:
-        """Number type of packed weights."""
         return self.float_type
 
     def as_parameter(self, name: str, array: Array) -> KernelParameter:
@@ -175,8 +173,6 @@ class Kernels(ABC):
 
 
 class Runnable(Protocol):
-    """A recording as it is run."""
-
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs [rows, ...], which nobody else has, for inputs of which the first has so many rows."""
         ...

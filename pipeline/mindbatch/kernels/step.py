@@ -63,7 +63,6 @@ class Logits(NamedTuple):
     summary: FloatArray | None = None
 
     def of(self, rows: IntArray | slice) -> Logits:
-        """Selects some of the rows."""
         return Logits(self.scores[rows], None if self.summary is None else self.summary[rows])
 
 

@@ -57,7 +57,6 @@ class OfLayer(Module):
         self.arch, self.layer = a, layer
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's heads and the layer's cache."""
         super().bind(name, rank)
         self.shape, self.shard = attention_shape(self.arch, self.layer, rank.shard), rank.shard
         self.cache = rank.cache_of(self.arch.cache_layer(self.layer))
@@ -92,8 +91,6 @@ UNTURNED = Rotary((0.0,))
 
 
 class NoNorm(Module):
-    """In place of a norm that there is not."""
-
     weight = None
 
 
@@ -150,7 +147,6 @@ class QueryRotation(Rotation):
     """Queries alone, normed and rotated."""
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's query heads."""
         super().bind(name, rank)
         self.shape = replace(self.shape, kv_heads=0)
 
@@ -190,7 +186,6 @@ class DistanceAttention(OfLayer):
         self.stack = stack
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The bias of the rank's heads."""
         super().bind(name, rank)
         assert self.arch.encoder is not None
         first, last = rank.shard.bounds(self.arch.heads)

@@ -30,7 +30,6 @@ class TokenEmbedding(VocabularyMatrix):
     """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes the rank's rows."""
         super().bind(name, rank)
         self.adapted = rank.weights.adapted.get(f"{name}.weight")
         self.shard = rank.shard
@@ -75,7 +74,6 @@ class Head(VocabularyMatrix):
         self.shard = rank.shard
 
     def forward(self, x: Any, tokens: Tokens) -> Any:
-        """The rank's part of the logits."""
         return self.product(x, tokens)
 
     def gathered(self, logits: Any) -> Any:

@@ -87,7 +87,6 @@ class Mixture(Module):
         self.down = ExpertLinears(*down, experts=count, sharding=Sharding.INPUTS)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's slice of every expert."""
         super().bind(name, rank)
         first, last = rank.shard.bounds(self.inner)
         has_biases = bool(self.biases or self.scales)

@@ -44,7 +44,6 @@ class Linear(Module):
             self.bias = declared(*map(bias_of, parts), sharding=sharding)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's product."""
         super().bind(name, rank)
         self.product = Product(f"{name}.weight", rank, self.bias)
 
@@ -70,7 +69,6 @@ class RowLinear(Linear):
     sharding = Sharding.INPUTS
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's product."""
         super().bind(name, rank)
         self.shard = rank.shard
         if rank.shard.rank > 0:

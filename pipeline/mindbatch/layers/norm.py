@@ -47,7 +47,6 @@ class UnitNorm(Module):
         self.width = width
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Makes a weight of ones."""
         self.weight = rank.kernels.add_offset(rank.kernels.zeros(self.width), 1.0)
 
 

@@ -53,7 +53,6 @@ class GatedDelta(Module):
         )
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes what the rank's heads have, and the layer's states."""
         super().bind(name, rank)
         assert self.arch.recurrence is not None
         self.decay = rank.kernels.fixed(-np.exp(rank.kernels.floats(self.decay)))

@@ -18,7 +18,6 @@ POSITIONS = 2048
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `bloom` configuration; faults are left in the reader."""
     hidden_key = _either(reader, "hidden_size", "n_embed")
     heads_key = _either(reader, "n_head", "num_attention_heads")
     hidden, heads = reader.positive(hidden_key), reader.positive(heads_key)

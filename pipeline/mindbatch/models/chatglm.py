@@ -70,19 +70,14 @@ def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
 
 
 class Attention(llama.Attention):
-    """Llama's, of a fused matrix."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return llama.qkv_parts(a, f"{source}.query_key_value.weight")
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.encoder.layers.{layer}"
         self.attention_norm = llama.norm(a, f"{source}.input_layernorm")

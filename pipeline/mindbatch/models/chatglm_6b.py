@@ -25,7 +25,6 @@ START_ID = 130004  # bos_token_id of all releases but the earliest
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a first `chatglm` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")

@@ -13,7 +13,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `cohere` configuration."""
     reader.needs("use_qk_norm", [False])  # layer norms with weights for each head: no layer computes them
     return describe_family(reader)
 

@@ -21,7 +21,6 @@ _ALWAYS = {
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `cohere2` configuration."""
     for key, only in _ALWAYS.items():
         reader.needs(key, [only])
     every = reader.positive("sliding_window_pattern", WINDOWS_BUT_EVERY)

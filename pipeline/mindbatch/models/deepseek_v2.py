@@ -13,7 +13,6 @@ GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `deepseek_v2` configuration; faults are left in the reader."""
     arch = deepseek_v3.describe_latent(reader, is_interleaved=True)
     arch = deepseek_v3.with_yarn_scale(reader, arch)
     reader.needs("mlp_bias", [False])

@@ -26,13 +26,11 @@ MAX_YARN_WEIGHT = 1e6
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `deepseek_v3` configuration; faults are left in the reader."""
     arch = describe_attention(reader)
     return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers))
 
 
 def describe_attention(reader: ConfigReader) -> Architecture:
-    """Reads all but the experts."""
     is_interleaved = reader.flag("rope_interleave")
     return with_yarn_scale(reader, describe_latent(reader, is_interleaved=is_interleaved))
 
@@ -138,8 +136,6 @@ class Attention(Module):
 
 
 class Block(experts.Block):
-    """A layer with latent attention."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)

@@ -10,7 +10,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `ernie4_5` configuration."""
     bias = reader.flag("use_bias")
     return llama.describe_family(reader, bias_key="use_bias", mlp_bias=bias, is_interleaved=True)
 

@@ -17,7 +17,6 @@ LEAST_SUM = (1e-12, 1e-9, 1e-6)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `ernie4_5_moe` configuration."""
     reader.needs("use_bias", [False])  # experts would have biases, too
     reader.needs("moe_gate", ["topk"])
     reader.needs("moe_gate_act", ["softmax"])
@@ -45,8 +44,6 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
 
 
 class Block(experts.Block):
-    """A layer whose correction has a name of its own."""
-
     names = NAMES
 
 

@@ -11,7 +11,6 @@ from mindbatch.models.layer_kinds import FULL, windows_by_kind, windows_by_patte
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `exaone4` configuration."""
     arch = llama.describe_family(reader, qk_norm=True)
     if reader.raw("sliding_window") is None:
         reader.ignore(["sliding_window_pattern"])

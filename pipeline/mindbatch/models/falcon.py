@@ -18,7 +18,6 @@ ENDS = ("transformer.word_embeddings", "transformer.ln_f", "lm_head")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `falcon` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
@@ -89,7 +88,6 @@ class Attention(gpt_neox.Attention):
 
 
 def block(a: Architecture, layer: int) -> gpt_neox.Block:
-    """A layer of the kind that the configuration asks for."""
     source = f"transformer.h.{layer}"
     kind = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
     return kind(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))

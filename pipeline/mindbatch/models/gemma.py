@@ -10,7 +10,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gemma` configuration."""
     arch = llama.describe_family(reader, bias_key="attention_bias")
     # Files of the first releases say "gelu" and mean the approximation that the models were trained with.
     arch = replace(arch, activation="gelu_tanh") if arch.activation == "gelu" else arch

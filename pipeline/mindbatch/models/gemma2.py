@@ -13,7 +13,6 @@ WINDOWS_BUT_EVERY = 2
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gemma2` configuration."""
     arch = describe_family(reader, windows_by_pattern(reader, WINDOWS_BUT_EVERY), qk_norm=False)
     return replace(arch, attention_cap=read_cap(reader, "attn_logit_softcapping"))
 
@@ -41,8 +40,6 @@ def read_cap(reader: ConfigReader, key: str) -> float:
 
 
 class Block(llama.FourNormBlock):
-    """The four norms by the names of Gemma."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         source = f"model.layers.{layer}"

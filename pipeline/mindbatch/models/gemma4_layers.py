@@ -77,7 +77,6 @@ class ScaledRouter(Router):
         self.norm, self.epsilon = UnitNorm(a.hidden_size), a.norm_epsilon
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes the matrix times the scale."""
         super().bind(name, rank)
         weight, scale = map(rank.kernels.floats, (self.weight, self.scale))
         factor = np.float32(weight.shape[1] ** -0.5)
@@ -115,7 +114,6 @@ class LayerFactor(Module):
         self.weight = declared(Part(source, 1))
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Reads the number."""
         super().bind(name, rank)
         self.factor = float(rank.kernels.floats(self.weight)[0])
 

@@ -30,7 +30,6 @@ WINDOWS_BUT_EVERY = 6
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gemma4_text` configuration."""
     reader.needs("use_bidirectional_attention", [None, "vision"])  # of images alone
     arch = llama.describe_family(
         reader,
@@ -126,7 +125,6 @@ def read_per_layer(reader: ConfigReader, vocabulary: int) -> PerLayerInputs | No
 
 
 def read_experts(reader: ConfigReader, layers: int) -> Experts:
-    """Experts beside the MLP of every layer."""
     sparse = tuple(range(layers))
     routing = read_routing(reader, "num_experts", "top_k_experts", is_normalised=True, layers=sparse)
     return Experts(routing, reader.positive("moe_intermediate_size"), sparse, is_fused=True)

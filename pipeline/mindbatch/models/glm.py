@@ -11,7 +11,6 @@ from mindbatch.models.rope import read_partial_rotary
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `glm` or `glm4` configuration."""
     return llama.describe_family(
         reader, qkv_bias=reader.flag("attention_bias"), rotary=read_partial_rotary, is_interleaved=True
     )

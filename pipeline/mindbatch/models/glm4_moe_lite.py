@@ -13,7 +13,6 @@ _KINDS = DENSE, SPARSE = "dense", "sparse"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `glm4_moe_lite` configuration."""
     arch = deepseek_v3.describe_attention(reader)
     sparse = read_sparse_layers(reader, arch.num_layers, first=1)
     return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers, sparse))

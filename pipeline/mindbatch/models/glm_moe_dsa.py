@@ -14,7 +14,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `glm_moe_dsa` configuration."""
     reader.needs("mlp_bias", [False])
     reader.needs("rope_interleave", [True])
     arch = deepseek_v3.describe_attention(reader)

@@ -18,7 +18,6 @@ from mindbatch.models.tensor_spec import Part, fused
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt2` configuration; faults are left in the reader."""
     hidden, layers, heads = reader.positive("n_embd"), reader.positive("n_layer"), reader.positive("n_head")
     if hidden % heads:
         reader.fault("n_embd", f"must be divisible by n_head={heads}")
@@ -53,7 +52,6 @@ class Attention(llama.Attention):
         self.output = RowLinear(*_conv1d(f"{source}.c_proj", (a.hidden_size,), a.hidden_size), bias=True)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return _conv1d(f"{source}.c_attn", (a.hidden_size,) * 3, a.hidden_size, a.head_dim)
 
 
@@ -68,8 +66,6 @@ class Mlp(llama.Mlp):
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.h.{layer}"
         self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)
@@ -79,8 +75,6 @@ class Block(llama.Block):
 
 
 class Gpt2(Decoder):
-    """Token and position embedding, blocks, a last norm and the head."""
-
     def __init__(self, a: Architecture) -> None:
         super().__init__(a)
         self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)

@@ -20,7 +20,6 @@ from mindbatch.models.tensor_spec import (
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt_neox` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
@@ -62,7 +61,6 @@ class Attention(llama.Attention):
         super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         fused = f"{source}.query_key_value.weight"
         return interleaved(fused, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
 

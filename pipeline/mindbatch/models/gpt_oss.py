@@ -20,7 +20,6 @@ WINDOWS_BUT_EVERY = 2
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt_oss` configuration."""
     reader.needs("swiglu_alpha", [1.702])  # of quick_gelu
     if reader.has("rope_scaling") and reader.raw("rope_scaling") is None:
         reader.change_defaults(rope_scaling=None)
@@ -33,8 +32,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Attention(llama.Attention):
-    """Llama's with a sink for each head."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer)
         self.attend = PagedAttention(a, layer, f"{source}.sinks")
@@ -61,8 +58,6 @@ class SparseMlp(Mixture):
 
 
 class Block(llama.Block):
-    """Llama's block of these."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)

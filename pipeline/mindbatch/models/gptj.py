@@ -14,7 +14,6 @@ from mindbatch.models.rope import plain_frequencies
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gptj` configuration; faults are left in the reader."""
     hidden, layers, heads = reader.positive("n_embd"), reader.positive("n_layer"), reader.positive("n_head")
     head_dim = gpt_neox.whole_heads(reader, "n_embd", hidden, heads, "n_head")
     width = reader.positive("rotary_dim")

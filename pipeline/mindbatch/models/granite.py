@@ -15,7 +15,6 @@ FACTORS = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "att
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `granite` configuration."""
     arch = llama.describe(reader)
     for key in FACTORS:
         if reader.raw(key) is None:

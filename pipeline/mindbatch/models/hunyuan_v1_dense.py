@@ -26,7 +26,6 @@ _OF_OTHER_SCALINGS = {
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `hunyuan_v1_dense` configuration."""
     reader.needs("use_cla", [False])  # keys and values that layers share
     reader.needs("use_qk_norm", [True])
     reader.needs("use_rotary_pos_emb", [True])
@@ -55,8 +54,6 @@ def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -
 
 
 class Attention(llama.Attention):
-    """Llama's, with norms behind the rotation."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer)
         self.norm_heads = HeadNorms(a, layer)
@@ -70,8 +67,6 @@ class Attention(llama.Attention):
 
 
 class Block(llama.Block):
-    """Llama's with this attention."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)

@@ -23,7 +23,6 @@ CONVOLUTION = "conv"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `lfm2` configuration."""
     arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key=None)
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
     kinds = kinds_of_layers(reader, (FULL, CONVOLUTION), read_default_kinds(reader, arch.num_layers))
@@ -57,8 +56,6 @@ def read_intermediate_size(reader: ConfigReader, size: int) -> int:
 
 
 class Attention(llama.Attention):
-    """Llama's with norms of heads under other names."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer, output="out_proj")
         self.q_norm, self.k_norm = (
@@ -79,7 +76,6 @@ class ShortConvolution(Module):
         self.output = RowLinear(Part(f"{source}.out_proj.weight", hidden, hidden), bias=bias)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's channels."""
         super().bind(name, rank)
         self.gate = partial(gated, kind="identity", width=self.convolve.shape.channels, epsilon=0.0)
 
@@ -90,8 +86,6 @@ class ShortConvolution(Module):
 
 
 class Block(llama.Block):
-    """Llama's block of these."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"model.layers.{layer}"
         self.attention_norm = llama.norm(a, f"{source}.operator_norm")

@@ -36,7 +36,6 @@ ENDS = ("model.embed_tokens", "model.norm", "lm_head")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `llama` configuration; faults are left in the reader."""
     return describe_family(reader, bias_key="attention_bias", mlp_bias=reader.flag("mlp_bias"))
 
 
@@ -119,7 +118,6 @@ class Attention(Module):
         return self.output(self.attend(qkv, tokens), tokens)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
 
 
@@ -217,7 +215,6 @@ def with_blocks(
 
 
 def norm(a: Architecture, source: str, width: int | None = None) -> RmsNorm:
-    """An RMS norm of the hidden size, or of another width."""
     return RmsNorm(source, width or a.hidden_size, a.norm_epsilon, a.norm_offset)
 
 

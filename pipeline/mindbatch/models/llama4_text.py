@@ -25,7 +25,6 @@ CHUNKED = "chunked_attention"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `llama4_text` configuration."""
     arch = llama.describe_family(reader, bias_key="attention_bias", is_interleaved=True)
     rotated = rotated_layers(reader, reader.raw("no_rope_layers") or None)  # [] in published files
     experts = read_experts(reader, arch)
@@ -103,8 +102,6 @@ class SparseMlp(Mixture):
 
 
 class Block(llama.Block):
-    """Llama's block of these."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         source = f"model.layers.{layer}"

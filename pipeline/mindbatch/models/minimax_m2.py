@@ -14,7 +14,6 @@ _BETAS = ("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "l
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `minimax_m2` configuration."""
     for key in _BETAS:
         reader.needs(key, [1.0])
     reader.needs("use_qk_norm", [True])
@@ -39,7 +38,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:
-    """Experts in every layer, with sigmoids and a correction."""
     sparse = tuple(range(arch.num_layers))
     routing = experts.read_routing(reader, "num_local_experts", is_normalised=True, layers=sparse)
     return Experts(replace(routing, is_sigmoid=True), arch.intermediate_size, sparse, has_correction=True)

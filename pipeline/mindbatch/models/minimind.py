@@ -53,7 +53,6 @@ YARN = {
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `minimind` configuration."""
     is_3 = reader.has(*KEYS_OF_3)
     arch = _describe_3(reader) if is_3 else _describe_2(reader)
     if not reader.flag("use_moe"):
@@ -95,8 +94,6 @@ def _experts_of_3(reader: ConfigReader, arch: Architecture, layers: tuple[int, .
 
 
 class Block(experts.Block):
-    """A layer whose shared networks have names of their own."""
-
     names = NAMES
 
 

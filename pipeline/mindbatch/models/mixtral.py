@@ -21,8 +21,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Block(experts.Block):
-    """A layer with experts, whose names are their own."""
-
     names, below = NAMES, "block_sparse_moe"
 
 

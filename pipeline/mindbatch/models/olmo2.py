@@ -13,14 +13,11 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `olmo2` configuration."""
     arch = llama.describe_family(reader, bias_key="attention_bias")
     return replace(arch, norms_all_heads=True)
 
 
 class Attention(llama.Attention):
-    """Llama's with norms over all heads."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer)
         self.has_norms = True

@@ -14,7 +14,6 @@ WINDOWS_BUT_EVERY = 4
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `olmo3` configuration."""
     windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
     arch = olmo2.describe(reader)
     theta = reader.number("rope_theta")

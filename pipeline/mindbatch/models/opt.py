@@ -24,7 +24,6 @@ DECODER = "model.decoder"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `opt` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")

@@ -24,7 +24,6 @@ from mindbatch.models.tensor_spec import Part
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt_pangu` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
     heads = reader.positive("num_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_heads")
@@ -62,8 +61,6 @@ class QueryAttention(Module):
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.h.{layer}"
         self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)

@@ -80,16 +80,11 @@ def _attention_factor(max_positions: int, original: int) -> float:
 
 
 class Attention(llama.Attention):
-    """Query, key and value are one tensor of the checkpoint."""
-
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return llama.qkv_parts(a, f"{source}.qkv_proj.weight")
 
 
 class Block(glm.Block):
-    """glm's, whose query, key and value are one tensor, too."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)

@@ -11,7 +11,6 @@ from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen2` configuration."""
     return llama.describe_family(reader, windows=read_windows(reader), qkv_bias=True)
 
 

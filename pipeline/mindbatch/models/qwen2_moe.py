@@ -13,7 +13,6 @@ NAMES = experts.ExpertNames(shared="shared_expert")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen2_moe` configuration."""
     layers = reader.positive("num_hidden_layers")
     window = asked_window(reader)
     last = reader.positive("max_window_layers") if window else 0
@@ -26,8 +25,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Block(experts.Block):
-    """A layer whose shared network has names of its own."""
-
     names = NAMES
 
 

@@ -10,7 +10,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3` configuration."""
     return llama.describe_family(
         reader,
         windows=qwen2.read_windows(reader),

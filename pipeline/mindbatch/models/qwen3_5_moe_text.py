@@ -13,7 +13,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3_5_moe_text` configuration."""
     inner = reader.positive("moe_intermediate_size")
     arch = qwen3_5_text.describe(reader, default_intermediate=inner)
     reader.needs("norm_topk_prob", [True])

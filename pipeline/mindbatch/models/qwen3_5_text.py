@@ -27,7 +27,6 @@ class DeltaNet(qwen3_next.DeltaNet):
     def projections(
         self, a: Architecture, source: str, units: Sequence[int], together: int
     ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-        """As `qwen3_next.DeltaNet.projections`."""
         heads, hidden = qwen3_next.heads_of(a), a.hidden_size
         qkv = fused(f"{source}.in_proj_qkv.weight", [heads.key_heads * unit for unit in units], hidden, units)
         z = Part(f"{source}.in_proj_z.weight", heads.key_heads * units[2], hidden, unit=units[2])
@@ -39,8 +38,6 @@ class DeltaNet(qwen3_next.DeltaNet):
 
 
 class Block(qwen3_next.Block):
-    """Qwen3-Next's with these."""
-
     delta_net = DeltaNet
 
 

@@ -11,7 +11,6 @@ from mindbatch.models.layer_kinds import asked_window, layer_numbers
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3_moe` configuration."""
     layers = reader.positive("num_hidden_layers")
     arch = llama.describe_family(
         reader,

@@ -27,7 +27,6 @@ LINEAR = "linear_attention"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3_next` configuration."""
     arch = describe_family(reader)
     shared = reader.positive("shared_expert_intermediate_size")
     experts = qwen3_moe.read_experts(reader, arch.num_layers)
@@ -53,7 +52,6 @@ def describe_family(reader: ConfigReader, default_intermediate: int | None = Non
 
 
 def read_recurrence(reader: ConfigReader, layers: tuple[int, ...]) -> Recurrence:
-    """The gated delta rules of these layers."""
     keys, values = reader.positive("linear_num_key_heads"), reader.positive("linear_num_value_heads")
     sizes = reader.positive("linear_key_head_dim"), reader.positive("linear_value_head_dim")
     if values % keys:
@@ -125,7 +123,6 @@ class DeltaNet(Module):
 
 
 def heads_of(a: Architecture) -> DeltaShape:
-    """The heads of a model's delta rules."""
     assert a.recurrence is not None
     return a.recurrence.delta_of(ranks=1)
 

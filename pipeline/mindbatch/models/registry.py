@@ -97,7 +97,6 @@ def tied_tensors(architecture: Architecture) -> dict[str, str]:
 
 
 def embedding_source(architecture: Architecture) -> str:
-    """The name of the token embedding's tensor."""
     specs = tensor_specs(architecture)
     [source] = (spec.parts[0].source for spec in specs if spec.name == "embedding.weight")
     return source
@@ -214,5 +213,4 @@ def _digits(text: str) -> str:
 
 @lru_cache(maxsize=8)
 def tensor_specs(architecture: Architecture) -> Sequence[TensorSpec]:
-    """The parameters of an architecture and where they come from."""
     return tuple(declaration(architecture.model_type).tree(architecture).parameters())

@@ -10,7 +10,6 @@ from mindbatch.models.config_reader import ConfigReader
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `seed_oss` configuration."""
     return llama.describe_family(
         reader,
         qkv_bias=reader.flag("attention_bias"),

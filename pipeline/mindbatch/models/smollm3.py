@@ -13,7 +13,6 @@ from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `smollm3` configuration."""
     rotated = rotated_layers(reader, reader.raw("no_rope_layers"))
     arch = llama.describe(reader)
     rotaries = tuple(arch.rotary if is_rotated else None for is_rotated in rotated)

@@ -12,7 +12,6 @@ from mindbatch.models.layer_kinds import same_windows
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `starcoder2` configuration."""
     reader.needs("mlp_type", ["default"])
     reader.needs("norm_type", ["layer_norm"])
     return llama.describe_family(
@@ -25,8 +24,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         source = f"model.layers.{layer}"

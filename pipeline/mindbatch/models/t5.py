@@ -32,7 +32,6 @@ SPELT = {"relu": ["relu"], "gelu": ["gelu"], "silu": ["silu"], "gelu_tanh": ["ge
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `t5` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("d_model"), reader.positive("num_layers")
     heads, head_dim = reader.positive("num_heads"), reader.positive("d_kv")
     decoder_layers = reader.positive("num_decoder_layers", if_null=layers)

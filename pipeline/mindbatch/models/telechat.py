@@ -15,7 +15,6 @@ REFUSED = ("apply_residual_connection_post_layernorm", "embed_layernorm", "logn"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `telechat` configuration; faults are left in the reader."""
     reader.needs("hidden_act", ["silu"])
     for key in REFUSED:
         reader.needs(key, [False])
@@ -71,7 +70,6 @@ class Attention(llama.Attention):
         super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         size, hidden = a.head_dim, a.hidden_size
         query = Part(f"{source}.query.weight", a.heads * size, hidden, unit=size)
         keys = interleaved(f"{source}.key_value.weight", (size, size), a.kv_heads, hidden, size)
@@ -79,8 +77,6 @@ class Attention(llama.Attention):
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.h.{layer}"
         self.attention_norm = llama.norm(a, f"{source}.input_layernorm")

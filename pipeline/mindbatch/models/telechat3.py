@@ -13,7 +13,6 @@ REFUSED = ("attention_bias", "mlp_bias", "embed_layernorm", "share_attention", "
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `telechat3` configuration."""
     for key in REFUSED:
         reader.needs(key, [False])
     reader.needs("rope_scaling", [None])  # its code has factors of its own

@@ -115,7 +115,6 @@ class PlainAttention(AscendAttention):
 
 
 def is_plain(shape: AttentionShape) -> bool:
-    """True if PlainAttention computes it."""
     is_rounded = shape.alibi is not None and shape.alibi.is_rounded
     has_softcap, has_sinks = shape.softcap > 0, shape.has_sinks
     return needs_gathering(

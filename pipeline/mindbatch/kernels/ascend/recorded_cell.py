@@ -73,7 +73,6 @@ class _Writer:
         self.attributes: dict[str, Any] = {"absent": kernels.absent()}
 
     def expression(self, argument: Any) -> str:
-        """Source text of a call's argument."""
         if argument is None:
             return "self.absent"
         if isinstance(argument, Symbol):
@@ -84,7 +83,6 @@ class _Writer:
         return f"self.{self._held[id(argument)]}"
 
     def line(self, call: RecordedCall) -> str:
-        """Source text of a call, an assignment."""
         where = f"{call.layer}.{call.operation}" if call.layer else call.operation
         cell = f"{where.replace('.', LAYER_DOT)}{LAYER_DOT}n{len(self.attributes)}"
         self.attributes[cell] = self._kernels.cell(call.operation, **call.settings)

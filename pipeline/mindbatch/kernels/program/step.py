@@ -176,7 +176,6 @@ class EncoderDecoderPrograms(StepPrograms):
 
 
 def programs_of(recordings: StepRecordings, kernels: ProgramKernels) -> StepPrograms:
-    """Makes the programs of a model's steps."""
     if recordings.encoder is None:
         return StepPrograms(recordings, kernels)
     return EncoderDecoderPrograms(recordings, kernels)
