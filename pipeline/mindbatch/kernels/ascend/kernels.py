@@ -38,20 +38,14 @@ from mindbatch.kernels.ascend.plain_attention import (
 )
 from mindbatch.kernels.ascend.plain_cells import (
     Capped,
-    Columns,
     EmbeddingCell,
     GatheredEmbedding,
     GatheredLinear,
     HeadProducts,
-    IdsFrom,
-    Joined,
     LatentHeads,
     NormBySums,
     RotaryAngles,
-    Scaled,
     SquareSums,
-    Sum,
-    TableRows,
     Tempered,
     block_copies,
 )
@@ -78,27 +72,24 @@ _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "all_gather": all_gather,
     "all_reduce": all_reduce,
     "capped": Capped,
-    "columns": Columns,
     "cross_attention": CrossAttentionCell,
     "embedding": lambda width: EmbeddingCell(),
     "head_products": HeadProducts,
-    "ids_from": IdsFrom,
-    "joined": Joined,
     "latent_heads": LatentHeads,
     "linear": lambda outputs: LinearCell(),
     "norm": lambda epsilon, centred: (LayerNormCell if centred else RmsNormCell)(epsilon),
     "norm_by_sums": NormBySums,
     "rotary": RotaryCell,
     "rotary_angles": RotaryAngles,
-    "scaled": Scaled,
     "send_hidden": SendHidden,
     "square_sums": SquareSums,
-    "sum": Sum,
-    "table_rows": TableRows,
     "tempered": Tempered,
     "write_cache": lambda shape: CacheWrite(AscendCacheWriter()),
 }
-"""Kernels of operations that every kind of step computes in the same way."""
+"""Kernels of operations that every kind of step computes in the same way, but for those of one operator.
+
+These are written into the cell that calls them: see `recorded_cell`.
+"""
 
 
 class AscendKernels(MindSporeKernels):

@@ -38,24 +38,6 @@ class EmbeddingCell(nn.Cell):
         return rows * ops.cast(inside, rows.dtype).expand_dims(1)
 
 
-class TableRows(nn.Cell):
-    """numbers [T] int32, table [rows, width] -> [T, width]."""
-
-    def construct(self, numbers: Tensor, table: Tensor) -> Tensor:
-        return ops.gather(table, numbers, 0)
-
-
-class Scaled(nn.Cell):
-    """x times a factor."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__(auto_prefix=False)
-        self.factor = factor
-
-    def construct(self, x: Tensor) -> Tensor:
-        return x * self.factor
-
-
 def capped(x: Tensor, cap: float) -> Tensor:
     """cap * tanh(x / cap) of float32. tanh(y) is 2 sigmoid(2 y) - 1; MindSpore's CPU tanh is inexact."""
     return (ops.sigmoid(x * (2.0 / cap)) * 2.0 - 1.0) * cap
@@ -70,31 +52,6 @@ class Capped(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         return ops.cast(capped(ops.cast(x, mstype.float32), self.cap), x.dtype)
-
-
-class IdsFrom(nn.Cell):
-    """ids [T] int32, counted from the first one that a rank holds."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__(auto_prefix=False)
-        self.first = first
-
-    def construct(self, ids: Tensor) -> Tensor:
-        return ids - self.first
-
-
-class Sum(nn.Cell):
-    """x + y."""
-
-    def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y
-
-
-class Joined(nn.Cell):
-    """x [T, a], y [T, b] -> [T, a + b]."""
-
-    def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return ops.cat((x, y), 1)
 
 
 class Tempered(nn.Cell):
@@ -143,17 +100,6 @@ class NormBySums(nn.Cell):
     def _normed(self, x: Tensor, squares: Tensor, weight: Tensor) -> Tensor:
         normed = ops.cast(x, mstype.float32) * ops.rsqrt(squares + self.epsilon)
         return ops.cast(normed * ops.cast(weight, mstype.float32), x.dtype)
-
-
-class Columns(nn.Cell):
-    """x [T, width] -> its columns [T, count] from the first on."""
-
-    def __init__(self, first: int, count: int) -> None:
-        super().__init__(auto_prefix=False)
-        self.first, self.count = first, count
-
-    def construct(self, x: Tensor) -> Tensor:
-        return _part(x, self.first, self.count)
 
 
 class HeadProducts(nn.Cell):
