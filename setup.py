@@ -94,6 +94,7 @@ setup(
         "mindbatch.examples": ["*.jsonl", "*/*", "adapters/*/*"],
         "mindbatch.evaluation": ["templates/*"],
         "mindbatch.kernels": ["csrc/*"],
+        "mindbatch.models": ["config_keys.json"],
         "mindbatch.server": ["page.html"],
     },
     ext_modules=[KERNELS],

@@ -1,5 +1,7 @@
 """Records what transformers' configuration classes take for absent keys, for tests/unit/models.
 
+Refreshes the package's own defaults, too: which keys they have is for the models' files to say.
+
     python makers/make_config_fixtures.py
 
 minimind, chatglm and pangu_alpha are not in transformers: theirs are facts read from the published classes
@@ -9,6 +11,7 @@ configuration_gptpangu.py of pangu_2_6B).
 
 import inspect
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,7 @@ CLASSES = (
     MT5Config,
 )
 TARGET = Path(__file__).parents[1] / "tests/unit/models/config_defaults.json"
+SHIPPED = Path(__file__).parents[1] / "pipeline/mindbatch/models/config_keys.json"
 OWN: dict[str, dict[str, Any]] = {
     "minimind": {
         "hidden_act": "silu",
@@ -336,11 +340,35 @@ def defaults_of(config_class: type[transformers.PretrainedConfig]) -> dict[str, 
     return {"tie_word_embeddings": config_class().tie_word_embeddings} | named
 
 
+def refreshed(shipped: dict[str, dict[str, Any]], recorded: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The defaults of the keys that models read, as the classes have them now."""
+    return {
+        model_type: {key: recorded.get(model_type, {}).get(key, value) for key, value in defaults.items()}
+        for model_type, defaults in shipped.items()
+    }
+
+
+def compact(tables: dict[str, dict[str, Any]]) -> str:
+    """JSON with a few keys in a line, so that a changed one shows."""
+    texts = []
+    for name in sorted(tables):
+        unbroken = {key.replace(" ", "\xa0"): value for key, value in tables[name].items()}
+        keys = json.dumps(unbroken, sort_keys=True, ensure_ascii=False)[1:-1].replace(": ", ":\xa0")
+        lines = textwrap.wrap(keys, 104, break_long_words=False, break_on_hyphens=False)
+        texts.append(f'  "{name}": {{\n   ' + "\n   ".join(lines).replace("\xa0", " ") + "\n  }")
+    return "{\n" + ",\n".join(texts) + "\n }"
+
+
 def main() -> None:
-    """Writes the file."""
+    """Writes the files."""
     recorded = {each.model_type: defaults_of(each) | LATER.get(each.model_type, {}) for each in CLASSES}
-    content = {"transformers": transformers.__version__, "defaults": recorded | OWN | NEWER}
+    recorded |= OWN | NEWER
+    content = {"transformers": transformers.__version__, "defaults": recorded}
     TARGET.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    shipped = json.loads(SHIPPED.read_text())
+    shipped["defaults"] = refreshed(shipped["defaults"], recorded)
+    parts = (f' "{name}": {compact(tables)}' for name, tables in sorted(shipped.items()))
+    SHIPPED.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.cache.paged import allocate
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
+from mindbatch.kernels.cache import allocate
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 from mindbatch.kernels.shapes import CacheGeometry

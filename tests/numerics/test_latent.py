@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
-from mindbatch.kernels.operations.dense import columns
-from mindbatch.kernels.operations.latent import head_products, latent_heads
+from mindbatch.kernels.operations.attention import head_products, latent_heads
 from mindbatch.kernels.shapes import HeadProductsShape
 
 Floats = NDArray[np.float32]
@@ -87,8 +86,6 @@ def test_numpy_and_ascend_give_the_same() -> None:
     cell = kernels.cell("latent_heads", heads=2, rope=2)
     np.testing.assert_array_equal(cell(*map(Tensor, given)).asnumpy(), joined)
     np.testing.assert_array_equal(latent_heads(*given, heads=2, rope=2), joined)
-    found = kernels.cell("columns", first=1, count=3)(Tensor(keys)).asnumpy()
-    np.testing.assert_array_equal(found, columns(keys, first=1, count=3))
 
 
 def test_what_lies_outside_a_row_is_refused(library: NativeLibrary) -> None:

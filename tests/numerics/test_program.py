@@ -117,18 +117,19 @@ def test_the_last_layer_of_some_tokens_gives_their_bits(model_type: str, library
     programs = programs_of(model.steps, NativeKernels(library))
     cache = [np.asarray(array) for layer in model.cache.layers for array in layer]
     for step in {sample.kind: sample.step for sample in samples(settings)}.values():
-        arrays = ModelRunner(model, settings).prepare(step).arrays
+        inputs = replace(ModelRunner(model, settings).prepare(step), wanted=None)
         before = [array.copy() for array in cache]
-        everything = programs.hidden(arrays)
+        everything = programs.run(replace(inputs, with_logits=False)).hidden
         restore(cache, before)  # a state that a step has changed is another
-        hidden, logits = programs.hidden_and_logits(arrays)
+        hidden, logits, _ = programs.run(replace(inputs, with_logits=True))
+        assert logits is not None
         np.testing.assert_array_equal(hidden, everything)
-        np.testing.assert_array_equal(logits.scores.copy(), programs.logits(everything, None).scores)
+        np.testing.assert_array_equal(logits.scores.copy(), programs.project(everything, None).scores)
         after = [array.copy() for array in cache]
         for wanted in (range(0), range(step.num_tokens - 1, step.num_tokens), range(1, step.num_tokens, 2)):
             restore(cache, before)
-            some = programs.hidden(arrays, np.array(wanted, np.int32))
-            np.testing.assert_array_equal(some, everything[wanted])
+            some = replace(inputs, with_logits=False, wanted=np.array(wanted, np.int32))
+            np.testing.assert_array_equal(programs.run(some).hidden, everything[wanted])
             for array, written in zip(cache, after, strict=True):
                 np.testing.assert_array_equal(array, written)
 

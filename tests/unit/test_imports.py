@@ -133,14 +133,12 @@ CHECKPOINT_MAY_IMPORT: dict[str, set[str]] = {
 # The modules that may import MindSpore; all others are plain Python and NumPy.
 MINDSPORE = {
     "ascend_simulation/layouts.py",
-    "cache/block_copies.py",
     "engine/encoder_graphs.py",
     "engine/step_graphs.py",
     "kernels/ascend/*",
     "kernels/graph_kernels.py",
     "kernels/graphs.py",
     "kernels/mindspore_kernels.py",
-    "models/compiled.py",
     "parallel/collectives.py",
     "parallel/context.py",
     "parallel/scheduler_process.py",

@@ -5,55 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import NamedTuple
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mindbatch.engine.step import ScheduledTokens, Step
-from mindbatch.kernels.step import Batch, IntArray, Logits
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.step import Batch, IntArray, Logits, StepValues
 
-FloatArray = npt.NDArray[np.float32]
+Scalar = TypeVar("Scalar", bound=np.generic)
 Project = Callable[[FloatArray, IntArray | None], Logits]
 """Hidden states [S, hidden size], and the slots [S] of their adapters if any, to their logits."""
-
-
-@dataclass(frozen=True)
-class StepInputs:
-    """One step as every rank of a model computes it.
-
-    graph: the kind of step, as in `StepShape`.
-    arrays: what the graph takes.
-    copies, state_copies: (source, destination) of the cache blocks, and slots of states, copied before.
-    num_tokens: without padding.
-    with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
-    adapter_loads: slots, and the names of the adapters that are loaded into them before.
-    adapters: the slots of the tokens' adapters, for logits that are computed later; None without adapters.
-    wanted: the tokens whose hidden states or logits may be asked for, in rising order; None for all.
-    """
-
-    graph: str
-    arrays: tuple[IntArray, ...]
-    copies: tuple[tuple[int, int], ...]
-    num_tokens: int
-    with_logits: bool
-    adapters: IntArray | None = None
-    adapter_loads: tuple[tuple[int, str], ...] = ()
-    wanted: IntArray | None = None
-    state_copies: tuple[tuple[int, int], ...] = ()
-
-
-class StepValues(NamedTuple):
-    """Hidden states [T, hidden size] of a step with its padding, and their logits or none.
-
-    tokens: those that the rows of `hidden` belong to, in rising order; None for all.
-    """
-
-    hidden: FloatArray
-    logits: Logits | None = None
-    tokens: IntArray | None = None
 
 
 class RunnerOutput:
@@ -143,15 +107,15 @@ def flatten(
     if first_state is not None:
         states = _integers(_state_slots(tokens, first_state) for tokens in scheduled)
     return Batch(
-        _padded(ids, size),
-        _padded(positions, size),
-        _padded(slots, size, -1),
-        _padded(rows, size),
+        padded(ids, size),
+        padded(positions, size),
+        padded(slots, size, -1),
+        padded(rows, size),
         block_tables,
-        _padded(lengths, size),
-        None if adapters is None else _padded(adapters, size),
-        None if encoded is None else _padded(encoded, size),
-        None if states is None else _padded(states, size, -1),
+        padded(lengths, size),
+        None if adapters is None else padded(adapters, size),
+        None if encoded is None else padded(encoded, size),
+        None if states is None else padded(states, size, -1),
     )
 
 
@@ -172,9 +136,9 @@ def _block_tables(tables: Items[list[int]], shape: tuple[int, int], first_block:
     rows, width = shape
     if first_block:
         tables = [[first_block + block for block in table] for table in tables]
-    padded = [repeat(0, width - len(table)) for table in tables]
+    fillings = [repeat(0, width - len(table)) for table in tables]
     empty = repeat(0, width * (rows - len(tables)))
-    return _integers([*chain.from_iterable(zip(tables, padded, strict=True)), empty]).reshape(shape)
+    return _integers([*chain.from_iterable(zip(tables, fillings, strict=True)), empty]).reshape(shape)
 
 
 def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntArray]:
@@ -188,13 +152,13 @@ def _within_contexts(scheduled: Items[ScheduledTokens]) -> tuple[IntArray, IntAr
     return np.concatenate(positions), np.concatenate(lengths)
 
 
-def _padded(values: IntArray, size: int, padding: int = 0) -> IntArray:
-    """`size` rows, int32; `padding` behind the values."""
+def padded(values: npt.NDArray[Scalar], size: int, padding: int = 0) -> npt.NDArray[Scalar]:
+    """`size` rows; `padding` behind the values."""
     if len(values) == size:
         return values
-    padded = np.full((size, *values.shape[1:]), padding, np.int32)
-    padded[: len(values)] = values
-    return padded
+    rows = np.full((size, *values.shape[1:]), padding, values.dtype)
+    rows[: len(values)] = values
+    return rows
 
 
 def wanted_tokens(step: Step) -> IntArray:

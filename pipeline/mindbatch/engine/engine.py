@@ -61,14 +61,10 @@ class StepEngine(Protocol):
     def settings(self) -> EngineSettings: ...
 
     @property
-    def has_work(self) -> bool:
-        """True if any request is unfinished."""
-        ...
+    def has_work(self) -> bool: ...
 
     @property
-    def statistics(self) -> EngineStatistics:
-        """Counts since the engine was made."""
-        ...
+    def statistics(self) -> EngineStatistics: ...
 
     def add(self, request: Request) -> None:
         """Queues a request; a step after this one begins it."""

@@ -6,24 +6,23 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs, StepValues, flatten, wanted_tokens
+from mindbatch.engine.batch import RunnerOutput, flatten, wanted_tokens
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
+from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.program.step import StepRecordings, programs_of
-from mindbatch.kernels.step import ANY_STEP, IntArray, Logits, Span, StepShape
+from mindbatch.kernels.step import IntArray, Logits, Span, StepInputs, StepShape, StepValues
 from mindbatch.models.model import Model
 
 if TYPE_CHECKING:  # MindSpore
-    from mindbatch.models.compiled import OnCompile
+    from mindbatch.engine.step_graphs import OnCompile
 
 
 Guard = Callable[[str], AbstractContextManager[None]]
 
 
 class StepNetwork(Protocol):
-    """A model's layers as steps go through them."""
-
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
         """Graph and padded sizes of a step; see `Kernels.step_shape`."""
         ...
@@ -55,7 +54,7 @@ class ModelRunner:
         self._guard = guard
         self._network: StepNetwork
         if isinstance(model.kernels, ProgramKernels) and isinstance(model.steps, StepRecordings):
-            self._network = RecordedSteps(programs_of(model.steps, model.kernels))
+            self._network = programs_of(model.steps, model.kernels)
         else:
             from mindbatch.engine.step_graphs import (
                 EncoderDecoderGraphs,  # MindSpore
@@ -150,27 +149,3 @@ class ModelRunner:
     def _table_width(self, step: Step) -> int:
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
         return self._model.kernels.table_width(needed, self._settings.blocks_per_sequence)
-
-
-if TYPE_CHECKING:  # MindSpore, which records them
-    from mindbatch.kernels.program.step import Programs
-
-
-class RecordedSteps:
-    """A `StepNetwork` that runs recordings with kernels that need no graph."""
-
-    def __init__(self, programs: Programs) -> None:
-        self._programs = programs
-
-    def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
-        return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
-
-    def run(self, inputs: StepInputs) -> StepValues:
-        if not self._programs.has_head:
-            return StepValues(self._programs.hidden(inputs.arrays))
-        if inputs.with_logits:
-            return StepValues(*self._programs.hidden_and_logits(inputs.arrays))
-        return StepValues(self._programs.hidden(inputs.arrays, inputs.wanted), None, inputs.wanted)
-
-    def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        return self._programs.logits(hidden, adapters)

@@ -97,7 +97,6 @@ class RequestOutput:
     def failed(
         cls, key: str, error: str, prompt: str | None = None, stage: str = PROMPT_STAGE
     ) -> RequestOutput:
-        """The result of a prompt that could not be run."""
         return cls(key, prompt, [], error=error, stage=stage)
 
 

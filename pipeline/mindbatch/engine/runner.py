@@ -8,9 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.engine.batch import StepInputs
 from mindbatch.engine.step import Step
-from mindbatch.kernels.step import Logits
+from mindbatch.kernels.step import Logits, StepInputs
 
 
 class StepOutput(Protocol):

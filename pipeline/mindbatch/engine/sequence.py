@@ -160,7 +160,6 @@ class Sequence:
         return reason
 
     def output(self) -> CompletionOutput:
-        """The finished sequence as the user gets it."""
         assert self.finish_reason is not None
         return CompletionOutput(
             index=self.row.sample_index,

@@ -51,7 +51,6 @@ class EngineSettings:
         return min(self.blocks_for(self.seq_length), self.num_blocks)
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold so many tokens."""
         return -(-tokens // self.block_size)
 
     def fitting_sequences(self, tokens: int) -> int:

@@ -92,13 +92,11 @@ class Counters:
         self._empty_slots += _empty_slots(scheduler)
 
     def count_outputs(self, outputs: Iterable[CompletionOutput]) -> None:
-        """Adds outputs that have ended."""
         for output in outputs:
             self._drafted_tokens += output.num_drafted_tokens
             self._accepted_tokens += output.num_accepted_tokens
 
     def statistics(self, scheduler: Scheduler) -> EngineStatistics:
-        """The totals, with the scheduler's load."""
         blocks = scheduler.blocks
         return EngineStatistics(
             steps=self._steps,

@@ -65,7 +65,6 @@ class TokenBudget:
 
     @property
     def left(self) -> int:
-        """For sequences that generate."""
         return self._most - self._step.num_tokens
 
     @property

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from mindspore import Tensor, nn
+from mindspore.graph.api import _cell_graph_executor
 
-from mindbatch.engine.batch import FloatArray, StepInputs, StepValues, buckets_up_to, pad_to_bucket
+from mindbatch.engine.batch import buckets_up_to, pad_to_bucket, padded
 from mindbatch.engine.settings import EngineSettings
+from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.limits import most_gathered_tokens
 from mindbatch.kernels.ascend.recorded_cell import DECODER, HEAD, OF_PART, recorded_cell
 from mindbatch.kernels.graphs import AdaptedEncoderDecoderGraph, EncoderDecoderGraph, Network
@@ -23,11 +24,41 @@ from mindbatch.kernels.step import (
     Logits,
     PartArrays,
     Span,
+    StepInputs,
     StepShape,
+    StepValues,
     encoder_and_decoder,
 )
-from mindbatch.models.compiled import CompiledCell, OnCompile
 from mindbatch.models.model import Model
+
+OnCompile = Callable[[int], object]
+
+
+class CompiledCell:
+    """A cell in graph mode, compiled once per combination of input shapes; their dtypes never change.
+
+    nn.Cell.__call__ sets attributes on every sub-cell each time, which costs about as much as running a small
+    model. The graph of a known shape is called by its name instead. (The executor is not public API; the
+    pinned MindSpore version has it, and tests/numerics runs through it.)
+    """
+
+    def __init__(self, cell: nn.Cell, on_compile: OnCompile) -> None:
+        """`on_compile` is called with the rows of the first input before a compilation, with 0 after."""
+        self._cell = cell.set_train(False)
+        self._on_compile = on_compile
+        self._phases: dict[tuple[tuple[int, ...], ...], str] = {}
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The cell's output, a tensor or a tuple; compiles on the first call with these shapes."""
+        shapes = tuple(tensor.shape for tensor in inputs)
+        phase = self._phases.get(shapes)
+        if phase is None:
+            self._on_compile(shapes[0][0])
+            output = self._cell(*inputs)
+            self._on_compile(0)
+            self._phases[shapes] = self._cell.current_phase
+            return output
+        return _cell_graph_executor._exec_pip(self._cell, *inputs, phase=phase)
 
 
 @dataclass(frozen=True)
@@ -75,7 +106,7 @@ class StepGraphs:
             count = min(largest, len(hidden) - first)
             size = pad_to_bucket(count, self._buckets)
             arrays = [array[first : first + count] for array in (hidden, adapters) if array is not None]
-            logits = self._head(*(Tensor(_padded(array, size)) for array in arrays))
+            logits = self._head(*(Tensor(padded(array, size)) for array in arrays))
             shards.append(logits.asnumpy()[:count])
         return Logits(shards[0] if len(shards) == 1 else np.concatenate(shards))
 
@@ -112,13 +143,6 @@ class StepGraphs:
 
     def _head_cell(self, head: nn.Cell, kernels: MindSporeKernels) -> CompiledCell:
         return CompiledCell(kernels.head_graph(head, adapted=self._adapted), self._on_compile)
-
-
-def _padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """The array with rows of zeros up to so many."""
-    padded = np.zeros((size, *array.shape[1:]), array.dtype)
-    padded[: len(array)] = array
-    return padded
 
 
 class EncoderDecoderGraphs(StepGraphs):
@@ -162,14 +186,14 @@ class EncoderDecoderGraphs(StepGraphs):
         """Padded to a bucket. Its attention needs no cache, so that it gets no blocks to read."""
         size = self._pad(len(tokens.ids))
         return PartArrays(
-            _filled(tokens.ids, size, 0),
+            padded(tokens.ids, size),
             self._slots(tokens.slots, size),
-            _filled(tokens.rows, size, -1),
+            padded(tokens.rows, size, -1),
             np.zeros((1, 1), np.int32),
-            _filled(tokens.lengths, size, 1),
-            _filled(tokens.firsts, size, 0),
-            _filled(tokens.positions, size, 0),
-            None if tokens.adapters is None else _filled(tokens.adapters, size, 0),
+            padded(tokens.lengths, size, 1),
+            padded(tokens.firsts, size),
+            padded(tokens.positions, size),
+            None if tokens.adapters is None else padded(tokens.adapters, size),
         )
 
     def _of_decoder(self, tokens: PartArrays, some: slice) -> PartArrays:
@@ -179,27 +203,21 @@ class EncoderDecoderGraphs(StepGraphs):
         blocks = np.full((size, tables.shape[1]), self._model.cache.geometry.num_blocks, np.int32)
         blocks[: len(tables)] = tables
         return PartArrays(
-            _filled(tokens.ids[some], size, 0),
+            padded(tokens.ids[some], size),
             self._slots(tokens.slots[some], size),
             np.arange(size, dtype=np.int32),
             blocks,
-            _filled(tokens.lengths[some], size, 1),
-            _filled(tokens.firsts[some], size, 0),
-            _filled(tokens.positions[some], size, 0),
-            None if tokens.adapters is None else _filled(tokens.adapters[some], size, 0),
+            padded(tokens.lengths[some], size, 1),
+            padded(tokens.firsts[some], size),
+            padded(tokens.positions[some], size),
+            None if tokens.adapters is None else padded(tokens.adapters[some], size),
         )
 
     def _slots(self, slots: IntArray, size: int) -> IntArray:
         """Padding is written to the block that is kept for it."""
         geometry = self._model.cache.geometry
-        padded = (
+        places = (
             geometry.num_blocks * geometry.block_size + np.arange(size, dtype=np.int32) % geometry.block_size
         )
-        padded[: len(slots)] = slots
-        return padded.astype(np.int32)
-
-
-def _filled(values: IntArray, size: int, number: int) -> IntArray:
-    filled = np.full(size, number, np.int32)
-    filled[: len(values)] = values
-    return filled
+        places[: len(slots)] = slots
+        return places.astype(np.int32)

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from mindbatch.engine.batch import StepInputs
 from mindbatch.engine.engine import Engine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.engine.step import Step
+from mindbatch.kernels.step import StepInputs
 
 
 class CachePart:
@@ -40,7 +40,6 @@ class VirtualEngines:
     """
 
     def __init__(self, engines: Sequence[Engine], parts: Sequence[CachePart]) -> None:
-        """`parts`: the runner of each engine."""
         sizes = engines[0].settings
         # So many as all of them have: whoever feeds this engine reckons with it.
         self.settings: EngineSettings = replace(sizes, batch_size=sizes.batch_size * len(engines))
@@ -55,7 +54,6 @@ class VirtualEngines:
 
     @property
     def statistics(self) -> EngineStatistics:
-        """The sum of all engines."""
         return total_of([engine.statistics for engine in self._engines])
 
     def add(self, request: Request) -> None:

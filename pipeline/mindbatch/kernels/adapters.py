@@ -124,7 +124,6 @@ class SlotArrays(AdapterStore):
 
 
 def _sizes(shape: AdaptedShape, rank: int) -> list[tuple[int, ...]]:
-    """Shapes of the arrays of a slot."""
     outputs = sum(shape.widths)
     a = (shape.inputs, rank) if shape.is_embedding else (rank, shape.inputs)
     sizes = [a, (outputs, rank), (outputs,), (outputs,)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 KernelParameter = Any
 """A weight or a cache as kernels keep it: an array, or a parameter or tensor of MindSpore over one."""
+Copy = Callable[[Sequence[tuple[int, int]]], None]
+"""Copies rows of several arrays by (source, target)."""
 
 CACHE_LINE = 64
 HUGE_PAGE = 2 << 20
@@ -58,3 +61,12 @@ class Arena:
             self._free = chunk[-chunk.ctypes.data % HUGE_PAGE :]
         own, self._free = self._free[:size], self._free[whole:]
         return own.view(dtype).reshape(shape)
+
+
+def copy_rows(arrays: Sequence[Array], pairs: Sequence[tuple[int, int]]) -> None:
+    """Copies rows of arrays in NumPy's memory, where graphs and programs on a CPU compute too."""
+    if not pairs:
+        return
+    table = np.array(pairs, np.intp)
+    for array in arrays:
+        array[table[:, 1]] = array[table[:, 0]]

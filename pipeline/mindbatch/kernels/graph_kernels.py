@@ -27,7 +27,6 @@ class GraphKernels(MindSporeKernels):
     name = "native"
 
     def __init__(self, native: NativeKernels) -> None:
-        """native: those in whose place they are."""
         self.native = native
 
     @property
@@ -85,8 +84,6 @@ class GraphKernels(MindSporeKernels):
 
 
 class PlainGraphCell(nn.Cell):
-    """Calls one function of the library."""
-
     def __init__(self, operator: ops.Custom) -> None:
         super().__init__()
         self.operator = operator

@@ -32,8 +32,6 @@ class TokenGraph(nn.Cell):
 
 
 class AdaptedTokenGraph(nn.Cell):
-    """Graph of tokens of several adapters; layers get their slots."""
-
     def __init__(self, cell: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.cell = cell
@@ -73,8 +71,6 @@ class EncoderDecoderGraph(nn.Cell):
 
 
 class AdaptedEncoderDecoderGraph(nn.Cell):
-    """Graph of an encoder or its decoder for tokens of several adapters."""
-
     def __init__(self, cell: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.cell = cell

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
-from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter
+from mindbatch.kernels.arrays import Array, Copy, FloatArray, KernelParameter, copy_rows
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.recording import Recording
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
@@ -42,7 +43,6 @@ class Kernels(ABC):
 
     @property
     def cache_type(self) -> FloatType:
-        """Number type of cached keys and values."""
         return self.float_type
 
     @property
@@ -52,7 +52,6 @@ class Kernels(ABC):
 
     @property
     def weight_type(self) -> NumberType:
-        """Number type of packed weights."""
         return self.float_type
 
     def as_parameter(self, name: str, array: Array) -> KernelParameter:
@@ -130,6 +129,16 @@ class Kernels(ABC):
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of one layer's key and value cache; the first dimension is the block."""
 
+    def block_copies(
+        self, arrays: Sequence[Array], parameters: Sequence[KernelParameter], padding: int
+    ) -> Copy:
+        """Makes what copies blocks of caches, where they are; see `PagedCache.copy_blocks`.
+
+        arrays, parameters: the caches as they were made, and as they were then taken. padding: the block that
+        nothing is read from.
+        """
+        return partial(copy_rows, arrays)
+
     def table_width(self, needed: int, maximum: int) -> int:
         """Columns of block_tables for a step whose longest sequence has `needed` blocks.
 
@@ -164,8 +173,6 @@ class Kernels(ABC):
 
 
 class Runnable(Protocol):
-    """A recording as it is run."""
-
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs [rows, ...], which nobody else has, for inputs of which the first has so many rows."""
         ...

@@ -103,5 +103,4 @@ def shared_parameter(name: str, array: Array) -> Parameter:
 
 
 def constant(values: Any, dtype: Any) -> Tensor:
-    """A small constant tensor that a Cell keeps."""
     return Tensor(np.asarray(values, dtype))

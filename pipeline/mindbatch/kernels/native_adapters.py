@@ -44,7 +44,6 @@ class NativeAdapters(AdapterStore):
         slots: int,
         as_parameter: Callable[[str, Array], Any],
     ) -> None:
-        """as_parameter: `Kernels.as_parameter`."""
         self._shapes = shapes
         self._slot_panels = max(self._size(ranks) for ranks in adapters)
         self._arena = aligned_zeros((1 + slots * self._slot_panels, PANEL), np.dtype(np.float32))

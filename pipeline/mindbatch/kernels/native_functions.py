@@ -151,8 +151,7 @@ class NativeFunctions:
         return _with_floats("mb_tempered", shape.heads * shape.head_dim, floor, factor)
 
     def square_sums(self, shape: AttentionShape) -> NativeFunction:
-        widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim)
-        return _with_integers("mb_square_sums", *widths)
+        return _with_integers("mb_square_sums", *shape.widths[:2])
 
     def norm_by_sums(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> NativeFunction:
         return _with_floats("mb_norm_by_sums", epsilon, *totals)

@@ -26,7 +26,6 @@ class NativeWeights:
         self._library, self._arena = library, Arena()
 
     def zeros(self, outputs: int, inputs: int) -> Array:
-        """Memory for a packed matrix."""
         panels = -(-outputs // PANEL)
         if self.type == FLOAT32:
             return self._arena.zeros((panels, inputs, PANEL), np.dtype(np.float32))
@@ -62,5 +61,4 @@ class Int8Weights(NativeWeights):
 
 
 def native_weights(kind: NumberType, library: NativeLibrary) -> NativeWeights:
-    """The layout for numbers of a type."""
     return Int8Weights(INT8, library) if kind == INT8 else NativeWeights(kind, library)

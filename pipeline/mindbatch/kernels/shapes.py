@@ -30,8 +30,14 @@ class AttentionShape:
     is_chunked: bool = False
 
     @property
+    def widths(self) -> tuple[int, int, int]:
+        """Numbers of query, key and value."""
+        keys = self.kv_heads * self.head_dim
+        return self.heads * self.head_dim, keys, keys
+
+    @property
     def qkv_width(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * self.head_dim
+        return sum(self.widths)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Inputs of a model's graph in a step: the arrays of its tokens, and which graph computes it."""
+"""Inputs and values of a model's step: the arrays of its tokens, and which graph computes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -62,8 +63,43 @@ class Logits(NamedTuple):
     summary: FloatArray | None = None
 
     def of(self, rows: IntArray | slice) -> Logits:
-        """Selects some of the rows."""
         return Logits(self.scores[rows], None if self.summary is None else self.summary[rows])
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """One step as every rank of a model computes it.
+
+    graph: the kind of step, as in `StepShape`.
+    arrays: what the graph takes.
+    copies, state_copies: (source, destination) of the cache blocks, and slots of states, copied before.
+    num_tokens: without padding.
+    with_logits: whether the head is in the graph, because the logits of all tokens are wanted.
+    adapter_loads: slots, and the names of the adapters that are loaded into them before.
+    adapters: the slots of the tokens' adapters, for logits that are computed later; None without adapters.
+    wanted: the tokens whose hidden states or logits may be asked for, in rising order; None for all.
+    """
+
+    graph: str
+    arrays: tuple[IntArray, ...]
+    copies: tuple[tuple[int, int], ...]
+    num_tokens: int
+    with_logits: bool
+    adapters: IntArray | None = None
+    adapter_loads: tuple[tuple[int, str], ...] = ()
+    wanted: IntArray | None = None
+    state_copies: tuple[tuple[int, int], ...] = ()
+
+
+class StepValues(NamedTuple):
+    """Hidden states [T, hidden size] of a step with its padding, and their logits or none.
+
+    tokens: those that the rows of `hidden` belong to, in rising order; None for all.
+    """
+
+    hidden: FloatArray
+    logits: Logits | None = None
+    tokens: IntArray | None = None
 
 
 class PartArrays(NamedTuple):

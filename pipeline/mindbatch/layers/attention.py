@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +14,9 @@ from mindbatch.kernels.operations.rotation import norm_by_sums, rotary, square_s
 from mindbatch.kernels.shapes import AttentionShape, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import IntArray
 from mindbatch.layers.linear import reduced
-from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models.architecture import Architecture, Rotary
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
+from mindbatch.models.tensor_spec import Layout, Part, Sharding
 from mindbatch.parallel.topology import TensorSlice
 
 
@@ -58,7 +57,7 @@ class OfLayer(Module):
         self.arch, self.layer = a, layer
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's heads and the layer's cache."""
+        super().bind(name, rank)
         self.shape, self.shard = attention_shape(self.arch, self.layer, rank.shard), rank.shard
         self.cache = rank.cache_of(self.arch.cache_layer(self.layer))
 
@@ -71,21 +70,12 @@ class PagedAttention(OfLayer):
 
     def __init__(self, a: Architecture, layer: int, sinks: str = "") -> None:
         super().__init__(a, layer)
-        self.source = sinks
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The sinks, of which each rank has those of its heads."""
-        if self.arch.has_sinks:
-            part = Part(self.source, self.arch.heads)
-            yield TensorSpec(f"{name}.sinks", (part,), Sharding.OUTPUTS, Layout.FLOAT32)
-
-    def bind(self, name: str, rank: Rank) -> None:
-        """The rank's heads, the layer's cache and the sinks."""
-        super().bind(name, rank)
-        self.sinks = (rank.weights.get(f"{name}.sinks"),) if self.arch.has_sinks else ()
+        if a.has_sinks:  # of which each rank has those of its heads
+            self.sinks = declared(Part(sinks, a.heads), sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32)
 
     def forward(self, qkv: Any, tokens: Tokens) -> Any:
-        return attention(qkv, *self.cache, *tokens.places, *self.sinks, shape=self.shape)
+        sinks = (self.sinks,) if self.arch.has_sinks else ()
+        return attention(qkv, *self.cache, *tokens.places, *sinks, shape=self.shape)
 
 
 class SharedAttention(OfLayer):
@@ -101,8 +91,6 @@ UNTURNED = Rotary((0.0,))
 
 
 class NoNorm(Module):
-    """In place of a norm that there is not."""
-
     weight = None
 
 
@@ -159,7 +147,6 @@ class QueryRotation(Rotation):
     """Queries alone, normed and rotated."""
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's query heads."""
         super().bind(name, rank)
         self.shape = replace(self.shape, kv_heads=0)
 
@@ -176,7 +163,6 @@ class HeadNorms(Rotation):
         self.rotary = None
 
 
-_STACKS = ("encoder", "decoder")
 _TABLE = "{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
@@ -184,11 +170,9 @@ class DistanceBiases(Module):
     """The tables [buckets, heads] of both stacks, which all of their layers read."""
 
     def __init__(self, buckets: int, heads: int) -> None:
-        self.buckets, self.heads = buckets, heads
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        for stack in _STACKS:
-            yield TensorSpec(f"{name}.{stack}", (Part(_TABLE.format(stack), self.buckets, self.heads),))
+        self.encoder, self.decoder = (
+            declared(Part(_TABLE.format(stack), buckets, heads)) for stack in ("encoder", "decoder")
+        )
 
 
 class DistanceAttention(OfLayer):
@@ -202,7 +186,6 @@ class DistanceAttention(OfLayer):
         self.stack = stack
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The bias of the rank's heads."""
         super().bind(name, rank)
         assert self.arch.encoder is not None
         first, last = rank.shard.bounds(self.arch.heads)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from mindbatch.kernels.operations.adapters import adapted_embedding
 from mindbatch.kernels.operations.collectives import all_gather
-from mindbatch.kernels.operations.dense import embedding, ids_from, table_rows
+from mindbatch.kernels.operations.dense import adapted_embedding, embedding, ids_from, table_rows
 from mindbatch.layers.linear import Product, bias_of, reduced
-from mindbatch.layers.rank import Module, Rank, Tokens
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
+from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.models.tensor_spec import Layout, Part, Sharding
 
 
 class VocabularyMatrix(Module):
@@ -24,21 +22,15 @@ class VocabularyMatrix(Module):
 
     def __init__(self, source: str, vocab_size: int, width: int) -> None:
         self.part = Part(f"{source}.weight", vocab_size, width)
+        self.weight = declared(self.part, sharding=Sharding.VOCABULARY, layout=Layout.PACKED)
         self.vocab_size, self.width = vocab_size, width
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares the matrix, and those of what follows the rows."""
-        yield TensorSpec(f"{name}.weight", (self.part,), Sharding.VOCABULARY, Layout.PACKED)
-        yield from super().parameters(name)
 
 
 class TokenEmbedding(VocabularyMatrix):
     """ids [T] -> [T, width]. A rank gives zeros for ids that it does not have; the sum is the row."""
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes the rank's rows."""
         super().bind(name, rank)
-        self.weight = rank.weights.get(f"{name}.weight")
         self.adapted = rank.weights.adapted.get(f"{name}.weight")
         self.shard = rank.shard
         self.first_id = rank.shard.rank * rank.weights.outputs[f"{name}.weight"]
@@ -69,26 +61,19 @@ class Head(VocabularyMatrix):
         bias: bool = False,
     ) -> None:
         super().__init__(source, vocab_size, width)
-        self.is_tied, self.has_bias = tied, bias
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The matrix but for a tied head, and the bias where it has one."""
-        own = super().parameters(name)
-        if self.is_tied:
-            next(own)
-        yield from own
-        if self.has_bias:
-            yield TensorSpec(f"{name}.bias", (bias_of(self.part),), Sharding.VOCABULARY)
+        self.is_tied = tied
+        if tied:
+            self.weight = None
+        self.bias = declared(bias_of(self.part), sharding=Sharding.VOCABULARY) if bias else None
 
     def bind(self, name: str, rank: Rank) -> None:
         """The rank's product; adapters have the head by its own name also where it is the embedding."""
         super().bind(name, rank)
-        bias = rank.weights.get(f"{name}.bias") if self.has_bias else None
-        self.product = Product(f"{name}.weight", rank, bias, "embedding.weight" if self.is_tied else None)
+        base = "embedding.weight" if self.is_tied else None
+        self.product = Product(f"{name}.weight", rank, self.bias, base)
         self.shard = rank.shard
 
     def forward(self, x: Any, tokens: Tokens) -> Any:
-        """The rank's part of the logits."""
         return self.product(x, tokens)
 
     def gathered(self, logits: Any) -> Any:
@@ -102,13 +87,7 @@ class Table(Module):
     """numbers [T] -> [T, width]: rows of a table that every rank has. first: the row of number 0."""
 
     def __init__(self, source: str, rows: int, width: int, first: int = 0) -> None:
-        self.part, self.first = Part(f"{source}.weight", rows, width), first
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        yield TensorSpec(f"{name}.weight", (self.part,))
-
-    def bind(self, name: str, rank: Rank) -> None:
-        self.weight = rank.weights.get(f"{name}.weight")
+        self.weight, self.first = declared(Part(f"{source}.weight", rows, width)), first
 
     def forward(self, numbers: Any) -> Any:
         numbers = ids_from(numbers, first=-self.first) if self.first else numbers

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mindbatch.kernels.operations.experts import experts
 from mindbatch.kernels.shapes import ExpertsShape, Routing
-from mindbatch.layers.linear import Linear, reduced
-from mindbatch.layers.rank import Module, Rank, Tokens
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
+from mindbatch.layers.linear import reduced
+from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.models.tensor_spec import Layout, Part, Sharding
 
 
 class Router(Module):
@@ -19,49 +19,22 @@ class Router(Module):
     """
 
     def __init__(self, source: str, experts: int, width: int, correction: Part | None = None) -> None:
-        self.parts = {"weight": Part(source, experts, width)}
-        if correction is not None:
-            self.parts["correction"] = correction
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares the matrix, and the correction where there is one."""
-        for key, part in self.parts.items():
-            yield TensorSpec(f"{name}.{key}", (part,), layout=Layout.FLOAT32)
-
-    def bind(self, name: str, rank: Rank) -> None:
-        """Takes matrix and correction, which is None where there is none."""
-        has_correction = "correction" in self.parts
-        self.weight = rank.weights.get(f"{name}.weight")
-        self.correction = rank.weights.get(f"{name}.correction") if has_correction else None
+        self.weight = declared(Part(source, experts, width), layout=Layout.FLOAT32)
+        self.correction = None if correction is None else declared(correction, layout=Layout.FLOAT32)
 
 
-class ExpertLinears(Linear):
+class ExpertLinears(Module):
     """A matrix of each of several experts, packed one after another; each rank has a slice of every one."""
 
     def __init__(self, *parts: Part, experts: int, sharding: Sharding) -> None:
-        super().__init__(*parts)
-        self.experts, self.sharding = experts, sharding
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        yield TensorSpec(f"{name}.weight", self.parts, self.sharding, Layout.PACKED, self.experts)
-
-    def bind(self, name: str, rank: Rank) -> None:
-        """The rank's stack."""
-        self.weight = rank.weights.get(f"{name}.weight")
+        self.weight = declared(*parts, sharding=sharding, layout=Layout.PACKED, matrices=experts)
 
 
 class Biases(Module):
     """A vector of each expert, [experts, width], of which each rank has a slice or all; or one [experts]."""
 
     def __init__(self, part: Part, sharding: Sharding = Sharding.REPLICATED) -> None:
-        self.part, self.sharding = part, sharding
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        yield TensorSpec(f"{name}.bias", (self.part,), self.sharding, Layout.FLOAT32)
-
-    def bind(self, name: str, rank: Rank) -> None:
-        """The rank's slice."""
-        self.bias = rank.weights.get(f"{name}.bias")
+        self.bias = declared(part, sharding=sharding, layout=Layout.FLOAT32)
 
 
 class Mixture(Module):
@@ -114,7 +87,6 @@ class Mixture(Module):
         self.down = ExpertLinears(*down, experts=count, sharding=Sharding.INPUTS)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's slice of every expert."""
         super().bind(name, rank)
         first, last = rank.shard.bounds(self.inner)
         has_biases = bool(self.biases or self.scales)

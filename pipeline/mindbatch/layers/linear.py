@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from mindbatch.kernels.operations.adapters import adapted_linear
+from mindbatch.kernels.operations.attention import head_products
 from mindbatch.kernels.operations.collectives import all_reduce
-from mindbatch.kernels.operations.dense import linear
-from mindbatch.kernels.operations.latent import head_products
+from mindbatch.kernels.operations.dense import adapted_linear, linear
 from mindbatch.kernels.shapes import HeadProductsShape
-from mindbatch.layers.rank import Module, Rank, Tokens
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
+from mindbatch.layers.rank import Module, Rank, Tokens, declared
+from mindbatch.models.tensor_spec import Layout, Part, Sharding
 
 
 class Product:
@@ -39,22 +37,15 @@ class Linear(Module):
     sharding = Sharding.REPLICATED
 
     def __init__(self, *parts: Part, bias: bool = False) -> None:
-        self.parts, self.has_bias = parts, bias
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The matrix, and the bias, whose sources end in `bias`.
-
-        A bias follows the outputs; where the inputs are divided it is added once, to the sum.
-        """
-        yield TensorSpec(f"{name}.weight", self.parts, self.sharding, Layout.PACKED)
-        if self.has_bias:
+        self.weight = declared(*parts, sharding=self.sharding, layout=Layout.PACKED)
+        self.bias = None
+        if bias:  # It follows the outputs; where the inputs are divided it is added once, to the sum.
             sharding = Sharding.OUTPUTS if self.sharding is Sharding.OUTPUTS else Sharding.REPLICATED
-            yield TensorSpec(f"{name}.bias", tuple(map(bias_of, self.parts)), sharding)
+            self.bias = declared(*map(bias_of, parts), sharding=sharding)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's product."""
-        bias = rank.weights.get(f"{name}.bias") if self.has_bias else None
-        self.product = Product(f"{name}.weight", rank, bias)
+        super().bind(name, rank)
+        self.product = Product(f"{name}.weight", rank, self.bias)
 
     def forward(self, x: Any, tokens: Tokens) -> Any:
         return self.product(x, tokens)
@@ -78,7 +69,6 @@ class RowLinear(Linear):
     sharding = Sharding.INPUTS
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's product."""
         super().bind(name, rank)
         self.shard = rank.shard
         if rank.shard.rank > 0:
@@ -103,16 +93,12 @@ class SplitLinear(Linear):
     sharding = Sharding.OUTPUTS
 
     def __init__(self, part: Part, split: int) -> None:
-        super().__init__(part)
-        self.split = split
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """The one matrix of the checkpoint."""
-        yield TensorSpec(f"{name}.weight", self.parts, self.sharding, Layout.PACKED, split=self.split)
+        self.part, self.split = part, split
+        self.weight = declared(part, sharding=self.sharding, layout=Layout.PACKED, split=split)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The two stacks."""
-        [part] = self.parts
+        """The two stacks, in which the matrix is loaded."""
+        part = self.part
         self.into, self.out_of = (rank.weights.get(f"{name}.{which}") for which in ("absorb", "expand"))
         self.heads = rank.weights.outputs[f"{name}.weight"] // part.unit
         self.inputs, self.rest = part.inputs or 1, part.unit - self.split

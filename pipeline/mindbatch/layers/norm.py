@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from mindbatch.kernels.operations.dense import group_norm, norm
-from mindbatch.layers.rank import Module, Rank
-from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec
+from mindbatch.layers.rank import Module, Rank, declared
+from mindbatch.models.tensor_spec import Part, Sharding
 
 
 class RmsNorm(Module):
     """x [T, width] -> x / rms(x) * (offset + weight)."""
 
-    vectors: tuple[str, ...] = ("weight",)
     is_centred = False
+    has_bias = False
 
     def __init__(self, source: str, width: int, epsilon: float, offset: float = 0.0) -> None:
-        self.source, self.width, self.epsilon, self.offset = source, width, epsilon, offset
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares the vectors, which every rank has."""
-        for vector in self.vectors:
-            yield TensorSpec(f"{name}.{vector}", (Part(f"{self.source}.{vector}", self.width),))
+        self.width, self.epsilon, self.offset = width, epsilon, offset
+        self.weight = declared(Part(f"{source}.weight", width))
+        self.bias = declared(Part(f"{source}.bias", width)) if self.has_bias else None
 
     def bind(self, name: str, rank: Rank) -> None:
-        self.weight = rank.add_offset(f"{name}.weight", self.offset)
-        self.bias = rank.weights.get(f"{name}.bias") if "bias" in self.vectors else None
+        """Adds the offset here, once, and in float32, as the model itself computes it.
+
+        Half precision would lose what the weight adds to the offset.
+        """
+        super().bind(name, rank)
+        if self.offset:
+            self.weight = rank.kernels.add_offset(self.weight, self.offset)
 
     def forward(self, x: Any) -> Any:
         return norm(x, self.weight, self.bias, epsilon=self.epsilon, centred=self.is_centred)
@@ -46,15 +47,14 @@ class UnitNorm(Module):
         self.width = width
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Makes a weight of ones."""
         self.weight = rank.kernels.add_offset(rank.kernels.zeros(self.width), 1.0)
 
 
 class LayerNorm(RmsNorm):
     """x [T, width] -> (x - mean(x)) / std(x) * weight + bias."""
 
-    vectors = ("weight", "bias")
     is_centred = True
+    has_bias = True
 
 
 class PlainLayerNorm(RmsNorm):
@@ -72,11 +72,5 @@ class AllHeadsNorm(Module):
     """An RMS norm over all heads together, of which a rank has the part that its heads have."""
 
     def __init__(self, source: str, heads: int, head_dim: int, *, is_shared: bool = False) -> None:
-        self.part = Part(f"{source}.weight", heads * head_dim, unit=head_dim, is_shared=is_shared)
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        yield TensorSpec(f"{name}.weight", (self.part,), Sharding.OUTPUTS)
-
-    def bind(self, name: str, rank: Rank) -> None:
-        """Takes the rank's part of the vector."""
-        self.weight = rank.weights.get(f"{name}.weight")
+        part = Part(f"{source}.weight", heads * head_dim, unit=head_dim, is_shared=is_shared)
+        self.weight = declared(part, sharding=Sharding.OUTPUTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mindbatch.kernels.adapters import AdaptedParameter
@@ -11,15 +11,27 @@ from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.operations.rotation import rotary_angles
 from mindbatch.kernels.recording import Symbol
 from mindbatch.models.architecture import Rotary
-from mindbatch.models.tensor_spec import TensorSpec
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
+
+
+def declared(
+    *parts: Part,
+    sharding: Sharding = Sharding.REPLICATED,
+    layout: Layout = Layout.PLAIN,
+    matrices: int = 0,
+    split: int = 0,
+) -> Any:
+    """A parameter of a node, whose attribute names it; see `TensorSpec`."""
+    return TensorSpec("", parts, sharding, layout, matrices, split)
 
 
 class Module:
     """A node of the tree; its children are its attributes and the items of its lists.
 
     A node's name is the path to it, of attributes and numbers; `forward` says what it computes, of arrays or
-    of symbols, once it is bound to a rank.
+    of symbols, once it is bound to a rank. An attribute that is a `declared` parameter is the rank's array
+    then.
     """
 
     forward: Callable[..., Any]
@@ -37,12 +49,18 @@ class Module:
                 yield from ((f"{path}.{number}", item) for number, item in enumerate(child))
 
     def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares all parameters below the node of this name."""
+        """Declares all parameters of the node of this name, and below it."""
+        for key, value in vars(self).items():
+            if isinstance(value, TensorSpec):
+                yield replace(value, name=f"{name}.{key}")
         for path, child in self.children(name):
             yield from child.parameters(path)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Gives all below the node their weights, as a rank has them, and what else they compute with."""
+        """Gives the node and all below it their weights, as a rank has them, and what else they need."""
+        for key, value in [*vars(self).items()]:
+            if isinstance(value, TensorSpec):
+                setattr(self, key, rank.weights.get(f"{name}.{key}"))
         for path, child in self.children(name):
             child.bind(path, rank)
 
@@ -83,15 +101,6 @@ class Rank:
     def cache_of(self, layer: int) -> tuple[Any, ...]:
         """Keys and values of a layer, or its states."""
         return self.caches[layer - self.stage.layers.start]
-
-    def add_offset(self, name: str, offset: float) -> Any:
-        """The parameter plus an offset.
-
-        The offset is added here, once, and in float32, as the model itself computes it: half precision would
-        lose what the weight adds to the offset.
-        """
-        weight = self.weights.get(name)
-        return self.kernels.add_offset(weight, offset) if offset else weight
 
 
 @dataclass(frozen=True)

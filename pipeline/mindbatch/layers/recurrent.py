@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from mindbatch.kernels.operations.recurrent import causal_convolution, gated_delta
 from mindbatch.layers.linear import bias_of
-from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.tensor_spec import Layout, Part, Sharding, TensorSpec, fused
+from mindbatch.models.tensor_spec import Layout, Part, Sharding, fused
 
 
 class CausalConvolution(Module):
@@ -22,22 +22,16 @@ class CausalConvolution(Module):
     """
 
     def __init__(self, a: Architecture, layer: int, *parts: Part, bias: bool = False) -> None:
-        self.arch, self.layer, self.parts, self.has_bias = a, layer, parts, bias
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares the weights, and the biases where there are any."""
-        yield TensorSpec(f"{name}.weight", self.parts, Sharding.OUTPUTS, Layout.FLOAT32)
-        if self.has_bias:
-            yield TensorSpec(
-                f"{name}.bias", tuple(map(bias_of, self.parts)), Sharding.OUTPUTS, Layout.FLOAT32
-            )
+        self.arch, self.layer = a, layer
+        self.weight = declared(*parts, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32)
+        biases = map(bias_of, parts)
+        self.bias = declared(*biases, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32) if bias else None
 
     def bind(self, name: str, rank: Rank) -> None:
         """Takes the weights, an input's of all channels side by side, and the layer's states."""
+        super().bind(name, rank)
         assert self.arch.recurrence is not None
-        weight = rank.kernels.floats(rank.weights.get(f"{name}.weight"))
-        self.weight = rank.kernels.fixed(np.ascontiguousarray(weight.T))
-        self.bias = rank.weights.get(f"{name}.bias") if self.has_bias else None
+        self.weight = rank.kernels.fixed(np.ascontiguousarray(rank.kernels.floats(self.weight).T))
         self.shape = self.arch.recurrence.convolution_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[0]
 
@@ -54,19 +48,14 @@ class GatedDelta(Module):
 
     def __init__(self, a: Architecture, layer: int, decay: Part, bias: Part) -> None:
         self.arch, self.layer = a, layer
-        self.vectors = {"decay": decay, "bias": bias}
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares both vectors."""
-        for key, part in self.vectors.items():
-            yield TensorSpec(f"{name}.{key}", (part,), Sharding.OUTPUTS, Layout.FLOAT32)
+        self.decay, self.bias = (
+            declared(part, sharding=Sharding.OUTPUTS, layout=Layout.FLOAT32) for part in (decay, bias)
+        )
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes what the rank's heads have, and the layer's states."""
+        super().bind(name, rank)
         assert self.arch.recurrence is not None
-        logarithm = rank.kernels.floats(rank.weights.get(f"{name}.decay"))
-        self.decay = rank.kernels.fixed(-np.exp(logarithm))
-        self.bias = rank.weights.get(f"{name}.bias")
+        self.decay = rank.kernels.fixed(-np.exp(rank.kernels.floats(self.decay)))
         self.shape = self.arch.recurrence.delta_of(rank.shard.size)
         self.state = rank.cache_of(self.layer)[1]
 

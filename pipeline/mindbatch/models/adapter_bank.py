@@ -34,7 +34,6 @@ class AdapterBank:
 
     @property
     def parameters(self) -> Mapping[str, AdaptedParameter]:
-        """Inputs of layers, by the name of each parameter that any adapter adds to."""
         return self._store.parameters
 
     def load(self, slot: int, name: str) -> None:

@@ -109,7 +109,6 @@ class AdapterPlace(NamedTuple):
     inputs: slice
 
     def cut(self, whole: LowRank, rows: RowScale | None = None) -> LowRankPart:
-        """The rank's slice of a low-rank addition to the whole tensor."""
         scaling = np.float32(whole.scaling)
         b, offset = whole.b * scaling, None if whole.bias is None else whole.bias * scaling
         if rows is not None:
@@ -122,7 +121,6 @@ class AdapterPlace(NamedTuple):
         return LowRankPart(self.part, a, self._rows(b), scale, offset)
 
     def _rows(self, array: Floats) -> Floats:
-        """This rank's outputs."""
         if len(self.outputs) == 1:
             return array[self.outputs[0]]
         return np.concatenate([array[rows] for rows in self.outputs])
@@ -157,7 +155,6 @@ class AdapterPlaces:
                     self.places[source] = _place(spec, number, source, shard, base)
 
     def ranks(self, adapter: LoraPlan) -> Ranks:
-        """The ranks of an adapter's parts."""
         ranks = {name: [0] * len(shape.widths) for name, shape in self.shapes.items()}
         for weight, place in self.places.items():
             if weight in adapter.modules:
@@ -212,7 +209,6 @@ def rank_places(
 
 
 def embedding_of(specs: Sequence[TensorSpec]) -> str:
-    """The tensor of the token embedding."""
     return next(spec.parts[0].source for spec in specs if spec.name == EMBEDDING)
 
 

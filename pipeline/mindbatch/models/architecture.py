@@ -241,7 +241,6 @@ class Architecture:
 
     @property
     def num_positions(self) -> int:
-        """Number of positions of each token."""
         return 1 if self.two_positions is None else 2
 
     def is_recurrent(self, layer: int) -> bool:
@@ -249,7 +248,6 @@ class Architecture:
         return self.recurrence is not None and layer in self.recurrence.layers
 
     def heads_of(self, layer: int) -> HeadSizes:
-        """The heads of a layer's keys and values."""
         return self.layer_heads[layer] if self.layer_heads else HeadSizes(self.kv_heads, self.head_dim)
 
     def cache_layer(self, layer: int) -> int:

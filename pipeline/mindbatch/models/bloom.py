@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
 from mindbatch.layers.rank import Tokens
-from mindbatch.models import gpt_neox
+from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' BloomConfig.
-DEFAULTS = {
-    "vocab_size": 250880,
-    "hidden_size": 64,
-    "n_layer": 2,
-    "n_head": 8,
-    "layer_norm_epsilon": 1e-5,
-    "tie_word_embeddings": True,
-}
 POSITIONS = 2048
 """Positions of training where `seq_length` does not say how many: ALiBi itself has no limit."""
-# Of training, and which of several ways computes the same.
-ONLY_TRAINED = (
-    "attention_softmax_in_fp32",
-    "bias_dropout_fusion",
-    "masked_softmax_fusion",
-    "offset_alibi",
-    "skip_bias_add",
-    "skip_bias_add_qkv",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `bloom` configuration; faults are left in the reader."""
     hidden_key = _either(reader, "hidden_size", "n_embed")
     heads_key = _either(reader, "n_head", "num_attention_heads")
     hidden, heads = reader.positive(hidden_key), reader.positive(heads_key)
@@ -46,7 +26,6 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("n_inner", [4 * hidden])
     if reader.value("pretraining_tp") not in (None, 1):
         reader.needs("slow_but_exact", [False])  # adds up the parts of a product, and leaves out their biases
-    reader.ignore((*ONLY_TRAINED, "slow_but_exact"))
     return Architecture(
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
@@ -76,22 +55,14 @@ def _either(reader: ConfigReader, name: str, other: str) -> str:
     return other
 
 
-class Bloom(Decoder):
-    """A normed token embedding, blocks, a last norm and the head."""
+class Bloom(llama.Llama):
+    """Llama's ends by other names, with a norm of the token embedding."""
 
     def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        words = "transformer.word_embeddings_layernorm"
-        self.embedding.norm = LayerNorm(words, a.hidden_size, a.norm_epsilon)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        block = gpt_neox.NormedSumBlock if a.adds_normed else gpt_neox.Block
-        sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
-        self.layers = [
-            block(a, source, gpt_neox.Attention(a, f"{source}.self_attention", layer))
-            for layer, source in sources
-        ]
+        block = partial(gpt_neox.block, layers="transformer.h", name="self_attention")
+        words = "transformer.word_embeddings"
+        super().__init__(a, block, LayerNorm, (words, "transformer.ln_f", "lm_head"))
+        self.embedding.norm = LayerNorm(f"{words}_layernorm", a.hidden_size, a.norm_epsilon)
 
     def embed(self, tokens: Tokens) -> Any:
         return self.embedding.norm(self.embedding(tokens))
@@ -101,7 +72,6 @@ MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
     tree=Bloom,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=(),
 )

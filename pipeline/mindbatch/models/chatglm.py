@@ -7,8 +7,6 @@ is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py
 
 from __future__ import annotations
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
@@ -16,30 +14,10 @@ from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part
 
-# Of ChatGLMConfig of the published models; their network ties nothing unless asked.
-DEFAULTS = {
-    "num_layers": 28,
-    "padded_vocab_size": 65024,
-    "hidden_size": 4096,
-    "ffn_hidden_size": 13696,
-    "kv_channels": 128,
-    "num_attention_heads": 32,
-    "seq_length": 2048,
-    "layernorm_epsilon": 1e-5,
-    "post_layer_norm": True,
-    "multi_query_attention": False,
-    "multi_query_group_num": 1,
-    "rope_ratio": 1.0,
-    "tie_word_embeddings": False,
-}
-
-# Of how half precision is rounded, of training, and what has another name here.
-WITHOUT_EFFECT = (
-    "apply_query_key_layer_scaling",  # divides queries by a number that multiplies the scores again
-    "attention_softmax_in_fp32",
-    "bias_dropout_fusion",
-    "fp32_residual_connection",
-    "vocab_size",  # padded_vocab_size is what the tensors have
+ENDS = (
+    "transformer.embedding.word_embeddings",
+    "transformer.encoder.final_layernorm",
+    "transformer.output_layer",
 )
 THETA = 10000.0
 INTERPOLATED = 16  # rope_ratio of ChatGLM2-6B-32K, whose class divides positions by it
@@ -58,7 +36,6 @@ def describe(reader: ConfigReader) -> Architecture:
     reader.needs("pre_seq_len", [None])
     reader.needs("prefix_projection", [False])
     reader.needs("num_hidden_layers", [layers])
-    reader.ignore(WITHOUT_EFFECT)
     kv_heads = reader.positive("multi_query_group_num")
     if heads % kv_heads:
         reader.fault("multi_query_group_num", f"must divide num_attention_heads={heads}")
@@ -93,19 +70,14 @@ def _read_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
 
 
 class Attention(llama.Attention):
-    """Llama's, of a fused matrix."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return llama.qkv_parts(a, f"{source}.query_key_value.weight")
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.encoder.layers.{layer}"
         self.attention_norm = llama.norm(a, f"{source}.input_layernorm")
@@ -115,22 +87,9 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.mlp", *names, is_fused=True)
 
 
-class ChatGlm(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        words = "transformer.embedding.word_embeddings"
-        self.embedding = TokenEmbedding(words, a.vocab_size, a.hidden_size)
-        self.norm = llama.norm(a, "transformer.encoder.final_layernorm")
-        self.head = Head("transformer.output_layer", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
-
-
 MODEL = ModelType(
     describe,
-    ChatGlm,
-    DEFAULTS,
+    llama.with_blocks(Block, ends=ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_pos_emb.inv_freq",),
 )

@@ -8,39 +8,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.models import gpt_neox
+from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, BlockPositions2D, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.rope import plain_frequencies
 
-# Of ChatGLMConfig of the published model, whose class ties the head to the embedding.
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 130528,
-    "hidden_size": 4096,
-    "num_layers": 28,
-    "num_attention_heads": 32,
-    "layernorm_epsilon": 1e-5,
-    "max_sequence_length": 2048,
-    "inner_hidden_size": 16384,
-    "position_encoding_2d": True,
-    "tie_word_embeddings": True,
-    "bos_token_id": 130004,
-    "gmask_token_id": 130001,
-    "mask_token_id": 130000,
-}
+ENDS = ("transformer.word_embeddings", "transformer.final_layernorm", "lm_head")
 THETA = 10000.0
+START_ID = 130004  # bos_token_id of all releases but the earliest
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a first `chatglm` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
@@ -84,8 +68,8 @@ def _two_positions(reader: ConfigReader) -> BlockPositions2D:
     start = _token(reader, "bos_token_id")
     for key in ("gmask_token_id", "mask_token_id"):
         # The earliest release has other ids, and those of its masks in its code alone.
-        if not reader.has(key) and start != DEFAULTS["bos_token_id"]:
-            reader.fault(key, f"must be given where bos_token_id is not {DEFAULTS['bos_token_id']}")
+        if not reader.has(key) and start != START_ID:
+            reader.fault(key, f"must be given where bos_token_id is not {START_ID}")
     return BlockPositions2D(start, (_token(reader, "gmask_token_id"), _token(reader, "mask_token_id")))
 
 
@@ -97,26 +81,10 @@ def _token(reader: ConfigReader, key: str) -> int:
     return token_id
 
 
-class ChatGlm6B(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.final_layernorm", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        sources = enumerate(f"transformer.layers.{layer}" for layer in range(a.num_layers))
-        self.layers = [
-            gpt_neox.NormedSumBlock(a, source, gpt_neox.Attention(a, f"{source}.attention", layer))
-            for layer, source in sources
-        ]
-
-
 MODEL: ModelType = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=ChatGlm6B,
-    defaults=DEFAULTS,
+    tree=llama.with_blocks(partial(gpt_neox.block, layers="transformer.layers"), LayerNorm, ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq",),
 )

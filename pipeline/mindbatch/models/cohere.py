@@ -8,26 +8,11 @@ from typing import Any
 from mindbatch.layers.norm import PlainLayerNorm
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Rotary
+from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.rope import read_rotary
-
-# Of transformers' CohereConfig.
-DEFAULTS = {key: value for key, value in llama.DEFAULTS.items() if key != "rms_norm_eps"} | {
-    "vocab_size": 256000,
-    "hidden_size": 8192,
-    "intermediate_size": 22528,
-    "num_hidden_layers": 40,
-    "num_attention_heads": 64,
-    "max_position_embeddings": 8192,
-    "layer_norm_eps": 1e-5,
-    "logit_scale": 0.0625,
-    "tie_word_embeddings": True,
-}
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `cohere` configuration."""
     reader.needs("use_qk_norm", [False])  # layer norms with weights for each head: no layer computes them
     return describe_family(reader)
 
@@ -35,20 +20,14 @@ def describe(reader: ConfigReader) -> Architecture:
 def describe_family(reader: ConfigReader, windows: tuple[int, ...] = ()) -> Architecture:
     """Reads what `cohere` and `cohere2` have in common."""
     reader.needs("rotary_pct", [1.0])
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
         windows=windows,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         epsilon_key="layer_norm_eps",
-        rotary=_read_rotary,
+        is_interleaved=True,
     )
     return replace(arch, logits_factor=reader.number("logit_scale"))
-
-
-def _read_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-    return replace(read_rotary(reader, head_dim, max_positions), is_interleaved=True)
 
 
 class Block(Module):
@@ -69,5 +48,4 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block, PlainLayerNorm),
-    defaults=DEFAULTS,
 )

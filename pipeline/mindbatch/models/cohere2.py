@@ -9,8 +9,6 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 
-# Of transformers' Cohere2Config.
-DEFAULTS = cohere.DEFAULTS | {"sliding_window": 4096}
 WINDOWS_BUT_EVERY = 4
 # What published files say beside it, which this network has.
 _ALWAYS = {
@@ -23,15 +21,13 @@ _ALWAYS = {
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `cohere2` configuration."""
     for key, only in _ALWAYS.items():
         reader.needs(key, [only])
     every = reader.positive("sliding_window_pattern", WINDOWS_BUT_EVERY)
     reader.needs("layer_switch", [every])
-    reader.ignore(["_sliding_window_pattern", "use_parallel_embedding"])
     windows = windows_by_pattern(reader, every)
     arch = cohere.describe_family(reader, windows)
     return replace(arch, layer_rotaries=tuple(arch.rotary if window else None for window in windows))
 
 
-MODEL = replace(cohere.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(cohere.MODEL, describe=describe)

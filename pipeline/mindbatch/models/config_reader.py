@@ -179,9 +179,9 @@ class ConfigReader:
         """True if the configuration has any of the keys, with a value or null."""
         return any(key in self._config for key in keys)
 
-    def take_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Takes other defaults from here on, where a model type has had several."""
-        self._defaults = defaults
+    def change_defaults(self, **changes: Any) -> None:
+        """Takes other defaults of some keys from here on, where the class itself sets or has changed them."""
+        self._defaults = {**self._defaults, **changes}
 
     def ignore(self, keys: Iterable[str]) -> None:
         """Declares keys that do not change this model's mathematics."""

@@ -9,30 +9,13 @@ from mindbatch.models import deepseek_v3, experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' DeepseekV2Config.
-DEFAULTS = llama.DEFAULTS | {
-    "mlp_bias": False,
-    "first_k_dense_replace": 0,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "routed_scaling_factor": 1.0,
-    "topk_method": "greedy",
-    "v_head_dim": 128,
-    "moe_intermediate_size": 1407,
-}
 GREEDY, OF_GROUPS = "greedy", "group_limited_greedy"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `deepseek_v2` configuration; faults are left in the reader."""
-    arch = deepseek_v3.describe_latent(reader, DEFAULTS, is_interleaved=True)
+    arch = deepseek_v3.describe_latent(reader, is_interleaved=True)
     arch = deepseek_v3.with_yarn_scale(reader, arch)
     reader.needs("mlp_bias", [False])
-    reader.ignore(["norm_topk_prob"])  # the class does not read it, and published models have false
     reader.needs("scoring_func", ["softmax"])
     reader.needs("moe_layer_freq", [1])
     layers = experts.layers_behind(reader, arch.num_layers)
@@ -52,6 +35,4 @@ def _routing(reader: ConfigReader, layers: tuple[int, ...]) -> Routing:
     return routing
 
 
-MODEL = replace(
-    deepseek_v3.MODEL, describe=describe, defaults=DEFAULTS, unused_tensors=llama.MODEL.unused_tensors
-)
+MODEL = replace(deepseek_v3.MODEL, describe=describe, unused_tensors=llama.MODEL.unused_tensors)

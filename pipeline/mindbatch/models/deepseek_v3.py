@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mindbatch.kernels.operations.attention import latent_heads
 from mindbatch.kernels.operations.dense import columns
-from mindbatch.kernels.operations.latent import latent_heads
 from mindbatch.layers.attention import PagedAttention, Rotation
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear, SplitLinear
 from mindbatch.layers.norm import RmsNorm
@@ -18,33 +18,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_rotary, yarn_scale
 from mindbatch.models.tensor_spec import Part
 
-# Of transformers' DeepseekV3Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 129280,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "n_shared_experts": 1,
-    "n_routed_experts": 256,
-    "routed_scaling_factor": 2.5,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    "n_group": 8,
-    "topk_group": 4,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "norm_topk_prob": True,
-    "rope_interleave": True,
-    "max_position_embeddings": 4096,
-}
-# Of training, how experts were spread over devices, and layers that guess a token more, which are not read.
-IGNORED = ("aux_loss_alpha", "ep_size", "seq_aux")
 NORM_EPSILON = 1e-6
 """Epsilon of the norms before queries and the latent, whatever rms_norm_eps says: their class's own."""
 
@@ -53,15 +26,13 @@ MAX_YARN_WEIGHT = 1e6
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `deepseek_v3` configuration; faults are left in the reader."""
-    arch = describe_attention(reader, DEFAULTS)
+    arch = describe_attention(reader)
     return replace(arch, experts=experts.read_scored_experts(reader, arch.num_layers))
 
 
-def describe_attention(reader: ConfigReader, defaults: Mapping[str, Any]) -> Architecture:
-    """Reads all but the experts, of this type or of a relative with other defaults."""
+def describe_attention(reader: ConfigReader) -> Architecture:
     is_interleaved = reader.flag("rope_interleave")
-    return with_yarn_scale(reader, describe_latent(reader, defaults, is_interleaved=is_interleaved))
+    return with_yarn_scale(reader, describe_latent(reader, is_interleaved=is_interleaved))
 
 
 def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
@@ -80,22 +51,20 @@ def with_yarn_scale(reader: ConfigReader, arch: Architecture) -> Architecture:
     return replace(arch, attention_scales=tuple(scale * factor for scale in arch.attention_scales))
 
 
-def describe_latent(
-    reader: ConfigReader, defaults: Mapping[str, Any], *, is_interleaved: bool
-) -> Architecture:
+def describe_latent(reader: ConfigReader, *, is_interleaved: bool) -> Architecture:
     """Reads what both generations have in common. is_interleaved: of rotary positions."""
     rotated = reader.positive("qk_rope_head_dim")
     if rotated % 2:
         reader.fault("qk_rope_head_dim", "must be even for rotary positions")
-    reader.take_defaults({**defaults, "head_dim": rotated})  # as the class itself sets it
+    reader.change_defaults(head_dim=rotated)  # as the class itself sets it
     reader.needs("head_dim", [rotated])
 
     def rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-        return replace(read_rotary(reader, rotated, max_positions), is_interleaved=is_interleaved)
+        return read_rotary(reader, rotated, max_positions)
 
-    reader.ignore(IGNORED)
-    bias = reader.flag("attention_bias")
-    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=rotary)
+    arch = llama.describe_family(
+        reader, bias_key="attention_bias", rotary=rotary, is_interleaved=is_interleaved
+    )
     if arch.kv_heads != arch.heads:
         reader.fault("num_key_value_heads", f"must be num_attention_heads={arch.heads}")
     reader.needs("qk_head_dim", [rotated + reader.positive("qk_nope_head_dim")])
@@ -167,8 +136,6 @@ class Attention(Module):
 
 
 class Block(experts.Block):
-    """A layer with latent attention."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
@@ -189,7 +156,6 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     # The layer that guesses a token more, behind the last one of the published size.
     unused_tensors=(*llama.MODEL.unused_tensors, "model.layers.61.*"),
 )

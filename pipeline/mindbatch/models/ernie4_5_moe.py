@@ -8,23 +8,6 @@ from mindbatch.models import ernie4_5, experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import MAX_LAYERS, ConfigReader
 
-# Of transformers' Ernie4_5_MoeConfig.
-DEFAULTS = ernie4_5.DEFAULTS | {
-    "hidden_size": 2560,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 20,
-    "num_key_value_heads": 4,
-    "moe_intermediate_size": 1536,
-    "moe_k": 6,
-    "moe_num_experts": 64,
-    "moe_num_shared_experts": 2,
-    "moe_layer_start_index": 1,
-    "moe_layer_end_index": -1,
-    "moe_layer_interval": 1,
-    "moe_norm_min": 1e-12,
-}
-del DEFAULTS["head_dim"]
 _CORRECTION = "moe_statics.e_score_correction_bias"
 NAMES = experts.ExpertNames(
     correction=_CORRECTION, correction_is_row=True, fused_correction=f"gate.{_CORRECTION}"
@@ -34,13 +17,11 @@ LEAST_SUM = (1e-12, 1e-9, 1e-6)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `ernie4_5_moe` configuration."""
     reader.needs("use_bias", [False])  # experts would have biases, too
     reader.needs("moe_gate", ["topk"])
     reader.needs("moe_gate_act", ["softmax"])
     reader.needs("moe_use_aux_free", [True])
     reader.needs("moe_norm_min", LEAST_SUM)
-    reader.ignore(["moe_capacity"])  # of training
     arch = ernie4_5.describe(reader)
     return replace(
         arch,
@@ -63,9 +44,7 @@ def read_experts(reader: ConfigReader, layers: int) -> Experts:
 
 
 class Block(experts.Block):
-    """A layer whose correction has a name of its own."""
-
     names = NAMES
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -9,19 +9,8 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import FULL, windows_by_kind, windows_by_pattern
 
-# Of transformers' Exaone4Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 102400,
-    "intermediate_size": 16384,
-    "num_key_value_heads": 32,
-    "rms_norm_eps": 1e-5,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 4,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `exaone4` configuration."""
     arch = llama.describe_family(reader, qk_norm=True)
     if reader.raw("sliding_window") is None:
         reader.ignore(["sliding_window_pattern"])
@@ -46,4 +35,4 @@ class Block(olmo2.Block):
         self.attention = llama.Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -6,34 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mindbatch.kernels.shapes import Alibi, alibi_slopes
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
-from mindbatch.models import gpt_neox
+from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import read_rotary
 from mindbatch.models.tensor_spec import Part, interleaved
 
-# Of transformers' FalconConfig.
-DEFAULTS = {
-    "vocab_size": 65024,
-    "hidden_size": 4544,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 71,
-    "layer_norm_epsilon": 1e-5,
-    "multi_query": True,
-    "parallel_attn": True,
-    "max_position_embeddings": 2048,
-    "rope_theta": 10000.0,
-    "activation": "gelu",
-    "tie_word_embeddings": True,
-}
+ENDS = ("transformer.word_embeddings", "transformer.ln_f", "lm_head")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `falcon` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
@@ -103,20 +87,10 @@ class Attention(gpt_neox.Attention):
         return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-class Falcon(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        block = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
-        sources = enumerate(f"transformer.h.{layer}" for layer in range(a.num_layers))
-        self.layers = [
-            block(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))
-            for layer, source in sources
-        ]
+def block(a: Architecture, layer: int) -> gpt_neox.Block:
+    source = f"transformer.h.{layer}"
+    kind = gpt_neox.ParallelBlock if a.is_parallel else gpt_neox.Block
+    return kind(a, source, Attention(a, f"{source}.self_attention", layer), _norms(a))
 
 
 def _norms(arch: Architecture) -> Sequence[str]:
@@ -128,8 +102,7 @@ def _norms(arch: Architecture) -> Sequence[str]:
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
-    tree=Falcon,
-    defaults=DEFAULTS,
+    tree=llama.with_blocks(block, LayerNorm, ENDS),
     prefix="transformer.",
     unused_tensors=("*rotary_emb.inv_freq", "*maybe_rotary.inv_freq"),
     newer_names={},

@@ -8,26 +8,9 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' GemmaConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 256000,
-    "hidden_size": 3072,
-    "intermediate_size": 24576,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "head_dim": 256,
-    "hidden_act": "gelu_pytorch_tanh",
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gemma` configuration."""
-    reader.ignore(["hidden_activation"])  # transformers computes with hidden_act
-    bias = reader.flag("attention_bias")
-    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
+    arch = llama.describe_family(reader, bias_key="attention_bias")
     # Files of the first releases say "gelu" and mean the approximation that the models were trained with.
     arch = replace(arch, activation="gelu_tanh") if arch.activation == "gelu" else arch
     return scaled(arch)
@@ -38,4 +21,4 @@ def scaled(arch: Architecture) -> Architecture:
     return replace(arch, norm_offset=1.0, embedding_factor=arch.hidden_size**0.5)
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

@@ -9,38 +9,20 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 
-# Of transformers' Gemma2Config.
-DEFAULTS = {key: value for key, value in gemma.DEFAULTS.items() if key != "hidden_act"} | {
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "final_logit_softcapping": 30.0,
-    "attn_logit_softcapping": 50.0,
-}
 WINDOWS_BUT_EVERY = 2
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gemma2` configuration."""
-    reader.ignore(["sliding_window_size"])  # of early files, beside sliding_window
     arch = describe_family(reader, windows_by_pattern(reader, WINDOWS_BUT_EVERY), qk_norm=False)
     return replace(arch, attention_cap=read_cap(reader, "attn_logit_softcapping"))
 
 
 def describe_family(reader: ConfigReader, windows: tuple[int, ...], qk_norm: bool) -> Architecture:
     """Reads what Gemma 2 and 3 have in common."""
-    reader.ignore(["hidden_act"])  # transformers computes with hidden_activation
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
         windows=windows,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=qk_norm,
         activation_key="hidden_activation",
     )
@@ -58,8 +40,6 @@ def read_cap(reader: ConfigReader, key: str) -> float:
 
 
 class Block(llama.FourNormBlock):
-    """The four norms by the names of Gemma."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         source = f"model.layers.{layer}"
@@ -68,4 +48,4 @@ class Block(llama.FourNormBlock):
         self.after_mlp = llama.norm(a, f"{source}.post_feedforward_layernorm")
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

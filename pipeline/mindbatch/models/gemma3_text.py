@@ -14,15 +14,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 from mindbatch.models.rope import plain_frequencies
 
-# Of transformers' Gemma3TextConfig.
-DEFAULTS = gemma2.DEFAULTS | {
-    "vocab_size": 262208,
-    "max_position_embeddings": 131072,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 1e4,
-    "final_logit_softcapping": None,
-    "attn_logit_softcapping": None,
-}
 WINDOWS_BUT_EVERY = 6
 
 
@@ -33,7 +24,6 @@ def describe(reader: ConfigReader) -> Architecture:
     """
     reader.needs("use_bidirectional_attention", [False])
     reader.needs("attn_logit_softcapping", [None])  # transformers leaves it out
-    reader.ignore(["_sliding_window_pattern"])
     windows = windows_by_pattern(reader, reader.positive("sliding_window_pattern", WINDOWS_BUT_EVERY))
     arch = gemma2.describe_family(reader, windows, qk_norm=True)
     local = plain_frequencies(reader.number("rope_local_base_freq"), arch.head_dim)
@@ -44,6 +34,5 @@ def describe(reader: ConfigReader) -> Architecture:
 MODEL = replace(
     gemma2.MODEL,
     describe=describe,
-    defaults=DEFAULTS,
     unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED, "language_model.lm_head.weight"),
 )

@@ -5,7 +5,6 @@ Of arrays: see `models.llama`; P numbers of a layer's own input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +19,10 @@ from mindbatch.layers.embedding import TokenEmbedding
 from mindbatch.layers.experts import Biases, Mixture, Router
 from mindbatch.layers.linear import ColumnLinear, ReplicatedLinear, RowLinear
 from mindbatch.layers.norm import GroupNorm, UnitNorm
-from mindbatch.layers.rank import Module, Rank, Tokens
+from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.tensor_spec import Part, TensorSpec
+from mindbatch.models.tensor_spec import Layout, Part
 
 PER_LAYER = "per_layer"
 
@@ -74,16 +73,12 @@ class ScaledRouter(Router):
 
     def __init__(self, a: Architecture, source: str, experts: int) -> None:
         super().__init__(f"{source}.proj.weight", experts, a.hidden_size)
-        self.parts["scale"] = Part(f"{source}.scale", a.hidden_size)
+        self.scale = declared(Part(f"{source}.scale", a.hidden_size), layout=Layout.FLOAT32)
         self.norm, self.epsilon = UnitNorm(a.hidden_size), a.norm_epsilon
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Takes the matrix times the scale."""
         super().bind(name, rank)
-        self.norm.bind(f"{name}.norm", rank)
-        weight, scale = (
-            rank.kernels.floats(rank.weights.get(f"{name}.{key}")) for key in ("weight", "scale")
-        )
+        weight, scale = map(rank.kernels.floats, (self.weight, self.scale))
         factor = np.float32(weight.shape[1] ** -0.5)
         self.weight = rank.kernels.fixed(weight * (scale * factor))
 
@@ -116,15 +111,11 @@ class LayerFactor(Module):
     """x times one number of the checkpoint."""
 
     def __init__(self, source: str) -> None:
-        self.source = source
-
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares the number."""
-        yield TensorSpec(f"{name}.weight", (Part(self.source, 1),))
+        self.weight = declared(Part(source, 1))
 
     def bind(self, name: str, rank: Rank) -> None:
-        """Reads it."""
-        self.factor = float(rank.kernels.floats(rank.weights.get(f"{name}.weight"))[0])
+        super().bind(name, rank)
+        self.factor = float(rank.kernels.floats(self.weight)[0])
 
     def forward(self, x: Any) -> Any:
         return x * self.factor
@@ -152,9 +143,9 @@ class PerLayerMix(Module):
 class PerLayerTable(TokenEmbedding):
     """The embedding that makes inputs of layers; adapters act beside that of tokens alone."""
 
-    def parameters(self, name: str = "") -> Iterator[TensorSpec]:
-        """Declares it as a table."""
-        yield from (replace(spec, is_table=True) for spec in super().parameters(name))
+    def __init__(self, source: str, vocab_size: int, width: int) -> None:
+        super().__init__(source, vocab_size, width)
+        self.weight = replace(self.weight, is_table=True)
 
 
 class PerLayerEmbedding(Module):

@@ -26,35 +26,14 @@ from mindbatch.models.gemma4_layers import (
 from mindbatch.models.layer_kinds import FULL, SLIDING, kinds_of_layers
 from mindbatch.models.rope import plain_frequencies
 
-# Of transformers' Gemma4TextConfig.
-DEFAULTS = {key: value for key, value in gemma2.DEFAULTS.items() if "scalar" not in key} | {
-    "vocab_size": 262144,
-    "num_hidden_layers": 30,
-    "max_position_embeddings": 131072,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 1e4,
-    "partial_rotary_factor": 0.25,
-    "rope_scaling": {"rope_type": "proportional"},
-    "sliding_window": 512,
-    "final_logit_softcapping": None,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
-    "num_kv_shared_layers": 0,
-    "global_head_dim": 512,
-}
-del DEFAULTS["attn_logit_softcapping"]
 WINDOWS_BUT_EVERY = 6
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gemma4_text` configuration."""
     reader.needs("use_bidirectional_attention", [None, "vision"])  # of images alone
-    reader.ignore(["hidden_act"])  # transformers computes with hidden_activation
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=True,
         activation_key="hidden_activation",
         rotary=read_proportional,
@@ -146,7 +125,6 @@ def read_per_layer(reader: ConfigReader, vocabulary: int) -> PerLayerInputs | No
 
 
 def read_experts(reader: ConfigReader, layers: int) -> Experts:
-    """Experts beside the MLP of every layer."""
     sparse = tuple(range(layers))
     routing = read_routing(reader, "num_experts", "top_k_experts", is_normalised=True, layers=sparse)
     return Experts(routing, reader.positive("moe_intermediate_size"), sparse, is_fused=True)
@@ -224,7 +202,6 @@ MODEL = replace(
     gemma2.MODEL,
     describe=describe,
     tree=Gemma4,
-    defaults=DEFAULTS,
     unused_tensors=(*gemma2.MODEL.unused_tensors, *UNUSED),
     beyond_ascend="heads of two sizes and shared keys and values",
 )

@@ -9,25 +9,11 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_partial_rotary
 
-# Of transformers' GlmConfig and Glm4Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 151552,
-    "intermediate_size": 13696,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1.5625e-07,
-    "partial_rotary_factor": 0.5,
-    "attention_bias": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `glm` or `glm4` configuration."""
-    arch = llama.describe_family(reader, qkv_bias=reader.flag("attention_bias"), rotary=read_partial_rotary)
-    assert arch.rotary is not None
-    return replace(arch, rotary=replace(arch.rotary, is_interleaved=True))
+    return llama.describe_family(
+        reader, qkv_bias=reader.flag("attention_bias"), rotary=read_partial_rotary, is_interleaved=True
+    )
 
 
 class Block(llama.Block):
@@ -38,4 +24,4 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"model.layers.{layer}.mlp", ["gate_up_proj"], is_fused=True)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

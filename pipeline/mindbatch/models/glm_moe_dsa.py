@@ -12,34 +12,11 @@ from mindbatch.models import deepseek_v3, experts, glm4_moe_lite
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' GlmMoeDsaConfig.
-DEFAULTS = glm4_moe_lite.DEFAULTS | {
-    "hidden_size": 6144,
-    "intermediate_size": 12288,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 78,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 64,
-    "n_routed_experts": 256,
-    "routed_scaling_factor": 2.5,
-    "q_lora_rank": 2048,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "index_topk": 2048,
-}
-# How the indexer scores, which matters only where it leaves something out, and layers that share its choice.
-_OF_THE_INDEXER = (
-    *("index_head_dim", "index_n_heads", "index_share_for_mtp_iteration", "index_skip_topk_offset"),
-    *("index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "indexer_types"),
-)
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `glm_moe_dsa` configuration."""
-    reader.ignore(_OF_THE_INDEXER)
     reader.needs("mlp_bias", [False])
     reader.needs("rope_interleave", [True])
-    arch = deepseek_v3.describe_attention(reader, DEFAULTS)
+    arch = deepseek_v3.describe_attention(reader)
     kinds = reader.value("layer_types")
     if kinds is not None and kinds != ["indexed_attention"] * arch.num_layers:
         reader.fault("layer_types", "must be indexed_attention for each layer")
@@ -54,7 +31,6 @@ def describe(reader: ConfigReader) -> Architecture:
 MODEL = replace(
     deepseek_v3.MODEL,
     describe=describe,
-    defaults=DEFAULTS,
     # The indexers, and the layer that guesses a token more, behind the last one of the published size.
     unused_tensors=(
         *deepseek_v3.MODEL.unused_tensors,

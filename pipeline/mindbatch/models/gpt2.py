@@ -16,38 +16,13 @@ from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Part, fused
 
-# Of transformers' GPT2Config.
-DEFAULTS = {
-    "vocab_size": 50257,
-    "n_positions": 1024,
-    "n_embd": 768,
-    "n_layer": 12,
-    "n_head": 12,
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "tie_word_embeddings": True,
-}
-
-# Settings of the classification head, which generation does not use.
-SUMMARY_KEYS = (
-    "summary_type",
-    "summary_use_proj",
-    "summary_activation",
-    "summary_proj_to_labels",
-    "summary_first_dropout",
-)
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt2` configuration; faults are left in the reader."""
     hidden, layers, heads = reader.positive("n_embd"), reader.positive("n_layer"), reader.positive("n_head")
     if hidden % heads:
         reader.fault("n_embd", f"must be divisible by n_head={heads}")
     reader.needs("add_cross_attention", [False])
     reader.needs("is_encoder_decoder", [False])
-    reader.ignore(["n_ctx", "reorder_and_upcast_attn", "is_decoder"])
-    reader.ignore(SUMMARY_KEYS)
     head_dim = max(1, hidden // heads)
     scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
     by_layer = reader.flag("scale_attn_by_inverse_layer_idx")
@@ -77,7 +52,6 @@ class Attention(llama.Attention):
         self.output = RowLinear(*_conv1d(f"{source}.c_proj", (a.hidden_size,), a.hidden_size), bias=True)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return _conv1d(f"{source}.c_attn", (a.hidden_size,) * 3, a.hidden_size, a.head_dim)
 
 
@@ -92,8 +66,6 @@ class Mlp(llama.Mlp):
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.h.{layer}"
         self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)
@@ -103,8 +75,6 @@ class Block(llama.Block):
 
 
 class Gpt2(Decoder):
-    """Token and position embedding, blocks, a last norm and the head."""
-
     def __init__(self, a: Architecture) -> None:
         super().__init__(a)
         self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
@@ -124,7 +94,6 @@ def _conv1d(source: str, widths: tuple[int, ...], inputs: int, unit: int = 1) ->
 MODEL = ModelType(
     describe,
     Gpt2,
-    DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),  # causal masks of old checkpoints
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.norm import LayerNorm
 from mindbatch.layers.rank import Module, Tokens
 from mindbatch.models import llama
@@ -20,25 +18,8 @@ from mindbatch.models.tensor_spec import (
     interleaved,
 )
 
-# Of transformers' GPTNeoXConfig.
-DEFAULTS = {
-    "vocab_size": 50432,
-    "hidden_size": 6144,
-    "num_hidden_layers": 44,
-    "num_attention_heads": 64,
-    "intermediate_size": 24576,
-    "hidden_act": "gelu",
-    "rotary_pct": 0.25,
-    "rotary_emb_base": 10000,
-    "max_position_embeddings": 2048,
-    "layer_norm_eps": 1e-5,
-    "use_parallel_residual": True,
-    "attention_bias": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt_neox` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
@@ -80,7 +61,6 @@ class Attention(llama.Attention):
         super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         fused = f"{source}.query_key_value.weight"
         return interleaved(fused, (a.head_dim,) * 3, a.heads, a.hidden_size, a.head_dim)
 
@@ -127,26 +107,16 @@ class NormedSumBlock(Block):
         return self.mlp(normed_TH, tokens) + normed_TH * self.factor
 
 
-class GptNeox(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("gpt_neox.embed_in", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("gpt_neox.final_layer_norm", a.hidden_size, a.norm_epsilon)
-        self.head = Head("embed_out", a.vocab_size, a.hidden_size)
-        block = ParallelBlock if a.is_parallel else Block
-        sources = enumerate(f"gpt_neox.layers.{layer}" for layer in range(a.num_layers))
-        self.layers = [
-            block(a, source_name, Attention(a, f"{source_name}.attention", layer))
-            for layer, source_name in sources
-        ]
+def block(a: Architecture, layer: int, layers: str = "gpt_neox.layers", name: str = "attention") -> Block:
+    """A layer of the kind that the configuration asks for, by the names of layers and their attention."""
+    kind = ParallelBlock if a.is_parallel else NormedSumBlock if a.adds_normed else Block
+    source = f"{layers}.{layer}"
+    return kind(a, source, Attention(a, f"{source}.{name}", layer))
 
 
 MODEL = ModelType(
     describe,
-    GptNeox,
-    DEFAULTS,
+    llama.with_blocks(block, LayerNorm, ("gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out")),
     prefix="gpt_neox.",
     unused_tensors=("*.attention.bias", "*.attention.masked_bias", "*rotary_emb.inv_freq"),
     newer_names={"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"},

@@ -16,44 +16,15 @@ from mindbatch.models.experts import read_routing
 from mindbatch.models.layer_kinds import windows_by_pattern
 from mindbatch.models.tensor_spec import Part, Sharding
 
-# Of transformers' GptOssConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 150000.0,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 4096,
-    },
-    "sliding_window": 128,
-    "attention_bias": True,
-    "num_experts_per_tok": 4,
-    "num_local_experts": 128,
-    "swiglu_alpha": 1.702,
-    "swiglu_limit": 7.0,
-}
 WINDOWS_BUT_EVERY = 2
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt_oss` configuration."""
-    reader.ignore(["experts_per_token", "initial_context_length"])  # of the release; its class reads neither
     reader.needs("swiglu_alpha", [1.702])  # of quick_gelu
     if reader.has("rope_scaling") and reader.raw("rope_scaling") is None:
-        reader.take_defaults({**DEFAULTS, "rope_scaling": None})
-    windows, bias = windows_by_pattern(reader, WINDOWS_BUT_EVERY), reader.flag("attention_bias")
-    arch = llama.describe_family(reader, windows=windows, qkv_bias=bias, output_bias=bias)
+        reader.change_defaults(rope_scaling=None)
+    windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
+    arch = llama.describe_family(reader, windows=windows, bias_key="attention_bias")
     layers = tuple(range(arch.num_layers))
     routing = read_routing(reader, "num_local_experts", is_normalised=True, layers=layers)
     experts = Experts(routing, arch.intermediate_size, layers, limit=reader.number("swiglu_limit"))
@@ -61,8 +32,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Attention(llama.Attention):
-    """Llama's with a sink for each head."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer)
         self.attend = PagedAttention(a, layer, f"{source}.sinks")
@@ -89,8 +58,6 @@ class SparseMlp(Mixture):
 
 
 class Block(llama.Block):
-    """Llama's block of these."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
@@ -101,6 +68,5 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     newer_names={"num_local_experts": "num_experts"},
 )

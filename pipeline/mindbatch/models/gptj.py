@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
+from mindbatch.layers.embedding import Head
 from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import gpt_neox, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.gpt2 import SUMMARY_KEYS
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.rope import plain_frequencies
 
-# Of transformers' GPTJConfig.
-DEFAULTS = {
-    "vocab_size": 50400,
-    "n_positions": 2048,
-    "n_embd": 4096,
-    "n_layer": 28,
-    "n_head": 16,
-    "rotary_dim": 64,
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gptj` configuration; faults are left in the reader."""
     hidden, layers, heads = reader.positive("n_embd"), reader.positive("n_layer"), reader.positive("n_head")
     head_dim = gpt_neox.whole_heads(reader, "n_embd", hidden, heads, "n_head")
     width = reader.positive("rotary_dim")
@@ -36,7 +21,6 @@ def describe(reader: ConfigReader) -> Architecture:
         reader.fault("rotary_dim", f"must be even and at most the {head_dim} numbers of a head")
     reader.needs("rotary", [True])
     reader.needs("scale_attn_weights", [True])
-    reader.ignore(SUMMARY_KEYS)
     return Architecture(
         vocab_size=reader.positive("vocab_size"),
         hidden_size=hidden,
@@ -65,22 +49,18 @@ class Block(gpt_neox.ParallelBlock):
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["fc_in"], "fc_out")
 
 
-class GptJ(Decoder):
-    """The token embedding, blocks, a last norm and a head with a bias."""
+class GptJ(llama.Llama):
+    """Llama's ends by other names, with a bias of the head."""
 
     def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.wte", a.vocab_size, a.hidden_size)
-        self.norm = LayerNorm("transformer.ln_f", a.hidden_size, a.norm_epsilon)
+        super().__init__(a, Block, LayerNorm, ("transformer.wte", "transformer.ln_f", "lm_head"))
         self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied, bias=True)
-        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
 
 
 MODEL = replace(
     gpt_neox.MODEL,
     describe=describe,
     tree=GptJ,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),
 )

@@ -12,11 +12,9 @@ from mindbatch.models.config_reader import ConfigReader
 
 # Of transformers' GraniteConfig.
 FACTORS = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")
-DEFAULTS = llama.DEFAULTS | dict.fromkeys(FACTORS, 1.0)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `granite` configuration."""
     arch = llama.describe(reader)
     for key in FACTORS:
         if reader.raw(key) is None:
@@ -42,4 +40,4 @@ class Block(llama.Block):
         return x_TH + self.mlp(self.mlp_norm(x_TH), tokens) * self.factor
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

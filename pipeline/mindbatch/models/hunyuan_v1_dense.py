@@ -12,8 +12,6 @@ from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader, is_positive_float32
 from mindbatch.models.rope import plain_frequencies, read_rotary
 
-# Of transformers' HunYuanDenseV1Config.
-DEFAULTS = llama.DEFAULTS | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False}
 # What published files say beside the factor alpha; it belongs to other scalings.
 _OF_OTHER_SCALINGS = {
     "type",
@@ -25,28 +23,15 @@ _OF_OTHER_SCALINGS = {
     "mscale",
     "mscale_all_dim",
 }
-_OTHER_HEADS = ("add_classification_head", "class_num", "pool_type")
-_TOKENS = (
-    "eod_token_id",
-    "im_end_id",
-    "im_newline_id",
-    "im_start_id",
-    "mask_init_id",
-    "text_end_id",
-    "text_start_id",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `hunyuan_v1_dense` configuration."""
-    reader.ignore([*_OTHER_HEADS, *_TOKENS, "org_vocab_size", "cla_share_factor"])
     reader.needs("use_cla", [False])  # keys and values that layers share
     reader.needs("use_qk_norm", [True])
     reader.needs("use_rotary_pos_emb", [True])
     reader.needs("position_embedding_xdrope", [False])
     reader.needs("norm_type", ["rms"])
-    bias = reader.flag("attention_bias")
-    return llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=read_alpha_rotary)
+    return llama.describe_family(reader, bias_key="attention_bias", rotary=read_alpha_rotary)
 
 
 def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
@@ -69,8 +54,6 @@ def read_alpha_rotary(reader: ConfigReader, head_dim: int, max_positions: int) -
 
 
 class Attention(llama.Attention):
-    """Llama's, with norms behind the rotation."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer)
         self.norm_heads = HeadNorms(a, layer)
@@ -84,11 +67,9 @@ class Attention(llama.Attention):
 
 
 class Block(llama.Block):
-    """Llama's with this attention."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

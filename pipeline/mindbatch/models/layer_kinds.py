@@ -15,6 +15,21 @@ def asked_window(reader: ConfigReader) -> int:
     return reader.positive("sliding_window") if reader.flag("use_sliding_window") and is_given else 0
 
 
+def same_windows(reader: ConfigReader) -> tuple[int, ...]:
+    """The window of all layers; sliding_window null is none."""
+    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
+    return (window,) * reader.positive("num_hidden_layers")
+
+
+def layer_numbers(reader: ConfigReader, key: str) -> Sequence[int] | None:
+    """The layers that a key lists; None where it is absent or null."""
+    layers = reader.raw(key)
+    if layers is None or (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
+        return layers
+    reader.fault(key, "must be a list of layers, counted from 0")
+    return None
+
+
 def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]) -> tuple[int, ...]:
     """Window of each layer, 0 for none: by layer_types, or where that is absent or null by default."""
     kinds = kinds_of_layers(reader, (FULL, SLIDING), by_default)
@@ -23,12 +38,14 @@ def windows_by_kind(reader: ConfigReader, window: int, by_default: Sequence[str]
     return tuple(window if kind == SLIDING else 0 for kind in kinds)
 
 
-def kinds_of_layers(reader: ConfigReader, known: Sequence[str], by_default: Sequence[str]) -> Sequence[str]:
-    """Kind of each layer: as layer_types says, or by default."""
-    layers, kinds = len(by_default), reader.value("layer_types")
+def kinds_of_layers(
+    reader: ConfigReader, known: Sequence[str], by_default: Sequence[str], key: str = "layer_types"
+) -> Sequence[str]:
+    """Kind of each layer: as the key says, or by default."""
+    layers, kinds = len(by_default), reader.value(key)
     kinds = by_default if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in known for kind in kinds):
-        reader.fault("layer_types", f"must name {layers} layers, each one of {', '.join(sorted(known))}")
+        reader.fault(key, f"must name {layers} layers, each one of {', '.join(sorted(known))}")
         return [known[0]] * layers
     return kinds
 

@@ -11,53 +11,18 @@ from typing import Any
 
 from mindbatch.kernels.operations.recurrent import gated
 from mindbatch.layers.linear import ColumnLinear, RowLinear
-from mindbatch.layers.norm import RmsNorm
 from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.layers.recurrent import CausalConvolution, channels
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Recurrence
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, recurrent_layers
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers, layer_numbers, read_kernel, recurrent_layers
 from mindbatch.models.tensor_spec import Part, fused
 
-# Of transformers' Lfm2Config.
-_OTHERS = {key: llama.DEFAULTS[key] for key in llama.DEFAULTS.keys() - {"hidden_act", "rms_norm_eps"}}
-DEFAULTS = _OTHERS | {
-    "vocab_size": 65536,
-    "hidden_size": 2560,
-    "intermediate_size": 12288,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 128000,
-    "norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": True,
-    "conv_L_cache": 3,
-    "block_multiple_of": 256,
-    "block_ffn_dim_multiplier": 1.0,
-    "block_auto_adjust_ff_dim": True,
-}
 CONVOLUTION = "conv"
-# Of the release; its class in transformers reads none of them.
-_WITHOUT_EFFECT = (
-    "hidden_act",
-    "block_dim",
-    "block_mlp_init_scale",
-    "block_norm_eps",
-    "block_out_init_scale",
-    "block_use_swiglu",
-    "block_use_xavier_init",
-    "conv_dim",
-    "conv_dim_out",
-    "conv_use_xavier_init",
-    "num_heads",
-    "rms_norm_eps",
-    "use_pos_enc",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `lfm2` configuration."""
-    reader.ignore(_WITHOUT_EFFECT)
     arch = llama.describe_family(reader, qk_norm=True, epsilon_key="norm_eps", activation_key=None)
     tied = reader.flag("tie_embedding") if reader.has("tie_embedding") else arch.tied
     kinds = kinds_of_layers(reader, (FULL, CONVOLUTION), read_default_kinds(reader, arch.num_layers))
@@ -74,13 +39,8 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def read_default_kinds(reader: ConfigReader, layers: int) -> list[str]:
     """Kind of each layer where layer_types does not say it: attention in full_attn_idxs, or in all."""
-    places = reader.raw("full_attn_idxs")
-    if places is None:
-        return [FULL] * layers
-    if not isinstance(places, list) or any(type(place) is not int for place in places):
-        reader.fault("full_attn_idxs", "must be a list of layers, counted from 0")
-        return [FULL] * layers
-    return [FULL if layer in places else CONVOLUTION for layer in range(layers)]
+    places = layer_numbers(reader, "full_attn_idxs")
+    return [FULL if places is None or layer in places else CONVOLUTION for layer in range(layers)]
 
 
 def read_intermediate_size(reader: ConfigReader, size: int) -> int:
@@ -96,8 +56,6 @@ def read_intermediate_size(reader: ConfigReader, size: int) -> int:
 
 
 class Attention(llama.Attention):
-    """Llama's with norms of heads under other names."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer, output="out_proj")
         self.q_norm, self.k_norm = (
@@ -118,7 +76,6 @@ class ShortConvolution(Module):
         self.output = RowLinear(Part(f"{source}.out_proj.weight", hidden, hidden), bias=bias)
 
     def bind(self, name: str, rank: Rank) -> None:
-        """The rank's channels."""
         super().bind(name, rank)
         self.gate = partial(gated, kind="identity", width=self.convolve.shape.channels, epsilon=0.0)
 
@@ -129,8 +86,6 @@ class ShortConvolution(Module):
 
 
 class Block(llama.Block):
-    """Llama's block of these."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"model.layers.{layer}"
         self.attention_norm = llama.norm(a, f"{source}.operator_norm")
@@ -142,15 +97,9 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.feed_forward", ("w1", "w3"), "w2")
 
 
-def last_norm(source: str, width: int, epsilon: float) -> RmsNorm:
-    """The last norm, under the name that it has here."""
-    return RmsNorm(source.replace("norm", "embedding_norm"), width, epsilon)
-
-
 MODEL = replace(
     llama.MODEL,
     describe=describe,
-    tree=llama.with_blocks(Block, last_norm),
-    defaults=DEFAULTS,
+    tree=llama.with_blocks(Block, ends=("model.embed_tokens", "model.embedding_norm", "lm_head")),
     beyond_ascend="convolutions with a state of each sequence",
 )

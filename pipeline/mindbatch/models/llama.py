@@ -32,25 +32,11 @@ ACTIVATIONS = {
     "relu": "relu",
     "quick_gelu": "quick_gelu",
 }
-# Of transformers' LlamaConfig.
-DEFAULTS = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "hidden_act": "silu",
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-}
+ENDS = ("model.embed_tokens", "model.norm", "lm_head")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `llama` configuration; faults are left in the reader."""
-    bias = reader.flag("attention_bias")
-    return describe_family(reader, qkv_bias=bias, output_bias=bias, mlp_bias=reader.flag("mlp_bias"))
+    return describe_family(reader, bias_key="attention_bias", mlp_bias=reader.flag("mlp_bias"))
 
 
 def describe_family(
@@ -58,6 +44,7 @@ def describe_family(
     *,
     default_intermediate: int | None = None,
     windows: tuple[int, ...] = (),
+    bias_key: str | None = None,
     qkv_bias: bool = False,
     output_bias: bool = False,
     mlp_bias: bool = False,
@@ -65,12 +52,17 @@ def describe_family(
     epsilon_key: str = "rms_norm_eps",
     activation_key: str | None = "hidden_act",
     rotary: RotaryReader = read_rotary,
+    is_interleaved: bool = False,
 ) -> Architecture:
     """Reads what all relatives of Llama have in common in config.json.
 
     default_intermediate: the intermediate_size where that is null; None: it must not be.
+    bias_key: of the flag for biases of query, key, value and output, in place of `qkv_bias`, `output_bias`.
     activation_key: None of a type whose MLPs have SiLU.
+    is_interleaved: of rotary positions; see `Rotary`.
     """
+    if bias_key is not None:
+        qkv_bias = output_bias = reader.flag(bias_key)
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     kv_heads = reader.positive("num_key_value_heads", heads)
@@ -92,7 +84,7 @@ def describe_family(
         norm_epsilon=reader.number(epsilon_key),
         activation=reader.choice(activation_key, ACTIVATIONS) if activation_key else "silu",
         tied=reader.flag("tie_word_embeddings"),
-        rotary=rotary(reader, head_dim, max_positions),
+        rotary=replace(rotary(reader, head_dim, max_positions), is_interleaved=is_interleaved),
         windows=windows,
         qkv_bias=qkv_bias,
         output_bias=output_bias,
@@ -126,7 +118,6 @@ class Attention(Module):
         return self.output(self.attend(qkv, tokens), tokens)
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return qkv_parts(a, *(f"{source}.{which}_proj.weight" for which in "qkv"))
 
 
@@ -191,19 +182,23 @@ class FourNormBlock(Block):
 
 
 class Llama(Decoder):
-    """The token embedding, blocks, a last norm and the head; relatives have blocks and norms of their own."""
+    """The token embedding, blocks, a last norm and the head; relatives have blocks and norms of their own.
+
+    ends: names of the tensors of embedding, norm and head.
+    """
 
     def __init__(
         self,
         a: Architecture,
         block: Callable[[Architecture, int], Module] = Block,
         norm: Callable[[str, int, float], Module] | None = None,
+        ends: tuple[str, str, str] = ENDS,
     ) -> None:
         super().__init__(a)
-        self.embedding = TokenEmbedding("model.embed_tokens", a.vocab_size, a.hidden_size)
+        self.embedding = TokenEmbedding(ends[0], a.vocab_size, a.hidden_size)
         make_norm = norm or partial(RmsNorm, offset=a.norm_offset)
-        self.norm: Module = make_norm("model.norm", a.hidden_size, a.norm_epsilon)
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
+        self.norm: Module = make_norm(ends[1], a.hidden_size, a.norm_epsilon)
+        self.head = Head(ends[2], a.vocab_size, a.hidden_size, tied=a.tied)
         self.layers = [block(a, layer) for layer in range(a.num_layers)]
 
     def embed(self, tokens: Tokens) -> Any:
@@ -211,14 +206,15 @@ class Llama(Decoder):
 
 
 def with_blocks(
-    block: Callable[[Architecture, int], Module], norm: Callable[[str, int, float], Module] | None = None
+    block: Callable[[Architecture, int], Module],
+    norm: Callable[[str, int, float], Module] | None = None,
+    ends: tuple[str, str, str] = ENDS,
 ) -> Callable[[Architecture], Llama]:
-    """The tree of a relative: Llama's ends around other blocks, with another last norm where one is given."""
-    return partial(Llama, block=block, norm=norm)
+    """The tree of a relative: Llama's ends around other blocks, with another last norm and names if asked."""
+    return partial(Llama, block=block, norm=norm, ends=ends)
 
 
 def norm(a: Architecture, source: str, width: int | None = None) -> RmsNorm:
-    """An RMS norm of the hidden size, or of another width."""
     return RmsNorm(source, width or a.hidden_size, a.norm_epsilon, a.norm_offset)
 
 
@@ -234,4 +230,4 @@ def qkv_parts(a: Architecture, *sources: str) -> tuple[Part, ...]:
     return parts[0], *(replace(part, is_shared=True) for part in parts[1:])
 
 
-MODEL = ModelType(describe, Llama, DEFAULTS, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))
+MODEL = ModelType(describe, Llama, prefix="model.", unused_tensors=("*rotary_emb.inv_freq",))

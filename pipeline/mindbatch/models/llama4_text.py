@@ -14,45 +14,18 @@ from mindbatch.layers.experts import Mixture, Router
 from mindbatch.layers.norm import UnitNorm
 from mindbatch.layers.rank import Tokens
 from mindbatch.models import llama
-from mindbatch.models.architecture import Architecture, Experts, Rotary, Tempering
+from mindbatch.models.architecture import Architecture, Experts, Tempering
 from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.experts import read_routing
-from mindbatch.models.layer_kinds import FULL, kinds_of_layers
-from mindbatch.models.rope import read_rotary
+from mindbatch.models.layer_kinds import FULL, kinds_of_layers, layer_numbers
 from mindbatch.models.smollm3 import rotated_layers
 
-# Of transformers' Llama4TextConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 202048,
-    "hidden_size": 5120,
-    "intermediate_size": 8192,
-    "intermediate_size_mlp": 16384,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "num_experts_per_tok": 1,
-    "num_local_experts": 16,
-    "interleave_moe_layer_step": 1,
-    "use_qk_norm": True,
-    "no_rope_layer_interval": 4,
-    "attention_chunk_size": 8192,
-    "attn_temperature_tuning": True,
-    "floor_scale": 8192,
-    "attn_scale": 0.1,
-}
 CHUNKED = "chunked_attention"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `llama4_text` configuration."""
-    reader.ignore(["for_llm_compressor", "router_jitter_noise"])  # of training and of a quantiser
-    bias = reader.flag("attention_bias")
-    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias, rotary=read_interleaved)
+    arch = llama.describe_family(reader, bias_key="attention_bias", is_interleaved=True)
     rotated = rotated_layers(reader, reader.raw("no_rope_layers") or None)  # [] in published files
     experts = read_experts(reader, arch)
     return replace(
@@ -65,11 +38,6 @@ def describe(reader: ConfigReader) -> Architecture:
         tempering=read_tempering(reader),
         experts=experts if experts.layers else None,
     )
-
-
-def read_interleaved(reader: ConfigReader, head_dim: int, max_positions: int) -> Rotary:
-    """The rotary embedding of neighbouring numbers."""
-    return replace(read_rotary(reader, head_dim, max_positions), is_interleaved=True)
 
 
 def read_chunks(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ...]:
@@ -94,12 +62,9 @@ def read_tempering(reader: ConfigReader) -> Tempering | None:
 
 def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:
     """Experts in moe_layers, else in every interleave_moe_layer_step-th layer."""
-    step, layers = reader.positive("interleave_moe_layer_step"), reader.raw("moe_layers")
+    step, layers = reader.positive("interleave_moe_layer_step"), layer_numbers(reader, "moe_layers")
     if layers is None:
-        layers = [*range(step - 1, arch.num_layers, step)]
-    if not isinstance(layers, list) or any(type(layer) is not int for layer in layers):
-        reader.fault("moe_layers", "must be a list of layers, counted from 0")
-        layers = []
+        layers = range(step - 1, arch.num_layers, step)
     sparse = tuple(layer for layer in range(arch.num_layers) if layer in layers)
     routing = read_routing(reader, "num_local_experts", is_normalised=False, layers=sparse)
     inner = arch.intermediate_size
@@ -137,8 +102,6 @@ class SparseMlp(Mixture):
 
 
 class Block(llama.Block):
-    """Llama's block of these."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         source = f"model.layers.{layer}"
@@ -152,6 +115,5 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     unused_tensors=(*llama.MODEL.unused_tensors, *UNUSED),
 )

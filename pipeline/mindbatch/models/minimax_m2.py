@@ -9,35 +9,11 @@ from mindbatch.models.architecture import Architecture, Experts, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import read_partial_rotary, read_rotary, read_rotary_of
 
-# Of transformers' MiniMaxM2Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 200064,
-    "hidden_size": 3072,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 62,
-    "num_attention_heads": 48,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 196608,
-    "rope_theta": 5e6,
-    "num_experts_per_tok": 8,
-    "num_local_experts": 256,
-}
 NAMES = replace(mixtral.NAMES, correction="e_score_correction_bias")
-# Of the linear attention that other models of this family have, and of training.
-_WITHOUT_EFFECT = (
-    "mlp_intermediate_size",
-    "mtp_transformer_layers",
-    "router_jitter_noise",
-    "shared_moe_mode",
-    "use_mtp",
-)
 _BETAS = ("layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `minimax_m2` configuration."""
-    reader.ignore(_WITHOUT_EFFECT)
     for key in _BETAS:
         reader.needs(key, [1.0])
     reader.needs("use_qk_norm", [True])
@@ -62,7 +38,6 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 def read_experts(reader: ConfigReader, arch: Architecture) -> Experts:
-    """Experts in every layer, with sigmoids and a correction."""
     sparse = tuple(range(arch.num_layers))
     routing = experts.read_routing(reader, "num_local_experts", is_normalised=True, layers=sparse)
     return Experts(replace(routing, is_sigmoid=True), arch.intermediate_size, sparse, has_correction=True)
@@ -91,4 +66,4 @@ class Block(mixtral.Block):
         self.attention = olmo2.Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

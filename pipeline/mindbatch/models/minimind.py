@@ -15,25 +15,8 @@ from mindbatch.models.architecture import Architecture, Experts, Rotary
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies, read_rotary
 
-# Of MiniMind's own MiniMindConfig (2025: the models without norms of query and key heads).
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 6400,
-    "hidden_size": 512,
-    "intermediate_size": None,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": True,
-    "num_experts_per_tok": 2,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "norm_topk_prob": True,
-}
-# The same class since minimind-3.
-DEFAULTS_OF_3 = DEFAULTS | {
+# Defaults that the same class has since minimind-3, whose models have norms of query and key heads.
+DEFAULTS_OF_3 = {
     "hidden_size": 768,
     "num_key_value_heads": 4,
     "rms_norm_eps": 1e-6,
@@ -70,7 +53,6 @@ YARN = {
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `minimind` configuration."""
     is_3 = reader.has(*KEYS_OF_3)
     arch = _describe_3(reader) if is_3 else _describe_2(reader)
     if not reader.flag("use_moe"):
@@ -88,7 +70,7 @@ def _describe_2(reader: ConfigReader) -> Architecture:
 
 
 def _describe_3(reader: ConfigReader) -> Architecture:
-    reader.take_defaults(DEFAULTS_OF_3)
+    reader.change_defaults(**DEFAULTS_OF_3)
     reader.ignore(["head_dim"])
     width = math.ceil(reader.positive("hidden_size") * math.pi / 64) * 64
     return llama.describe_family(reader, default_intermediate=width, qk_norm=True, rotary=_read_rotary)
@@ -112,8 +94,6 @@ def _experts_of_3(reader: ConfigReader, arch: Architecture, layers: tuple[int, .
 
 
 class Block(experts.Block):
-    """A layer whose shared networks have names of their own."""
-
     names = NAMES
 
 
@@ -141,4 +121,4 @@ def _yarn(head_dim: int, theta: float, max_positions: int) -> tuple[float, ...]:
     return tuple(map(float, frequencies * (1 - slowed + slowed / FACTOR)))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -7,20 +7,12 @@ from dataclasses import replace
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-
-# Of transformers' MistralConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-}
+from mindbatch.models.layer_kinds import same_windows
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `mistral` configuration; sliding_window null means full attention."""
-    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    return llama.describe_family(reader, windows=(window,) * reader.positive("num_hidden_layers"))
+    return llama.describe_family(reader, windows=same_windows(reader))
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

@@ -7,35 +7,21 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import same_windows
 
-# Of transformers' MixtralConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "num_experts_per_tok": 2,
-    "num_local_experts": 8,
-}
 NAMES = experts.ExpertNames(gate="w1", up="w3", down="w2")
 
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of a `mixtral` configuration; sliding_window null means full attention."""
-    layers = reader.positive("num_hidden_layers")
-    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    reader.ignore(["router_jitter_noise"])  # of training
-    arch = llama.describe_family(reader, windows=(window,) * layers)
-    sparse = tuple(range(layers))
+    arch = llama.describe_family(reader, windows=same_windows(reader))
+    sparse = tuple(range(arch.num_layers))
     routing = experts.read_routing(reader, "num_local_experts", is_normalised=True, layers=sparse)
     return replace(arch, experts=Experts(routing, arch.intermediate_size, sparse))
 
 
 class Block(experts.Block):
-    """A layer with experts, whose names are their own."""
-
     names, below = NAMES, "block_sparse_moe"
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # MindSpore
-    from mindbatch.cache.paged import PagedCache
+    from mindbatch.kernels.cache import PagedCache
     from mindbatch.kernels.graphs import Network
     from mindbatch.kernels.interface import Kernels
     from mindbatch.kernels.program.step import StepRecordings

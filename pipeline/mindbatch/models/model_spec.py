@@ -126,7 +126,6 @@ class ModelSpec:
 
     @property
     def _kv_heads(self) -> int:
-        """Key and value heads on a rank."""
         return max(1, self.architecture.kv_heads // self.shard.size)
 
     def cache_bytes_per_token(self, itemsize: int, device: str = "CPU", stage: Stage | None = None) -> int:

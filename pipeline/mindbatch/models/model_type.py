@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
@@ -19,7 +19,6 @@ class ModelType:
 
     describe: from config.json; faults are left in the reader.
     tree: its layers, which own the parameters.
-    defaults: what the model's own configuration class takes for a key that is absent.
     prefix: of the checkpoint's names; some checkpoints leave it out.
     unused_tensors: patterns of names that a checkpoint may hold though nothing reads them.
     copies: by the name of a tensor that a checkpoint may hold besides, the tensor that it must be equal to.
@@ -30,7 +29,6 @@ class ModelType:
 
     describe: Callable[[ConfigReader], Architecture]
     tree: Callable[[Architecture], Decoder]
-    defaults: Mapping[str, Any]
     prefix: str
     unused_tensors: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)

@@ -8,17 +8,6 @@ from mindbatch.models import t5
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' MT5Config.
-DEFAULTS = {
-    **t5.DEFAULTS,
-    "vocab_size": 250112,
-    "d_ff": 1024,
-    "num_layers": 8,
-    "num_heads": 6,
-    "feed_forward_proj": "gated-gelu",
-    "tie_word_embeddings": False,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
     """The architecture of an `mt5` configuration; all published models have a head of their own."""
@@ -26,4 +15,4 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(t5.describe(reader), tied=False, logits_factor=1.0)
 
 
-MODEL = replace(t5.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(t5.MODEL, describe=describe)

@@ -30,7 +30,6 @@ class NoWeights:
 
     @classmethod
     def of(cls, arch: Architecture, shard: TensorSlice = WHOLE) -> NoWeights:
-        """Names and shapes of a native model's tensors."""
         specs = tensor_specs(arch)
         return cls(source_shapes(specs if shard.size == 1 else shard_specs(specs, shard)), shard)
 
@@ -72,7 +71,6 @@ def sampled_layers(arch: Architecture, layers: range) -> tuple[int, ...]:
 
 
 def with_layers(arch: Architecture, layers: Sequence[int]) -> Architecture:
-    """The architecture with these layers only."""
     return replace(
         arch,
         num_layers=len(layers),

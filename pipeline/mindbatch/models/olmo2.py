@@ -11,20 +11,13 @@ from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' Olmo2Config.
-DEFAULTS = llama.DEFAULTS | {"vocab_size": 50304, "rms_norm_eps": 1e-5}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `olmo2` configuration."""
-    bias = reader.flag("attention_bias")
-    arch = llama.describe_family(reader, qkv_bias=bias, output_bias=bias)
+    arch = llama.describe_family(reader, bias_key="attention_bias")
     return replace(arch, norms_all_heads=True)
 
 
 class Attention(llama.Attention):
-    """Llama's with norms over all heads."""
-
     def __init__(self, a: Architecture, source: str, layer: int) -> None:
         super().__init__(a, source, layer)
         self.has_norms = True
@@ -49,4 +42,4 @@ class Block(Module):
         return x_TH + self.after_mlp(self.mlp(x_TH, tokens))
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

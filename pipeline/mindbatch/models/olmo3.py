@@ -10,13 +10,10 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import windows_by_pattern
 from mindbatch.models.rope import plain_frequencies
 
-# Of transformers' Olmo3Config.
-DEFAULTS = olmo2.DEFAULTS | {"sliding_window": 4096}
 WINDOWS_BUT_EVERY = 4
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `olmo3` configuration."""
     windows = windows_by_pattern(reader, WINDOWS_BUT_EVERY)
     arch = olmo2.describe(reader)
     theta = reader.number("rope_theta")
@@ -26,4 +23,4 @@ def describe(reader: ConfigReader) -> Architecture:
     return replace(arch, windows=windows, layer_rotaries=rotaries)
 
 
-MODEL = replace(olmo2.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(olmo2.MODEL, describe=describe)

@@ -16,20 +16,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.tensor_spec import Part
 
-# Of transformers' OPTConfig.
-DEFAULTS = {
-    "vocab_size": 50272,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "ffn_dim": 3072,
-    "max_position_embeddings": 2048,
-    "do_layer_norm_before": True,
-    "num_attention_heads": 12,
-    "activation_function": "relu",
-    "enable_bias": True,
-    "layer_norm_elementwise_affine": True,
-    "tie_word_embeddings": True,
-}
 FIRST_POSITION = 2
 """The row of the first token's position; nothing reads the rows before it."""
 EPSILON = 1e-5  # of the layer norms; no key says it
@@ -38,7 +24,6 @@ DECODER = "model.decoder"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of an `opt` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_hidden_layers")
     heads = reader.positive("num_attention_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_attention_heads")
@@ -134,7 +119,6 @@ MODEL = replace(
     gpt2.MODEL,
     describe=describe,
     tree=Opt,
-    defaults=DEFAULTS,
     prefix="model.",
     unused_tensors=(),
 )

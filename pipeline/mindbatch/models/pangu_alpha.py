@@ -22,27 +22,11 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.llama import ACTIVATIONS
 from mindbatch.models.tensor_spec import Part
 
-# Of GPTPanguConfig of the published 2.6B model.
-DEFAULTS = {
-    "vocab_size": 40000,
-    "max_position_embeddings": 1024,
-    "hidden_size": 2560,
-    "intermediate_size": None,
-    "num_layers": 32,
-    "num_heads": 32,
-    "activation_function": "gelu",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "tie_word_embeddings": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `gpt_pangu` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("hidden_size"), reader.positive("num_layers")
     heads = reader.positive("num_heads")
     head_dim = gpt_neox.whole_heads(reader, "hidden_size", hidden, heads, "num_heads")
-    reader.ignore(gpt2.SUMMARY_KEYS)
     scale = head_dim**-0.5 if reader.flag("scale_attn_weights") else 1.0
     return Architecture(
         vocab_size=reader.positive("vocab_size"),
@@ -77,8 +61,6 @@ class QueryAttention(Module):
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.h.{layer}"
         self.attention_norm = LayerNorm(f"{source}.ln_1", a.hidden_size, a.norm_epsilon)
@@ -125,7 +107,6 @@ MODEL = replace(
     gpt2.MODEL,
     describe=describe,
     tree=PanguAlpha,
-    defaults=DEFAULTS,
     prefix="transformer.",
     unused_tensors=("*.attn.bias", "*.attn.masked_bias"),
 )

@@ -11,19 +11,10 @@ import numpy as np
 from mindbatch.models import glm, llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader
+from mindbatch.models.layer_kinds import same_windows
 from mindbatch.models.rope import plain_frequencies, rotary_width
 from mindbatch.models.tensor_spec import Part
 
-# Of transformers' Phi3Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 32064,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "max_position_embeddings": 4096,
-    "original_max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "partial_rotary_factor": 1.0,
-}
 LONG = ("longrope", "su", "yarn")  # transformers takes the older names for the first
 LARGEST_FACTOR = 1e6
 _FACTORS = ("short_factor", "long_factor")
@@ -35,9 +26,7 @@ def describe(reader: ConfigReader) -> Architecture:
     With longrope all of a sequence's tokens have other frequencies once it is longer than the original
     context; here it may be as long as that and no longer, so that a token's key is computed once.
     """
-    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    windows = (window,) * reader.positive("num_hidden_layers")
-    arch = llama.describe_family(reader, windows=windows, rotary=_read_rotary)
+    arch = llama.describe_family(reader, windows=same_windows(reader), rotary=_read_rotary)
     original = reader.positive("original_max_position_embeddings")
     if reader.value("rope_scaling"):
         return replace(arch, max_positions=min(arch.max_positions, original))
@@ -91,19 +80,14 @@ def _attention_factor(max_positions: int, original: int) -> float:
 
 
 class Attention(llama.Attention):
-    """Query, key and value are one tensor of the checkpoint."""
-
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         return llama.qkv_parts(a, f"{source}.qkv_proj.weight")
 
 
 class Block(glm.Block):
-    """glm's, whose query, key and value are one tensor, too."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         self.attention = Attention(a, f"model.layers.{layer}.self_attn", layer)
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

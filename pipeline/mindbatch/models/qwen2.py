@@ -9,19 +9,8 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
-# Of transformers' Qwen2Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 151936,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen2` configuration."""
     return llama.describe_family(reader, windows=read_windows(reader), qkv_bias=True)
 
 
@@ -35,4 +24,4 @@ def read_windows(reader: ConfigReader) -> tuple[int, ...]:
     return windows_by_kind(reader, window, [FULL if layer < first else SLIDING for layer in range(layers)])
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

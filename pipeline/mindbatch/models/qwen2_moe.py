@@ -9,31 +9,11 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
-# Of transformers' Qwen2MoeConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-    "decoder_sparse_step": 1,
-    "moe_intermediate_size": 1408,
-    "shared_expert_intermediate_size": 5632,
-    "num_experts_per_tok": 4,
-    "num_experts": 60,
-    "qkv_bias": True,
-}
 NAMES = experts.ExpertNames(shared="shared_expert")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen2_moe` configuration."""
     layers = reader.positive("num_hidden_layers")
-    reader.ignore(["max_window_layers"])
     window = asked_window(reader)
     last = reader.positive("max_window_layers") if window else 0
     kinds = [SLIDING if i % 2 == 0 and i < last else FULL for i in range(layers)]
@@ -45,9 +25,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 
 class Block(experts.Block):
-    """A layer whose shared network has names of its own."""
-
     names = NAMES
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block))

@@ -8,20 +8,14 @@ from mindbatch.models import llama, qwen2
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' Qwen3Config.
-DEFAULTS = qwen2.DEFAULTS | {"head_dim": 128}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3` configuration."""
-    bias = reader.flag("attention_bias")
     return llama.describe_family(
         reader,
         windows=qwen2.read_windows(reader),
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=True,
     )
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

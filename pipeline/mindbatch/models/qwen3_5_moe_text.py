@@ -11,20 +11,8 @@ from mindbatch.models import experts, qwen3_5_text
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
 
-# Of transformers' Qwen3_5MoeTextConfig.
-DEFAULTS = {key: value for key, value in qwen3_5_text.DEFAULTS.items() if key != "intermediate_size"} | {
-    "hidden_size": 2048,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 2,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 8,
-    "num_experts": 256,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3_5_moe_text` configuration."""
     inner = reader.positive("moe_intermediate_size")
     arch = qwen3_5_text.describe(reader, default_intermediate=inner)
     reader.needs("norm_topk_prob", [True])
@@ -38,6 +26,5 @@ def describe(reader: ConfigReader) -> Architecture:
 MODEL = replace(
     qwen3_5_text.MODEL,
     describe=describe,
-    defaults=DEFAULTS,
     newer_names={"num_experts": "num_local_experts"},
 )

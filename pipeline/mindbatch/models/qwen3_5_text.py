@@ -14,37 +14,9 @@ from mindbatch.models.config_forms import UNUSED
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.tensor_spec import Part, fused
 
-# Of transformers' Qwen3_5TextConfig.
-DEFAULTS = (
-    llama.DEFAULTS
-    | {
-        "vocab_size": 248320,
-        "intermediate_size": 12288,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 32768,
-    }
-    | {
-        key: qwen3_next.DEFAULTS[key]
-        for key in (
-            "head_dim",
-            "partial_rotary_factor",
-            "full_attention_interval",
-            "linear_conv_kernel_dim",
-            "linear_key_head_dim",
-            "linear_value_head_dim",
-            "linear_num_key_heads",
-            "linear_num_value_heads",
-        )
-    }
-)
-# Of layers that predict further tokens, which are not run, and of how states are kept: in float32, as here.
-_WITHOUT_EFFECT = ("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
-
 
 def describe(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
     """The architecture of a `qwen3_5_text` configuration; see `llama.describe_family`."""
-    reader.ignore(_WITHOUT_EFFECT)
     reader.needs("attn_output_gate", [True])
     return qwen3_next.describe_family(reader, default_intermediate)
 
@@ -55,7 +27,6 @@ class DeltaNet(qwen3_next.DeltaNet):
     def projections(
         self, a: Architecture, source: str, units: Sequence[int], together: int
     ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-        """As `qwen3_next.DeltaNet.projections`."""
         heads, hidden = qwen3_next.heads_of(a), a.hidden_size
         qkv = fused(f"{source}.in_proj_qkv.weight", [heads.key_heads * unit for unit in units], hidden, units)
         z = Part(f"{source}.in_proj_z.weight", heads.key_heads * units[2], hidden, unit=units[2])
@@ -67,8 +38,6 @@ class DeltaNet(qwen3_next.DeltaNet):
 
 
 class Block(qwen3_next.Block):
-    """Qwen3-Next's with these."""
-
     delta_net = DeltaNet
 
 
@@ -76,7 +45,6 @@ MODEL = replace(
     qwen3_next.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     unused_tensors=(*qwen3_next.MODEL.unused_tensors, *UNUSED),
     newer_names={},
 )

@@ -7,33 +7,15 @@ from dataclasses import replace
 from mindbatch.models import experts, llama
 from mindbatch.models.architecture import Architecture, Experts
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.layer_kinds import asked_window
-
-# Of transformers' Qwen3MoeConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-    "decoder_sparse_step": 1,
-    "moe_intermediate_size": 768,
-    "num_experts_per_tok": 8,
-    "num_experts": 128,
-}
+from mindbatch.models.layer_kinds import asked_window, layer_numbers
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3_moe` configuration."""
-    bias, layers = reader.flag("attention_bias"), reader.positive("num_hidden_layers")
-    reader.ignore(["max_window_layers"])
+    layers = reader.positive("num_hidden_layers")
     arch = llama.describe_family(
         reader,
         windows=(asked_window(reader),) * layers,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=True,
     )
     return replace(arch, experts=read_experts(reader, layers))
@@ -41,10 +23,7 @@ def describe(reader: ConfigReader) -> Architecture:
 
 def read_experts(reader: ConfigReader, layers: int) -> Experts:
     """Experts in every decoder_sparse_step-th layer that mlp_only_layers does not name."""
-    step, plain = reader.positive("decoder_sparse_step"), reader.value("mlp_only_layers") or []
-    if not isinstance(plain, list) or any(type(layer) is not int for layer in plain):
-        reader.fault("mlp_only_layers", "must be a list of layers, counted from 0")
-        plain = []
+    step, plain = reader.positive("decoder_sparse_step"), layer_numbers(reader, "mlp_only_layers") or []
     sparse = tuple(layer for layer in range(layers) if (layer + 1) % step == 0 and layer not in plain)
     is_normalised = reader.flag("norm_topk_prob")
     routing = experts.read_routing(reader, "num_experts", is_normalised=is_normalised, layers=sparse)
@@ -55,6 +34,5 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(experts.Block),
-    defaults=DEFAULTS,
     newer_names={"num_experts": "num_local_experts"},
 )

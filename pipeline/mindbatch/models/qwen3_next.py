@@ -23,35 +23,10 @@ from mindbatch.models.layer_kinds import FULL, kinds_of_layers, read_kernel, rec
 from mindbatch.models.rope import read_partial_rotary
 from mindbatch.models.tensor_spec import Part, interleaved
 
-# Of transformers' Qwen3NextConfig.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "max_position_embeddings": 32768,
-    "partial_rotary_factor": 0.25,
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "decoder_sparse_step": 1,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 10,
-    "num_experts": 512,
-    "norm_topk_prob": True,
-}
 LINEAR = "linear_attention"
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `qwen3_next` configuration."""
     arch = describe_family(reader)
     shared = reader.positive("shared_expert_intermediate_size")
     experts = qwen3_moe.read_experts(reader, arch.num_layers)
@@ -61,12 +36,10 @@ def describe(reader: ConfigReader) -> Architecture:
 def describe_family(reader: ConfigReader, default_intermediate: int | None = None) -> Architecture:
     """Reads what qwen3_next and its successors have in common; see `llama.describe_family`."""
     reader.needs("hidden_act", ["silu", "swish"])  # the convolution's, too
-    bias = reader.flag("attention_bias")
     arch = llama.describe_family(
         reader,
         default_intermediate=default_intermediate,
-        qkv_bias=bias,
-        output_bias=bias,
+        bias_key="attention_bias",
         qk_norm=True,
         rotary=read_partial_rotary,
     )
@@ -79,7 +52,6 @@ def describe_family(reader: ConfigReader, default_intermediate: int | None = Non
 
 
 def read_recurrence(reader: ConfigReader, layers: tuple[int, ...]) -> Recurrence:
-    """The gated delta rules of these layers."""
     keys, values = reader.positive("linear_num_key_heads"), reader.positive("linear_num_value_heads")
     sizes = reader.positive("linear_key_head_dim"), reader.positive("linear_value_head_dim")
     if values % keys:
@@ -151,7 +123,6 @@ class DeltaNet(Module):
 
 
 def heads_of(a: Architecture) -> DeltaShape:
-    """The heads of a model's delta rules."""
     assert a.recurrence is not None
     return a.recurrence.delta_of(ranks=1)
 
@@ -179,7 +150,6 @@ MODEL = replace(
     llama.MODEL,
     describe=describe,
     tree=llama.with_blocks(Block),
-    defaults=DEFAULTS,
     unused_tensors=(*llama.MODEL.unused_tensors, "mtp.*"),
     newer_names=qwen3_moe.MODEL.newer_names,
     beyond_ascend="the gated delta rule",

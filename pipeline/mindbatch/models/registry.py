@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from mindbatch.io.errors import CheckpointError, ConfigError
@@ -45,6 +47,29 @@ def declaration(model_type: str) -> ModelType:
     return model
 
 
+def defaults(model_type: str) -> Mapping[str, Any]:
+    """The values that the model's own configuration class takes for absent keys."""
+    of_type: Mapping[str, Any] = _config_keys()["defaults"][model_type]
+    return of_type
+
+
+@lru_cache(maxsize=1)
+def _config_keys() -> Mapping[str, Any]:
+    """config_keys.json, which makers/make_config_fixtures.py writes."""
+    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("config_keys.json").read_bytes())
+    return content
+
+
+def reader_of(
+    model_type: str, config: Mapping[str, Any], source: str, ignore: IgnoredKeys = NONE_IGNORED
+) -> ConfigReader:
+    """A reader of a type's configuration, which passes over the keys that are without effect there."""
+    reader = ConfigReader(config, source, defaults(model_type), ignore, newer_names(model_type))
+    by_reason: Mapping[str, list[str]] = _config_keys()["without_effect"].get(model_type, {})
+    reader.ignore(key for keys in by_reason.values() for key in keys)
+    return reader
+
+
 def newer_names(model_type: object) -> Mapping[str, str]:
     """By a key of the type's config.json, the name that newer releases of transformers write."""
     return declaration(str(model_type)).newer_names if model_type in MODEL_TYPES else {}
@@ -72,7 +97,6 @@ def tied_tensors(architecture: Architecture) -> dict[str, str]:
 
 
 def embedding_source(architecture: Architecture) -> str:
-    """The name of the token embedding's tensor."""
     specs = tensor_specs(architecture)
     [source] = (spec.parts[0].source for spec in specs if spec.name == "embedding.weight")
     return source
@@ -98,8 +122,7 @@ def describe(
     """
     chosen = chosen_type(config, model_type, source, to_be_run=to_be_run, ignore=ignore)
     config = text_part(config)
-    declared = declaration(chosen)
-    reader = ConfigReader(config, source, declared.defaults, ignore, declared.newer_names)
+    declared, reader = declaration(chosen), reader_of(chosen, config, source, ignore)
     architecture = declared.describe(reader)
     if quantised := to_be_run and _is_read_quantised(config, source, ignore):
         reader.ignore([QUANTIZATION])
@@ -173,7 +196,7 @@ def _refuse_unknown(model_type: object, config: Mapping[str, Any], source: str) 
 
 def nearest_supported(config: Mapping[str, Any], source: str) -> NearestType | None:
     """Finds the supported type that understands a configuration best; see `nearest_type`."""
-    keys = {model_type: declaration(model_type).defaults.keys() for model_type in MODEL_TYPES}
+    keys = {model_type: defaults(model_type).keys() for model_type in MODEL_TYPES}
     return nearest_type(config, source, keys, lambda config, source: describe(config, source=source))
 
 
@@ -190,5 +213,4 @@ def _digits(text: str) -> str:
 
 @lru_cache(maxsize=8)
 def tensor_specs(architecture: Architecture) -> Sequence[TensorSpec]:
-    """The parameters of an architecture and where they come from."""
     return tuple(declaration(architecture.model_type).tree(architecture).parameters())

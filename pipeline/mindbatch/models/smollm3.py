@@ -11,23 +11,8 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.layer_kinds import FULL, SLIDING, asked_window, windows_by_kind
 
-# Of transformers' SmolLM3Config.
-DEFAULTS = llama.DEFAULTS | {
-    "vocab_size": 128256,
-    "hidden_size": 2048,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "rope_theta": 2e6,
-    "no_rope_layer_interval": 4,
-    "tie_word_embeddings": True,
-}
-
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `smollm3` configuration."""
-    reader.ignore(["max_window_layers"])  # in published files; its class has no such key
     rotated = rotated_layers(reader, reader.raw("no_rope_layers"))
     arch = llama.describe(reader)
     rotaries = tuple(arch.rotary if is_rotated else None for is_rotated in rotated)
@@ -54,4 +39,4 @@ def read_windows(reader: ConfigReader, rotated: Sequence[bool]) -> tuple[int, ..
     )
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

@@ -21,7 +21,6 @@ the head for new ones."""
 
 
 def number_of_layers(specs: Sequence[TensorSpec]) -> int:
-    """Layers of the model that the specs declare."""
     return 1 + max((layer for spec in specs if (layer := layer_of(spec)) is not None), default=-1)
 
 
@@ -56,7 +55,6 @@ def holds(stage: Stage, spec: TensorSpec, *, tied: bool) -> bool:
 
 
 def stage_specs(specs: Sequence[TensorSpec], stage: Stage) -> list[TensorSpec]:
-    """The parameters that a stage computes with."""
     tied = is_tied(specs)
     return [spec for spec in specs if holds(stage, spec, tied=tied)]
 

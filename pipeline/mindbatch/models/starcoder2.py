@@ -8,39 +8,22 @@ from mindbatch.layers.norm import LayerNorm
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
-
-# Of transformers' Starcoder2Config.
-DEFAULTS = {key: value for key, value in llama.DEFAULTS.items() if key != "rms_norm_eps"} | {
-    "vocab_size": 49152,
-    "hidden_size": 3072,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 2,
-    "hidden_act": "gelu_pytorch_tanh",
-    "max_position_embeddings": 4096,
-    "norm_epsilon": 1e-5,
-    "use_bias": True,
-    "tie_word_embeddings": True,
-}
+from mindbatch.models.layer_kinds import same_windows
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `starcoder2` configuration."""
-    reader.ignore(["residual_dropout"])
     reader.needs("mlp_type", ["default"])
     reader.needs("norm_type", ["layer_norm"])
-    window = 0 if reader.raw("sliding_window") is None else reader.positive("sliding_window")
-    windows = (window,) * reader.positive("num_hidden_layers")
-    bias = reader.flag("use_bias")
     return llama.describe_family(
-        reader, windows=windows, qkv_bias=bias, output_bias=bias, mlp_bias=bias, epsilon_key="norm_epsilon"
+        reader,
+        windows=same_windows(reader),
+        bias_key="use_bias",
+        mlp_bias=reader.flag("use_bias"),
+        epsilon_key="norm_epsilon",
     )
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         super().__init__(a, layer)
         source = f"model.layers.{layer}"
@@ -49,4 +32,4 @@ class Block(llama.Block):
         self.mlp = llama.Mlp(a, f"{source}.mlp", ["c_fc"], "c_proj")
 
 
-MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, LayerNorm), defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe, tree=llama.with_blocks(Block, LayerNorm))

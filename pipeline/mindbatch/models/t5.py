@@ -16,22 +16,6 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.model_type import ModelType
 from mindbatch.models.tensor_spec import Part
 
-# Of transformers' T5Config.
-DEFAULTS = {
-    "vocab_size": 32128,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 2048,
-    "num_layers": 6,
-    "num_heads": 8,
-    "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 128,
-    "layer_norm_epsilon": 1e-6,
-    "feed_forward_proj": "relu",
-    "is_encoder_decoder": True,
-    "tie_word_embeddings": True,
-    "pad_token_id": 0,
-}
 POSITIONS = 4096
 """Most tokens of input and output together: relative positions themselves have no limit."""
 # feed_forward_proj: the activation, and whether it is of a gate.
@@ -45,17 +29,14 @@ FEED_FORWARD = {
 }
 # As files spell these activations in dense_act_fn.
 SPELT = {"relu": ["relu"], "gelu": ["gelu"], "silu": ["silu"], "gelu_tanh": ["gelu_new"]}
-TRAINED = ("n_positions", "num_labels")  # the input's length then, and a head for classification
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `t5` configuration; faults are left in the reader."""
     hidden, layers = reader.positive("d_model"), reader.positive("num_layers")
     heads, head_dim = reader.positive("num_heads"), reader.positive("d_kv")
     decoder_layers = reader.positive("num_decoder_layers", if_null=layers)
     reader.needs("is_encoder_decoder", [True])
     reader.needs("tie_encoder_decoder", [False])
-    reader.ignore(TRAINED)
     # transformers 5 says of every model that it is tied; only heads that were trained so are scaled.
     reader.needs("tie_word_embeddings", [True, False])
     tied = reader.flag(
@@ -231,7 +212,6 @@ class T5(EncoderDecoder):
 MODEL = ModelType(
     describe,
     T5,
-    DEFAULTS,
     prefix="",
     # A table that the first release has and nothing reads.
     unused_tensors=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mindbatch.layers.decoder import Decoder
-from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.linear import RowLinear
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
@@ -13,40 +11,14 @@ from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.rope import plain_frequencies
 from mindbatch.models.tensor_spec import Part, interleaved
 
-# Of the published configuration class.
-DEFAULTS = {
-    "vocab_size": 160256,
-    "hidden_size": 4096,
-    "ffn_hidden_size": 12288,
-    "n_layer": 30,
-    "n_head": 32,
-    "layer_norm_epsilon": 1e-5,
-    "training_seqlen": 8192,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
 REFUSED = ("apply_residual_connection_post_layernorm", "embed_layernorm", "logn")
-# Of implementations and of training, and alibi, which its positions are not.
-WITHOUT_EFFECT = (
-    "attention_softmax_in_fp32",
-    "bias_dropout_fusion",
-    "masked_softmax_fusion",
-    "offset_alibi",
-    "seq_length",
-    "skip_bias_add",
-    "skip_bias_add_qkv",
-    "slow_but_exact",
-)
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `telechat` configuration; faults are left in the reader."""
     reader.needs("hidden_act", ["silu"])
     for key in REFUSED:
         reader.needs(key, [False])
     reader.needs("rope_scaling", [None])
-    reader.ignore(WITHOUT_EFFECT)
     hidden, heads, layers = (reader.positive(key) for key in ("hidden_size", "n_head", "n_layer"))
     reader.needs("n_inner", [reader.positive("ffn_hidden_size")])
     reader.needs("n_embed", [hidden])
@@ -98,7 +70,6 @@ class Attention(llama.Attention):
         super().__init__(a, source, layer, "dense")
 
     def projections(self, a: Architecture, source: str) -> tuple[Part, ...]:
-        """Query, key and value."""
         size, hidden = a.head_dim, a.hidden_size
         query = Part(f"{source}.query.weight", a.heads * size, hidden, unit=size)
         keys = interleaved(f"{source}.key_value.weight", (size, size), a.kv_heads, hidden, size)
@@ -106,8 +77,6 @@ class Attention(llama.Attention):
 
 
 class Block(llama.Block):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
     def __init__(self, a: Architecture, layer: int) -> None:
         source = f"transformer.h.{layer}"
         self.attention_norm = llama.norm(a, f"{source}.input_layernorm")
@@ -118,15 +87,9 @@ class Block(llama.Block):
         self.mlp.down = RowLinear(down, bias=True)
 
 
-class TeleChat(Decoder):
-    """The token embedding, blocks, a last norm and the head."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__(a)
-        self.embedding = TokenEmbedding("transformer.word_embeddings", a.vocab_size, a.hidden_size)
-        self.norm = llama.norm(a, "transformer.ln_f")
-        self.head = Head("lm_head", a.vocab_size, a.hidden_size, tied=a.tied)
-        self.layers = [Block(a, layer) for layer in range(a.num_layers)]
-
-
-MODEL = replace(llama.MODEL, describe=describe, tree=TeleChat, defaults=DEFAULTS, prefix="transformer.")
+MODEL = replace(
+    llama.MODEL,
+    describe=describe,
+    tree=llama.with_blocks(Block, ends=("transformer.word_embeddings", "transformer.ln_f", "lm_head")),
+    prefix="transformer.",
+)

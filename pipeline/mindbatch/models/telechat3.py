@@ -9,23 +9,15 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.experts import read_further_layers
 
-# Of the published configuration class.
-DEFAULTS = qwen2.DEFAULTS | {
-    "vocab_size": 131072,
-    "hidden_size": 4096,
-    "head_dim": 128,
-}
 REFUSED = ("attention_bias", "mlp_bias", "embed_layernorm", "share_attention", "share_ffn", "logn")
 
 
 def describe(reader: ConfigReader) -> Architecture:
-    """The architecture of a `telechat3` configuration."""
     for key in REFUSED:
         reader.needs(key, [False])
     reader.needs("rope_scaling", [None])  # its code has factors of its own
-    reader.ignore(["training_seqlen", "base_seqlen"])
     arch = llama.describe_family(reader, windows=qwen2.read_windows(reader))
     return replace(arch, next_token_layers=read_further_layers(reader))
 
 
-MODEL = replace(llama.MODEL, describe=describe, defaults=DEFAULTS)
+MODEL = replace(llama.MODEL, describe=describe)

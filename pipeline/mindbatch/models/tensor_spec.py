@@ -135,8 +135,6 @@ class Part:
 
 
 class Layout(Enum):
-    """Layout in which the layers keep a tensor."""
-
     PACKED = "packed"  # a linear layer's matrix, in the layout of the kernels
     PLAIN = "plain"  # as it is: vectors and small tables
     FLOAT32 = "float32"  # the same, and in float32 whatever type the kernels compute in

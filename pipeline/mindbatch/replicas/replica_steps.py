@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from mindbatch.engine.batch import FloatArray, RunnerOutput, StepInputs
+from mindbatch.engine.batch import RunnerOutput
 from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError
-from mindbatch.kernels.step import IntArray, Logits
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.step import IntArray, Logits, StepInputs
 from mindbatch.replicas.connection import Array, Message, MessageConnection, MessageError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-from mindbatch.engine.model_runner import RecordedSteps
 from mindbatch.io.errors import ConfigError, MindBatchError
+from mindbatch.kernels.program.step import StepPrograms
 from mindbatch.llm import LLM
 from mindbatch.loading import memory_check
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
@@ -170,7 +170,7 @@ def test_a_run_says_where_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> Non
     def run_out(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(RecordedSteps, "run", run_out)
+    monkeypatch.setattr(StepPrograms, "run", run_out)
     with (
         LLM("shipped:examples/tiny_gpt2") as llm,
         pytest.raises(MindBatchError, match="^out of memory while computing a step: the model takes 1.0 GiB"),

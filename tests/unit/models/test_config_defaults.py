@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mindbatch.models.architecture import Architecture
-from mindbatch.models.registry import MODEL_TYPES, declaration, describe
+from mindbatch.models.registry import MODEL_TYPES, defaults, describe
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "config_defaults.json").read_text()
@@ -37,7 +37,7 @@ def test_every_type_is_recorded() -> None:
 @pytest.mark.parametrize("model_type", RECORDED)
 def test_absent_keys(model_type: str) -> None:
     recorded, base = RECORDED[model_type], BASE.get(model_type, {})
-    declared = declaration(model_type).defaults
+    declared = defaults(model_type)
     assert {key: recorded.get(key, False) for key in declared} == declared
     expected = described(model_type, recorded | base)
     assert described(model_type, base) == expected

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mindbatch.models.config_reader import ConfigReader
-from mindbatch.models.llama import DEFAULTS
+from mindbatch.models.registry import defaults
 from mindbatch.models.rope import read_rotary
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "rope.json").read_text())
@@ -17,7 +17,7 @@ CASES: dict[str, Any] = json.loads((Path(__file__).parent / "rope.json").read_te
 @pytest.mark.parametrize("case", list(CASES))
 def test_frequencies(case: str) -> None:
     expected = CASES[case]
-    reader = ConfigReader(expected["settings"], defaults=DEFAULTS)
+    reader = ConfigReader(expected["settings"], defaults=defaults("llama"))
     rotary = read_rotary(reader, 64, 16384)
     reader.finish()
     frequencies = np.array(expected["frequencies"])
@@ -39,7 +39,9 @@ def test_rope_parameters_is_the_same_under_its_later_name() -> None:
     old = ConfigReader({"rope_theta": 5e5, "rope_scaling": CASES["llama3"]["settings"]["rope_scaling"]})
     later = {"rope_theta": 5e5, **CASES["llama3"]["settings"]["rope_scaling"]}
     expected = read_rotary(old, 64, 16384)
-    reader = ConfigReader({"rope_parameters": later | {"partial_rotary_factor": 1.0}}, defaults=DEFAULTS)
+    reader = ConfigReader(
+        {"rope_parameters": later | {"partial_rotary_factor": 1.0}}, defaults=defaults("llama")
+    )
     assert read_rotary(reader, 64, 16384) == expected
     assert not reader.faults
 

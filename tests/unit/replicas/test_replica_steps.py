@@ -9,10 +9,10 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from mindbatch.engine.batch import FloatArray, StepInputs, StepValues
 from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError
-from mindbatch.kernels.step import IntArray, Logits
+from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.step import IntArray, Logits, StepInputs, StepValues
 from mindbatch.replicas.connection import MessageConnection, MessageError
 from mindbatch.replicas.replica_steps import (
     COMPARED_STEPS,

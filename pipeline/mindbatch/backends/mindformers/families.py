@@ -13,7 +13,7 @@ from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_reader import NONE_IGNORED, ConfigReader, IgnoredKeys
 from mindbatch.models.foreign_models import foreign_model
 from mindbatch.models.model_spec import ModelSpec
-from mindbatch.models.registry import MODEL_TYPES, declaration
+from mindbatch.models.registry import MODEL_TYPES, reader_of
 from mindbatch.models.registry import describe as describe_native
 from mindbatch.parallel.topology import WHOLE, Stage, TensorSlice
 
@@ -99,8 +99,7 @@ def describe(
     family = family_of(config, source, ignore)
     raise_if_any([f"{source}: {key}: code is never run; remove it" for key in _CODE if config.get(key)])
     arch = describe_native(config, source=source, ignore=ignore)
-    declared = declaration(arch.model_type)
-    reader = ConfigReader(config, source, declared.defaults, ignore, declared.newer_names)
+    reader = reader_of(arch.model_type, config, source, ignore)
     arguments = family.arguments(reader, arch)
     raise_if_any(reader.faults)
     stage = Stage(range(arch.num_layers))

@@ -16,9 +16,9 @@ from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormer
 from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
 from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
-from mindbatch.cache.paged import PagedCache, allocate
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.io.errors import ConfigError
+from mindbatch.kernels.cache import PagedCache, allocate
 from mindbatch.kernels.graphs import Network
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry

@@ -26,7 +26,6 @@ _PARTS = 3
 
 
 def widened(shape: AttentionShape) -> AttentionShape:
-    """The shape of what the operators get."""
     if shape.alibi is None or shape.alibi.is_rounded:
         return shape
     return replace(shape, head_dim=shape.head_dim + ALIBI_NUMBERS)

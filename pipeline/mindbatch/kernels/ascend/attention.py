@@ -22,8 +22,7 @@ class AscendAttention(nn.Cell):
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
-        keys = shape.kv_heads * shape.head_dim
-        self.widths = (shape.heads * shape.head_dim, keys, keys)
+        self.widths = shape.widths
         self.write = ops.auto_generate.ReshapeAndCache()
 
     def construct(
@@ -116,7 +115,6 @@ class PlainAttention(AscendAttention):
 
 
 def is_plain(shape: AttentionShape) -> bool:
-    """True if PlainAttention computes it."""
     is_rounded = shape.alibi is not None and shape.alibi.is_rounded
     has_softcap, has_sinks = shape.softcap > 0, shape.has_sinks
     return needs_gathering(

@@ -57,8 +57,6 @@ class AscendGraph(StepCell):
 
 
 class AdaptedAscendGraph(StepCell):
-    """Graph of tokens of several adapters; layers get their slots."""
-
     def construct(
         self,
         ids: Tensor,

@@ -9,7 +9,7 @@ import mindspore
 from mindspore import Parameter, Tensor, nn
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
-from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.arrays import Array, Copy, aligned_zeros
 from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import (
     AscendCacheWriter,
@@ -38,21 +38,16 @@ from mindbatch.kernels.ascend.plain_attention import (
 )
 from mindbatch.kernels.ascend.plain_cells import (
     Capped,
-    Columns,
     EmbeddingCell,
     GatheredEmbedding,
     GatheredLinear,
     HeadProducts,
-    IdsFrom,
-    Joined,
     LatentHeads,
     NormBySums,
     RotaryAngles,
-    Scaled,
     SquareSums,
-    Sum,
-    TableRows,
     Tempered,
+    block_copies,
 )
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
@@ -77,27 +72,24 @@ _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "all_gather": all_gather,
     "all_reduce": all_reduce,
     "capped": Capped,
-    "columns": Columns,
     "cross_attention": CrossAttentionCell,
     "embedding": lambda width: EmbeddingCell(),
     "head_products": HeadProducts,
-    "ids_from": IdsFrom,
-    "joined": Joined,
     "latent_heads": LatentHeads,
     "linear": lambda outputs: LinearCell(),
     "norm": lambda epsilon, centred: (LayerNormCell if centred else RmsNormCell)(epsilon),
     "norm_by_sums": NormBySums,
     "rotary": RotaryCell,
     "rotary_angles": RotaryAngles,
-    "scaled": Scaled,
     "send_hidden": SendHidden,
     "square_sums": SquareSums,
-    "sum": Sum,
-    "table_rows": TableRows,
     "tempered": Tempered,
     "write_cache": lambda shape: CacheWrite(AscendCacheWriter()),
 }
-"""Kernels of operations that every kind of step computes in the same way."""
+"""Kernels of operations that every kind of step computes in the same way, but for those of one operator.
+
+These are written into the cell that calls them: see `recorded_cell`.
+"""
 
 
 class AscendKernels(MindSporeKernels):
@@ -163,6 +155,9 @@ class AscendKernels(MindSporeKernels):
         cached = widened(shape)
         size = (geometry.num_blocks + 1, geometry.block_size, cached.kv_heads, cached.head_dim)
         return size, size
+
+    def block_copies(self, arrays: Sequence[Array], parameters: Sequence[Parameter], padding: int) -> Copy:
+        return block_copies(parameters, padding)
 
     def spare_tokens(self, batch_size: int) -> int:
         return rounded_sequences(batch_size + 1)

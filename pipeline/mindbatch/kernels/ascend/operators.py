@@ -97,8 +97,7 @@ class RotaryCell(nn.Cell):
         super().__init__(auto_prefix=False)
         self.head_dim = shape.head_dim
         self.is_interleaved, self.in_halves = is_interleaved, in_halves
-        keys = shape.kv_heads * shape.head_dim
-        self.widths = (shape.heads * shape.head_dim, keys, keys)
+        self.widths = shape.widths
         self.norm = RmsNormCell(epsilon)
         self.no_bias = constant([0.0], np.float32)
         self.rotate = ops.auto_generate.ApplyRotaryPosEmb(HALF_ROTATION)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 
+from mindbatch.kernels.arrays import Copy
 from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape, HeadProductsShape
 
@@ -37,24 +38,6 @@ class EmbeddingCell(nn.Cell):
         return rows * ops.cast(inside, rows.dtype).expand_dims(1)
 
 
-class TableRows(nn.Cell):
-    """numbers [T] int32, table [rows, width] -> [T, width]."""
-
-    def construct(self, numbers: Tensor, table: Tensor) -> Tensor:
-        return ops.gather(table, numbers, 0)
-
-
-class Scaled(nn.Cell):
-    """x times a factor."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__(auto_prefix=False)
-        self.factor = factor
-
-    def construct(self, x: Tensor) -> Tensor:
-        return x * self.factor
-
-
 def capped(x: Tensor, cap: float) -> Tensor:
     """cap * tanh(x / cap) of float32. tanh(y) is 2 sigmoid(2 y) - 1; MindSpore's CPU tanh is inexact."""
     return (ops.sigmoid(x * (2.0 / cap)) * 2.0 - 1.0) * cap
@@ -71,37 +54,12 @@ class Capped(nn.Cell):
         return ops.cast(capped(ops.cast(x, mstype.float32), self.cap), x.dtype)
 
 
-class IdsFrom(nn.Cell):
-    """ids [T] int32, counted from the first one that a rank holds."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__(auto_prefix=False)
-        self.first = first
-
-    def construct(self, ids: Tensor) -> Tensor:
-        return ids - self.first
-
-
-class Sum(nn.Cell):
-    """x + y."""
-
-    def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y
-
-
-class Joined(nn.Cell):
-    """x [T, a], y [T, b] -> [T, a + b]."""
-
-    def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return ops.cat((x, y), 1)
-
-
 class Tempered(nn.Cell):
     """Cell of `operations.rotation.tempered`."""
 
     def __init__(self, shape: AttentionShape, floor: float, factor: float) -> None:
         super().__init__(auto_prefix=False)
-        query, *others = _widths(shape)
+        query, *others = shape.widths
         self.widths = (query, sum(others))
         self.floor, self.factor = floor, factor
 
@@ -117,7 +75,7 @@ class SquareSums(nn.Cell):
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__(auto_prefix=False)
-        self.widths = _widths(shape)
+        self.widths = shape.widths
 
     def construct(self, qkv: Tensor) -> Tensor:
         query, key, _ = mint.split(qkv, self.widths, -1)
@@ -130,7 +88,7 @@ class NormBySums(nn.Cell):
 
     def __init__(self, shape: AttentionShape, epsilon: float, totals: tuple[int, int]) -> None:
         super().__init__(auto_prefix=False)
-        self.widths, self.epsilon = _widths(shape), epsilon
+        self.widths, self.epsilon = shape.widths, epsilon
         self.totals = totals
 
     def construct(self, qkv: Tensor, sums: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
@@ -144,25 +102,8 @@ class NormBySums(nn.Cell):
         return ops.cast(normed * ops.cast(weight, mstype.float32), x.dtype)
 
 
-def _widths(shape: AttentionShape) -> tuple[int, int, int]:
-    """Widths of query, key and value."""
-    keys = shape.kv_heads * shape.head_dim
-    return shape.heads * shape.head_dim, keys, keys
-
-
-class Columns(nn.Cell):
-    """x [T, width] -> its columns [T, count] from the first on."""
-
-    def __init__(self, first: int, count: int) -> None:
-        super().__init__(auto_prefix=False)
-        self.first, self.count = first, count
-
-    def construct(self, x: Tensor) -> Tensor:
-        return _part(x, self.first, self.count)
-
-
 class HeadProducts(nn.Cell):
-    """Cell of `operations.latent.head_products`; matrices are [heads, inputs, outputs]."""
+    """Cell of `operations.attention.head_products`; matrices are [heads, inputs, outputs]."""
 
     def __init__(self, shape: HeadProductsShape) -> None:
         super().__init__(auto_prefix=False)
@@ -178,7 +119,7 @@ class HeadProducts(nn.Cell):
 
 
 class LatentHeads(nn.Cell):
-    """Cell of `operations.latent.latent_heads`."""
+    """Cell of `operations.attention.latent_heads`."""
 
     def __init__(self, heads: int, rope: int) -> None:
         super().__init__(auto_prefix=False)
@@ -239,3 +180,34 @@ class GatheredEmbedding(nn.Cell):
         y = y * ops.gather(scale, slots, 0) + ops.gather(offset, slots, 0)
         inner = ops.gather(a.reshape(-1, a.shape[2]), where, 0) * ops.cast(inside, y.dtype)
         return y + self.product(ops.gather(b, slots, 0), inner.expand_dims(2)).reshape(y.shape)
+
+
+class CopyBlocks(nn.Cell):
+    """tensor[destinations] = tensor[sources] for every cache tensor; sources, destinations: [n] int32."""
+
+    def __init__(self, tensors: Sequence[Parameter]) -> None:
+        super().__init__(auto_prefix=False)
+        self.tensors = list(tensors)
+        self.update = ops.ScatterUpdate()
+
+    def construct(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        for tensor in self.tensors:
+            self.update(tensor, destinations, ops.gather(tensor, sources, 0))
+        return sources
+
+
+COPIES_PER_CALL = 16
+
+
+def block_copies(parameters: Sequence[Parameter], padding: int) -> Copy:
+    """Copies a few blocks of all caches at a time, always as many, so that a single graph is compiled."""
+    cell = CopyBlocks(parameters)
+
+    def copy(pairs: Sequence[tuple[int, int]]) -> None:
+        for first in range(0, len(pairs), COPIES_PER_CALL):
+            some = list(pairs[first : first + COPIES_PER_CALL])
+            some += [(padding, padding)] * (COPIES_PER_CALL - len(some))
+            table = np.asarray(some, np.int32)
+            cell(Tensor(table[:, 0].copy()), Tensor(table[:, 1].copy()))
+
+    return copy

@@ -27,6 +27,15 @@ HEAD = ("hidden", "adapters[0]")
 LAYER_DOT = "__"
 """Stands in names of cells for the dot in those of layers."""
 _TAKE_STEPS = ("attention", "distance_attention")
+_EXPRESSIONS = {
+    "columns": "mint.narrow({0}, -1, {first}, {count})",
+    "ids_from": "{0} - {first}",
+    "joined": "ops.cat(({0}, {1}), 1)",
+    "scaled": "{0} * {factor!r}",
+    "sum": "{0} + {1}",
+    "table_rows": "ops.gather({1}, {0}, 0)",
+}
+"""Operations that are one operator of MindSpore, by their inputs and settings."""
 _NUMBERS = count()
 
 
@@ -48,7 +57,7 @@ def _module_of(source: str) -> ModuleType:
     """A module of such a source. MindSpore's parser reads it from its file, and imports it by its name."""
     name = f"mindbatch_recorded_{next(_NUMBERS)}"
     path = Path(_folder(os.getpid()).name, f"{name}.py")
-    path.write_text(f"from mindspore import nn\n\n\n{source}")
+    path.write_text(f"from mindspore import mint, nn, ops\n\n\n{source}")
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -73,7 +82,6 @@ class _Writer:
         self.attributes: dict[str, Any] = {"absent": kernels.absent()}
 
     def expression(self, argument: Any) -> str:
-        """Source text of a call's argument."""
         if argument is None:
             return "self.absent"
         if isinstance(argument, Symbol):
@@ -84,7 +92,11 @@ class _Writer:
         return f"self.{self._held[id(argument)]}"
 
     def line(self, call: RecordedCall) -> str:
-        """Source text of a call, an assignment."""
+        if call.operation in _EXPRESSIONS:
+            inputs = [*map(self.expression, call.inputs)]
+            [symbol] = call.outputs
+            self._names[symbol] = f"x_{len(self._names)}"
+            return f"{self._names[symbol]} = {_EXPRESSIONS[call.operation].format(*inputs, **call.settings)}"
         where = f"{call.layer}.{call.operation}" if call.layer else call.operation
         cell = f"{where.replace('.', LAYER_DOT)}{LAYER_DOT}n{len(self.attributes)}"
         self.attributes[cell] = self._kernels.cell(call.operation, **call.settings)

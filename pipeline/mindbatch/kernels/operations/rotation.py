@@ -55,7 +55,7 @@ def rotary(
     is_interleaved: the numbers of a pair are neighbours; else they are half of rotary_dim apart.
     in_halves: each half of a head is rotated as if it were one, by half of the angles.
     """
-    parts = [*np.split(qkv, np.cumsum(_widths(shape))[:2], -1)]
+    parts = [*np.split(qkv, np.cumsum(shape.widths)[:2], -1)]
     for number, weight in enumerate((query_norm, key_norm)):
         x = parts[number]
         if weight is not None:
@@ -101,7 +101,7 @@ def tempered(
 @operation(lambda qkv, shape: 2)
 def square_sums(qkv: FloatArray, *, shape: AttentionShape) -> FloatArray:
     """[T, 2]: of each token the sums of the squares of its query and its key."""
-    query, key, _ = np.split(qkv, np.cumsum(_widths(shape))[:2], -1)
+    query, key, _ = np.split(qkv, np.cumsum(shape.widths)[:2], -1)
     return np.stack(((query * query).sum(-1), (key * key).sum(-1)), 1)
 
 
@@ -120,13 +120,7 @@ def norm_by_sums(
 
     totals: numbers in each of the sums.
     """
-    query, key, value = np.split(qkv, np.cumsum(_widths(shape))[:2], -1)
+    query, key, value = np.split(qkv, np.cumsum(shape.widths)[:2], -1)
     # The mean is over the heads of all ranks, so that a sharded norm equals the whole one.
     by = 1 / np.sqrt(sums / np.array(totals, np.float32) + np.float32(epsilon))
     return np.concatenate((query * by[:, :1] * query_norm, key * by[:, 1:] * key_norm, value), 1)
-
-
-def _widths(shape: AttentionShape) -> tuple[int, int, int]:
-    """Widths of query, key and value."""
-    keys = shape.kv_heads * shape.head_dim
-    return shape.heads * shape.head_dim, keys, keys

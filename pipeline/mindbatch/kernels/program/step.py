@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +12,17 @@ from mindbatch.kernels.interface import ProgramKernels, Runnable
 from mindbatch.kernels.program.buffers import OutputMemory
 from mindbatch.kernels.program.fusion import summarised
 from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
-from mindbatch.kernels.step import Batch, IntArray, Logits, PartArrays, encoder_and_decoder
+from mindbatch.kernels.step import (
+    ANY_STEP,
+    Batch,
+    IntArray,
+    Logits,
+    Span,
+    StepInputs,
+    StepShape,
+    StepValues,
+    encoder_and_decoder,
+)
 
 ATTENTION = ("attention", "mb_attention")
 RECURRENT = ("causal_convolution", "gated_delta", "mb_causal_convolution", "mb_gated_delta")
@@ -102,26 +111,15 @@ class StepRecordings:
     encoder: Recording | None = None
 
 
-class Programs(Protocol):
-    """Programs that compute a model's steps; `StepPrograms` has the shapes."""
-
-    @property
-    def has_head(self) -> bool:
-        """True if it gives logits."""
-        ...
-
-    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray: ...
-
-    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits: ...
-
-    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]: ...
-
-
 class StepPrograms:
-    """Each takes any number of tokens. Without a head (a pipeline stage before the last) there is one."""
+    """Computes a model's steps of any number of tokens, without padding.
+
+    Of a pipeline stage before the last, which has no head, the values are what it hands over.
+    """
+
+    _head: Runnable
 
     def __init__(self, recordings: StepRecordings, kernels: ProgramKernels) -> None:
-        self._head: Runnable | None = None
         self._decoder: Runnable | LastRows
         step = kernels.lowered(recordings.step)
         if recordings.head is None or recordings.whole is None:
@@ -135,35 +133,26 @@ class StepPrograms:
         hidden = OutputMemory(whole.outputs[0])
         self._whole = kernels.program(whole, [hidden, *logits])
 
-    @property
-    def has_head(self) -> bool:
-        return self._head is not None
+    def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
+        return StepShape(ANY_STEP, sum(stop - start for start, stop in spans), len(spans))
 
-    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
-        """Hidden states [T, hidden_size] of the fields of a `Batch`, in its order.
+    def run(self, inputs: StepInputs) -> StepValues:
+        """The logits are those of the hidden states, to the bit, whether they come along or not."""
+        if not isinstance(self._decoder, LastRows):
+            return StepValues(self._decoder.run(inputs.arrays)[0])
+        if inputs.with_logits:
+            hidden, *logits = self._whole.run(inputs.arrays)
+            return StepValues(hidden, Logits(*logits))
+        return StepValues(self._decoder.run(inputs.arrays, inputs.wanted)[0], tokens=inputs.wanted)
 
-        wanted: the tokens whose hidden states are given, in rising order; None for all, and without a head.
-        """
-        if isinstance(self._decoder, LastRows):
-            return self._decoder.run(step, wanted)[0]
-        return self._decoder.run(step)[0]
-
-    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        """Logits of hidden states [S, hidden_size] and, if any, the slots [S] of adapters."""
-        assert self._head is not None
+    def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         return Logits(*self._head.run([hidden] if adapters is None else [hidden, adapters]))
 
-    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]:
-        """Hidden states of all tokens of a step and their logits, as the two apart give them but at once."""
-        assert self._head is not None
-        hidden, *logits = self._whole.run(step)
-        return hidden, Logits(*logits)
 
-
-class EncoderDecoderPrograms:
+class EncoderDecoderPrograms(StepPrograms):
     """Programs of a model with an encoder. A step has all tokens of an input or none."""
 
-    has_head = True
+    _decoder: Runnable
 
     def __init__(self, recordings: StepRecordings, kernels: ProgramKernels) -> None:
         assert recordings.encoder is not None
@@ -173,32 +162,20 @@ class EncoderDecoderPrograms:
         )
         self._head = kernels.program(summarised(kernels.lowered(recordings.head)))
 
-    def hidden(self, step: Sequence[IntArray], wanted: IntArray | None = None) -> FloatArray:
-        """The decoder's hidden states [T, hidden_size]; see `StepPrograms.hidden`.
-
-        wanted: of tokens of the decoder alone; None where the step has no others.
-        """
-        hidden, _, decoded = self._computed(step)
-        return hidden if wanted is None else hidden[np.searchsorted(decoded, wanted)]
-
-    def logits(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
-        return Logits(*self._head.run([hidden] if adapters is None else [hidden, adapters]))
-
-    def hidden_and_logits(self, step: Sequence[IntArray]) -> tuple[FloatArray, Logits]:
-        hidden, decoder, _ = self._computed(step)
-        return hidden, self.logits(hidden, decoder.adapters)
-
-    def _computed(self, step: Sequence[IntArray]) -> tuple[FloatArray, PartArrays, IntArray]:
-        """The decoder's hidden states, its part of the step, and which of the step's tokens are in it."""
-        encoder, decoder, decoded = encoder_and_decoder(step)
+    def run(self, inputs: StepInputs) -> StepValues:
+        """Hidden states of tokens of the decoder alone; all that are wanted are its."""
+        encoder, decoder, decoded = encoder_and_decoder(inputs.arrays)
         if len(encoder.ids):
             self._encoder.run(encoder.arrays())
         [hidden] = self._decoder.run(decoder.arrays())
-        return hidden, decoder, decoded
+        if inputs.with_logits:
+            return StepValues(hidden, self.project(hidden, decoder.adapters))
+        if inputs.wanted is None:
+            return StepValues(hidden)
+        return StepValues(hidden[np.searchsorted(decoded, inputs.wanted)], tokens=inputs.wanted)
 
 
-def programs_of(recordings: StepRecordings, kernels: ProgramKernels) -> Programs:
-    """Makes the programs of a model's steps."""
+def programs_of(recordings: StepRecordings, kernels: ProgramKernels) -> StepPrograms:
     if recordings.encoder is None:
         return StepPrograms(recordings, kernels)
     return EncoderDecoderPrograms(recordings, kernels)

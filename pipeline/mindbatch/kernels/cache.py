@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, KernelParameter, aligned_zeros
+from mindbatch.kernels.arrays import Array, Copy, KernelParameter, aligned_zeros, copy_rows
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ConvolutionShape, DeltaShape
 
 LayerCache = AttentionShape | Sequence[ConvolutionShape | DeltaShape]
 """What a layer has a cache for: the keys and values of its heads, or states."""
-
-
-class BlockCopier(Protocol):
-    """Copies blocks of every tensor of a cache, where they are."""
-
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies blocks by (source, target), see `PagedCache.copy_blocks`."""
-
-
-class ArrayCopies:
-    """Copies blocks of arrays in NumPy's memory, where graphs and programs on a CPU compute too."""
-
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self._arrays = arrays
-
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        table = np.array(pairs, np.intp).reshape(-1, 2)
-        for array in self._arrays if len(pairs) else ():
-            array[table[:, 1]] = array[table[:, 0]]
 
 
 class PagedCache:
@@ -47,24 +27,23 @@ class PagedCache:
         geometry: CacheGeometry,
         layers: Sequence[tuple[KernelParameter, ...]],
         nbytes: int,
-        copier: BlockCopier,
+        copy: Copy,
         states: Sequence[Array] = (),
     ) -> None:
-        """copier: of blocks. states: the tensors of recurrent layers."""
+        """copy: of blocks. states: the tensors of recurrent layers."""
         self.geometry, self.layers, self.nbytes = geometry, list(layers), nbytes
-        self._copier = copier
-        self._state_copies = ArrayCopies(states)
+        self._copy, self._states = copy, states
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies each (source, destination) block in every layer, in the order of the pairs.
 
         A block may be a source and after that a destination, never the other way round.
         """
-        self._copier.copy(pairs)
+        self._copy(pairs)
 
     def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies each (source, destination) slot in every recurrent layer, as `copy_blocks` does blocks."""
-        self._state_copies.copy(pairs)
+        copy_rows(self._states, pairs)
 
 
 def allocate(caches: Sequence[LayerCache], geometry: CacheGeometry, kernels: Kernels) -> PagedCache:
@@ -89,10 +68,6 @@ def allocate(caches: Sequence[LayerCache], geometry: CacheGeometry, kernels: Ker
             sizes = ((geometry.num_states, *shape.state) for shape in cache)
             layers.append(tuple(aligned_zeros(size, np.dtype(np.float32)) for size in sizes))
             states += layers[-1]
-    copier: BlockCopier = ArrayCopies(blocks)
-    if kernels.device_target != "CPU":  # where graphs do not compute in NumPy's memory
-        from mindbatch.cache.block_copies import BlockCopies, CopyBlocks
-
-        copier = BlockCopies(CopyBlocks(parameters), padding=geometry.num_blocks)
+    copy = kernels.block_copies(blocks, parameters, padding=geometry.num_blocks)
     nbytes = sum(array.nbytes for array in (*blocks, *states))
-    return PagedCache(geometry, layers, nbytes, copier, states)
+    return PagedCache(geometry, layers, nbytes, copy, states)
