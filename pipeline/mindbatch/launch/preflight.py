@@ -119,10 +119,9 @@ def _place(
     node = copy_rank if launch.node_rank is None else launch.node_rank
     host = launch.master_addr or (copy.master_addr if copy is not None else None)
     port = launch.master_port or _port_of(copy)
-    if job.num_nodes > 1:
-        faults = [*_meeting_faults(job.num_nodes, node, host, port)]
-        if faults:
-            raise ConfigError(faults)
+    faults = [*_meeting_faults(job.num_nodes, node, host, port)]
+    if faults:
+        raise ConfigError(faults)
     return replace(job, node=node, meeting=(host or LOCAL_HOST, port or 0))
 
 
@@ -185,6 +184,13 @@ def _port_of(copy: LauncherEnvironment | None) -> int | None:
 
 
 def _meeting_faults(nodes: int, node: int, host: str | None, port: int | None) -> Iterator[str]:
+    if nodes == 1:
+        if node != 0:
+            yield (
+                f"{given_as('node_rank')}={node}: all processes are on one node; leave it out, or set "
+                "launch.local_worker_num to the processes of each node"
+            )
+        return
     if not 0 <= node < nodes:
         yield f"{given_as('node_rank')}={node}: there are {nodes} nodes; allowed: 0 to {nodes - 1}"
     for name, value in (("master_addr", host), ("master_port", port)):

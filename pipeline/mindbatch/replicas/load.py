@@ -177,13 +177,16 @@ def _started(
 ) -> tuple[RankLinks, JobRanks]:
     topology = job.topology
     plan = partial(job_plan, job, device_target=config.runtime.device_target, has_worlds=has_worlds)
-    if job.launcher != "ray":
-        links = RankLinks(job.meeting[0], job.key, topology.world_size)
-        return links, start_ranks(job, plan(links.address), settings, notice)
-    cluster = _ray_ranks(config, job, settings)
-    links = RankLinks(cluster.host, job.key, topology.world_size)
-    schedulers = local_processes(job, settings)
-    return links, JobRanks(plan(links.address), [schedulers, cluster], lambda spec: 1 if spec.is_rank else 0)
+    cluster = _ray_ranks(config, job, settings) if job.launcher == "ray" else None
+    links = RankLinks(job.meeting[0] if cluster is None else cluster.host, job.key, topology.world_size)
+    try:
+        if cluster is None:
+            return links, start_ranks(job, plan(links.address), settings, notice)
+        nodes = [local_processes(job, settings), cluster]
+        return links, JobRanks(plan(links.address), nodes, lambda spec: 1 if spec.is_rank else 0)
+    except BaseException:
+        links.close()
+        raise
 
 
 def _ray_ranks(config: ModelTaskConfig, job: JobSetup, settings: NodeSettings) -> RayRanks:

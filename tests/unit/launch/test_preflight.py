@@ -127,6 +127,11 @@ def test_all_faults_are_told_at_once_and_soon(taken_port: int, tmp_path: Path) -
             {**TWO_NODES, "master_port": 7000, "node_rank": 2},
             "launch.node_rank=2: there are 2 nodes; allowed: 0 to 1",
         ),
+        (
+            {"node_rank": 1},
+            "launch.node_rank=1: all processes are on one node; leave it out, or set launch.local_worker_num "
+            "to the processes of each node",
+        ),
     ],
 )
 def test_nodes_that_cannot_be(launch: dict[str, object], expected: str) -> None:
