@@ -15,9 +15,8 @@ from mindbatch.checkpoint.folders.digest_writer import write_digests
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.formats.stored import byte_ranges
+from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
+from mindbatch.checkpoint.folders.reshard_marker import MERGED_KEY
 from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.lora.merged_note import MERGED_KEY
+from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed

@@ -1,11 +1,11 @@
-"""Stored tensors of any format: their entries, extents in the file, and the opened file."""
+"""Stored tensors of any format: their entries and extents, a file to be written, and the opened file."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -74,6 +74,27 @@ class StoredTensor:
         return math.prod(self.shape) * self.itemsize
 
 
+@dataclass(frozen=True)
+class FileLayout:
+    """A file of `total_bytes`: the parts of `head` at their offsets, and each tensor's bytes at its extents.
+
+    Head and extents cover the file exactly once, so that they may be written in any order, by any number of
+    processes.
+    """
+
+    total_bytes: int
+    head: Sequence[tuple[int, bytes]]
+    extents: Mapping[str, tuple[ByteExtent, ...]]
+
+    @property
+    def head_digest(self) -> str:
+        """The hex SHA-256 of the head, as digests.json has it (see `StoredFile.head_digest`)."""
+        digest = hashlib.sha256()
+        for _, data in sorted(self.head):
+            digest.update(data)
+        return digest.hexdigest()
+
+
 def byte_ranges(extents: Iterable[ByteExtent], start: int, count: int) -> Iterator[ByteExtent]:
     """File extents of the bytes start .. start + count of a tensor, in order.
 
@@ -116,6 +137,17 @@ def shape_faults(shape: list[int], itemsize: int) -> list[str]:
     if math.prod(size or 1 for size in shape) * itemsize > MAX_SIZE:
         return [f"shape {shown(shape)} is too large"]
     return []
+
+
+def entry_faults(tensors: Iterable[TensorEntry]) -> list[str]:
+    """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
+    faults, seen = [], set[str]()
+    for name, dtype, shape in tensors:
+        tensor_faults = [*name_faults(name), *(["is there twice"] if name in seen else [])]
+        tensor_faults += dtype_faults(dtype) or shape_faults([*shape], DTYPES[dtype])
+        faults += [f"tensor {shown(name)}: {fault}" for fault in tensor_faults]
+        seen.add(name)
+    return faults
 
 
 class ReadableFile:

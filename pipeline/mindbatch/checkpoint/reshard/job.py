@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent
+from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent, FileLayout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Shape

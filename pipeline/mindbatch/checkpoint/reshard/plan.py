@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.replicas import ReplicaPair
