@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
@@ -65,7 +65,7 @@ def write_llama(folder: Path, nbytes: int) -> int:
     shapes = source_shapes(tensor_specs(describe(config)))
     layout = safetensors_layout([(name, "BF16", shape) for name, shape in shapes.items()])
     write_tensor_file(folder / "model.safetensors", layout, lambda name: noise(2 * math.prod(shapes[name])))
-    write_digests(folder)
+    record_digests(folder)
     return layout.total_bytes
 
 

@@ -172,10 +172,6 @@ class ModelFolder(Closing):
             self._tensors.check(name)
             self._verified.add(name)
 
-    def verify(self) -> None:
-        """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""
-        self._tensors.verify()
-
     def close(self) -> None:
         self._tensors.close()
 

@@ -171,12 +171,10 @@ def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, Stored
     """Locates the stored tensors, each checked against its digest, if it has one."""
     arrays: dict[str, StoredArray] = {}
     names = [name for roles in found_modules.modules.values() for name in roles.values()]
-    for name, marked in tensors.marked_digests(names).items():
+    for name, digest in tensors.checked_digests(names).items():
         path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
         whole = full_region(shape)
-        arrays[name] = StoredArray(
-            name, shape, (ArrayShard(path, name, marked.digest, whole, whole, marked.mark),)
-        )
+        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, digest, whole, whole),))
     return arrays
 
 
