@@ -159,7 +159,7 @@ def test_pickles_are_refused_with_the_way_to_convert(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.bin", "model.pt", "rng_state.pth"])
 def test_what_torch_save_has_not_written(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"cos\nsystem\n")
-    assert "or give that file itself" in refusal(tmp_path)
+    assert "or give a file of PyTorch itself" in refusal(tmp_path)
     assert "not a file of torch.save" in refusal(tmp_path / name)
 
 
