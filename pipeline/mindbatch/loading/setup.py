@@ -90,8 +90,11 @@ class EngineSetup:
         if live is None:
             return 0
         largest = max(adapter.num_parameters for adapter in live.adapters.values())
-        itemsize = kernel_dtype(self.model.dtype, self.runtime.device_target).itemsize
-        return live.max_loaded * largest * itemsize
+        return live.max_loaded * largest * self.adapter_type.itemsize
+
+    @property
+    def adapter_type(self) -> NumberType:
+        return kernel_dtype(self.model.dtype, self.runtime.device_target)
 
     @property
     def expert_bytes(self) -> int:
