@@ -57,7 +57,6 @@ class EngineSetup:
 
     @property
     def specs(self) -> Sequence[ModelSpec]:
-        """Specs of the model, and of its assistant."""
         return [self.spec, *([] if self.assistant is None else [self.assistant.spec])]
 
     @property
@@ -80,7 +79,6 @@ class EngineSetup:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the tensors in the folders."""
         return self.opened.folder.nbytes + (0 if self.assistant is None else self.assistant.folder.nbytes)
 
     @property

@@ -43,7 +43,6 @@ class Digests:
         ]
 
     def as_json(self) -> bytes:
-        """The content of digests.json."""
         content = {"algorithm": _ALGORITHM, "files": self.files, "heads": self.heads}
         return (json.dumps(content, indent=1) + "\n").encode()
 
@@ -59,7 +58,6 @@ def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
 
 
 def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | bytes]) -> str:
-    """The hex SHA-256 of a tensor's dtype, shape and bytes."""
     digest = started_digest(dtype, shape)
     for chunk in chunks:
         digest.update(chunk)

@@ -49,7 +49,6 @@ class TensorSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @property
@@ -266,7 +265,6 @@ def _with_digests(
 
 
 def _crc_faults(file: StoredFile) -> list[str]:
-    """Checks the CRC-32 that a .ckpt carries against its bytes."""
     if file.crc is None:
         return []
     end, expected = file.crc

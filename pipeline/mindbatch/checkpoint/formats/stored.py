@@ -32,22 +32,17 @@ MAX_SIZE = 2**63 - 1
 
 
 class ByteExtent(NamedTuple):
-    """Some consecutive bytes of a file."""
-
     offset: int
     nbytes: int
 
 
 class TensorEntry(NamedTuple):
-    """A tensor that is to be stored."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its data."""
         return math.prod(self.shape) * DTYPES[self.dtype]
 
 
@@ -65,12 +60,10 @@ class StoredTensor:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return DTYPES[self.dtype]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its data."""
         return math.prod(self.shape) * self.itemsize
 
 
@@ -123,7 +116,6 @@ def name_faults(name: str) -> list[str]:
 
 
 def dtype_faults(dtype: object) -> list[str]:
-    """Checks that it is the name of a known dtype."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return []
     return [f"dtype {shown(dtype)} is unknown; known are {', '.join(DTYPES)}"]
@@ -221,7 +213,6 @@ class StoredFile(Closing):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file."""
         return self._file.size
 
     @property

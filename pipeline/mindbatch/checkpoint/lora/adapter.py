@@ -97,7 +97,6 @@ def open_adapter(
 
 
 def _without_training(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The tensors that are not of the training that made them."""
     return {name: tensor for name, tensor in tensors.items() if not is_of_training(name)}
 
 

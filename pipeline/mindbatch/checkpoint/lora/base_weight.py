@@ -47,7 +47,6 @@ class StoredArray(NamedTuple):
 
     @property
     def paths(self) -> set[str]:
-        """The files of its shards."""
         return {shard.path for shard in self.shards}
 
 

@@ -121,7 +121,6 @@ class QuantisedFolder(ModelFolder):
         return self._last[2]
 
     def _found(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
-        """The tensors that the matrix has."""
         present = super().has
         parts = self._layout.needed(*size).items()
         return ((end, needed) for end, needed in parts if present(self._part(module, end)))
@@ -203,7 +202,6 @@ class QuantisedFolder(ModelFolder):
 
 
 def _modules(names: tuple[str, ...], layout: QuantisedLayout) -> Mapping[str, str]:
-    """The module of each quantised weight, by the weight's name."""
     end = f"{layout.separator}{layout.marks}"
     modules = (name.removesuffix(end) for name in names if name.endswith(end))
     return {f"{module}{layout.weight}": module for module in modules}

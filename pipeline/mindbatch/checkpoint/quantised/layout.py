@@ -82,7 +82,6 @@ def _scale_faults(end: str, values: Array) -> Iterator[str]:
 
 
 def group_faults(end: str, values: Array, groups: int) -> Iterator[str]:
-    """Faults of the group of each input."""
     bad = (values < 0) | (values >= groups)
     if bad.any():
         yield (

@@ -92,7 +92,6 @@ class Writing(_InRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the job writes."""
         return self.rows * self.row_bytes
 
 
@@ -113,7 +112,6 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are written."""
         return sum(writing.nbytes for writing in self.writings)
 
 
@@ -158,7 +156,6 @@ def jobs_of(
 
 
 def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: MergePlan | None = None) -> Reading:
-    """Builds the Reading of a source rank's stored tensor."""
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
     path, view = str(tensors.file(name).path), stored.shard.other_view

@@ -49,7 +49,6 @@ class ReshardPlan:
 
     @cached_property
     def digest(self) -> str:
-        """Hashes all copies."""
         return plan_digest(self.tensors)
 
     @cached_property
@@ -71,12 +70,10 @@ class ReshardPlan:
 
     @property
     def names(self) -> set[str]:
-        """Names of the target's tensors."""
         return {tensor.name for tensor in self.tensors}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(job.nbytes for job in self.jobs)
 
     def by_folder(self) -> dict[Path, dict[str, FileLayout]]:

@@ -183,7 +183,6 @@ def _layout(name: str, shape: Shape, shards: Sequence[Shard], model_parallel: in
 
 
 def _matches(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> bool:
-    """True if the layout gives every rank its shard."""
     try:
         local = layout.local_shape(shape)
         wholes = (layout.slice_of(rank, shape) for rank in range(len(shards)))
