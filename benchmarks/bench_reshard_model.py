@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.formats.stored import byte_ranges
+from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
@@ -66,7 +65,7 @@ def write_llama(folder: Path, nbytes: int) -> int:
     shapes = source_shapes(tensor_specs(describe(config)))
     layout = safetensors_layout([(name, "BF16", shape) for name, shape in shapes.items()])
     write_tensor_file(folder / "model.safetensors", layout, lambda name: noise(2 * math.prod(shapes[name])))
-    write_digests(folder)
+    record_digests(folder)
     return layout.total_bytes
 
 

@@ -17,7 +17,7 @@ from safetensors_writer import write_folder as write_model
 from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_json, of_lines, of_safetensors
 from iteration_folders import unpacked_iterations
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.iteration_files import TRACKER
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
@@ -43,6 +43,7 @@ from quantised_folders import sample
 from rank_tables import plain_table, super_pod_table
 from reshard_models import MODELS
 from small_configs import LLAMA
+from verified_sources import open_verified
 
 TENSORS = {
     "model.embed.weight": np.arange(60, dtype=np.float32).reshape(12, 5),
@@ -66,7 +67,7 @@ INDEX, DIGESTS, ADAPTER = "model.safetensors.index.json", "digests.json", "adapt
 
 def read_source(path: Path) -> None:
     """Everything of a checkpoint, against its digests."""
-    with open_source(path, verify=True) as source:
+    with open_verified(path) as source:
         for tensors in source.ranks:
             for name, tensor in tensors.tensors.items():
                 tensors.read_into(name, 0, memoryview(bytearray(tensor.nbytes)))
@@ -104,7 +105,7 @@ def _shards(folder: Path) -> None:
     write_shards(
         folder, {f"{number}.safetensors": {name: TENSORS[name]} for number, name in enumerate(TENSORS)}
     )
-    write_digests(folder)
+    record_digests(folder)
 
 
 def _torch_save() -> list[bytes]:

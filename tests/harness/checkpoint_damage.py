@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.io.errors import CheckpointError, MindBatchError
+from verified_sources import open_verified
 
 MEMORY = 16 << 20
 """What reading any damaged file of a few KiB may allocate, 4 MiB for a piece of a tensor included."""
@@ -33,7 +34,7 @@ class Tells(Enum):
 def read_all(path: Path) -> object:
     """Everything of a source, against its digests and checksums."""
     found = {}
-    with open_source(path, verify=True) as source:
+    with open_verified(path) as source:
         for rank, tensors in enumerate(source.ranks):
             for name, tensor in tensors.tensors.items():
                 data = bytearray(tensor.nbytes)

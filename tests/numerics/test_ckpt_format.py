@@ -8,13 +8,13 @@ import pytest
 from mindspore.train import serialization
 from safetensors import safe_open
 
-from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_format import WRITTEN_TYPES, ckpt_layout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.io.errors import CheckpointError
 from tensor_files import write_tensor_file
+from verified_sources import open_verified
 
 MS_TYPES = {
     "BOOL": ms.bool_, "I8": ms.int8, "U8": ms.uint8, "I16": ms.int16, "U16": ms.uint16, "I32": ms.int32,
@@ -109,7 +109,7 @@ def saved(path, tensors, **options):
 def test_what_mindspore_saves_is_read_the_same(tensors, tmp_path, suffix, crc_check):
     path = saved(tmp_path / f"w.{suffix}", tensors, crc_check=crc_check, format=suffix)
     assert read_here(path) == written(tensors)
-    open_source(path, verify=True).close()
+    open_verified(path).close()
 
 
 def test_parameters_that_mindspore_cuts_are_read_whole_and_cut_the_same_here(tmp_path, monkeypatch):
@@ -158,7 +158,7 @@ def test_a_wrong_checksum_is_found_by_both(tensors, tmp_path):
     with pytest.raises(ValueError, match="Failed to read the checkpoint"):
         ms.load_checkpoint(str(path), crc_check=True)
     with pytest.raises(CheckpointError, match="its CRC-32 is"):
-        open_source(path, verify=True)
+        open_verified(path)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "float8_e4m3fn", "float8_e5m2"])

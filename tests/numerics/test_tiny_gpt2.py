@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 
 FOLDER = Path(__file__).parents[2] / "examples/tiny_gpt2"
 NUMBERS = [
@@ -77,7 +77,7 @@ def test_its_folder_is_small_and_says_how_it_was_trained():
 def test_its_digests_are_those_of_its_weights(tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
-    write_digests(tmp_path)
+    record_digests(tmp_path)
     assert json.loads((tmp_path / "digests.json").read_text()) == json.loads(
         (FOLDER / "digests.json").read_text()
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
@@ -87,6 +87,6 @@ def test_an_element_that_changed_with_its_digest_is_found(tmp_path: Path) -> Non
     data.flush()
     with pytest.raises(CheckpointError, match="is damaged"):
         check(found.target)
-    write_digests(found.target, replace=True)
+    record_digests(found.target, replace=True)
     with pytest.raises(CheckpointError, match="must be equal to the last bit"):
         check(found.target)

@@ -6,8 +6,8 @@ from pathlib import Path
 LAID = "executed"
 _OTHERS = (
     *("akg", "hydra", "jinja2", "llguidance", "markupsafe", "mindbatch", "mindformers", "mindspore", "numpy"),
-    *("omegaconf", "orjson", "pyarrow", "safetensors", "sitecustomize", "tbe", "te", "tokenizers"),
-    *("transformers", "usercustomize", "xxhash", "yaml"),
+    *("omegaconf", "orjson", "pyarrow", "regex", "safetensors", "sitecustomize", "tbe", "te"),
+    *("tokenizers", "transformers", "usercustomize", "xxhash", "yaml"),
 )
 
 

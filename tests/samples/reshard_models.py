@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
-from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 from tensor_files import write_tensor_file
+from verified_sources import open_verified
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -117,13 +117,13 @@ def write_model(folder: Path, config: Mapping[str, Any], dtype: str = "F32", *, 
     arrays = {name: stored(array, dtype) for name, array in tensors_of(config).items()}
     write_tensors(folder / "model.safetensors", arrays, dtype)
     if digests:
-        write_digests(folder)
+        record_digests(folder)
     return folder
 
 
 def contents(path: Path) -> list[dict[str, tuple[str, tuple[int, ...], bytes]]]:
     """By rank and name: dtype, shape and bytes of every tensor."""
-    with open_source(path, verify=True) as source:
+    with open_verified(path) as source:
         found = []
         for rank in source.ranks:
             held = {}

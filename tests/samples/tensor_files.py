@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.stored import FileLayout
 
 
 def write_tensor_file(

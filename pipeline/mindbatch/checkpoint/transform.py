@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
-from mindbatch.checkpoint.folders.tensor_set import Source, TensorSet, open_source
+from mindbatch.checkpoint.folders.reshard_marker import MERGED_KEY
+from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.lora.merged_note import MERGED_KEY
+from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
@@ -20,10 +20,10 @@ from mindbatch.checkpoint.placement.regions import Placement, Shape, whole_place
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.replicas import digest_faults
-from mindbatch.checkpoint.strategy.placements import full_shapes, part_fault, strategy_placements
+from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.lora.merge_plan import MergePlan
@@ -38,8 +38,8 @@ class Transform:
     source: Source
     placements: Mapping[str, Placement]
     target: Strategy | None
-    notes: list[str]
-    target_path: Path | None = None
+    target_path: Path | None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def num_ranks(self) -> int:
@@ -73,28 +73,14 @@ def open_transform(source: Path, source_strategy: Path | None, target_strategy: 
     strategy = read_strategy(source_strategy) if source_strategy else None
     opened = open_source(source)
     try:
-        notes: list[str] = []
-        if strategy is not None and len(opened.ranks) == 1 and strategy.num_ranks > 1:
-            notes.append(_whole(source, strategy, opened.ranks[0]))
-            strategy = None
         opened.check_sums()
         raise_if_any(opened.dtype_faults())
         placed = _placements(opened, strategy)
         raise_if_any(digest_faults(as_placed(placed, len(opened.ranks)), opened.ranks))
-        return Transform(opened, placed, target, notes, target_strategy)
+        return Transform(opened, placed, target, target_strategy)
     except BaseException:
         opened.close()
         raise
-
-
-def _whole(source: Path, strategy: Strategy, rank: TensorSet) -> str:
-    """A note that the only rank is taken as whole. CheckpointError when it is what is left of several."""
-    if fault := part_fault(strategy, rank.shapes):
-        raise CheckpointError(
-            f"{source}: holds one rank of the {strategy.num_ranks} that the strategy is for; {fault}; "
-            "the others must be there, or no strategy be given for the source if this is the whole"
-        )
-    return f"{source}: holds one rank, so it is whole; the strategy of the source is not used"
 
 
 def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placement]:

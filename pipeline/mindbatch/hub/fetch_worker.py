@@ -178,7 +178,6 @@ def _is_plain(name: str) -> bool:
 
 
 def _fitting(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The files whose names fit any of the patterns."""
     return [file for file in files if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)]
 
 

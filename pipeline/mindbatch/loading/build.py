@@ -81,7 +81,6 @@ def load_engine(setup: EngineSetup, notice: Notice = lambda text: None) -> Loade
 
 
 def _demand_of(setup: EngineSetup) -> MemoryDemand:
-    """Memory demand of this process."""
     return MemoryDemand.of(setup, [RankPlace(0, setup.spec.stage.index, 0)])
 
 

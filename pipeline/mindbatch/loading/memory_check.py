@@ -11,19 +11,10 @@ from typing import TYPE_CHECKING
 from mindbatch.config.machine import MachineMemory, memory_here, parse_bytes
 from mindbatch.io.amounts import size
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.kernels.memory import (
-    BFLOAT16,
-    FLOAT32,
-    INT8,
-    NumberType,
-    kernel_dtype,
-)
-from mindbatch.loading.setup import EngineSetup, token_bytes_of, weight_type_of
+from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
+from mindbatch.loading.setup import EngineSetup
 
 if TYPE_CHECKING:
-    from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
-    from mindbatch.models.adapter_weights import FittedAdapters
-    from mindbatch.models.model_spec import ModelSpec
     from mindbatch.parallel.topology import RankPlace
 
 _MIB = 1 << 20
@@ -35,28 +26,17 @@ _SMALLER = {BFLOAT16: "model.dtype=bfloat16", INT8: "model.quantization=int8"}
 class MemoryDemand:
     """Bytes that the processes of one machine hold of a model.
 
-    cache_tokens, state_bytes: of each process, in its cache. stages: the pipeline stage of each process.
-    replicas: how many these are.
+    setup: of each process. stages: the pipeline stage of each. replicas: how many these are.
     """
 
-    model: ModelConfig
-    runtime: RuntimeConfig
-    cache_tokens: int
-    spec: ModelSpec
-    assistant: ModelSpec | None = None
+    setup: EngineSetup
     stages: Sequence[int] = (0,)
     replicas: int = 1
-    adapters: FittedAdapters | None = None
-    state_bytes: int = 0
 
     @classmethod
     def of(cls, setup: EngineSetup, places: Sequence[RankPlace]) -> MemoryDemand:
         """Demand of the ranks at these places, all on one machine, each with the setup's part of memory."""
-        stages, replicas = [place.stage for place in places], len({place.replica for place in places})
-        assistant = None if setup.assistant is None else setup.assistant.spec
-        tokens, live = setup.cache_tokens, setup.adapters.live
-        states = setup.num_states * setup.spec.state_bytes
-        return cls(setup.model, setup.runtime, tokens, setup.spec, assistant, stages, replicas, live, states)
+        return cls(setup, [place.stage for place in places], len({place.replica for place in places}))
 
     @property
     def processes(self) -> int:
@@ -65,34 +45,29 @@ class MemoryDemand:
     @property
     def numbers(self) -> int:
         """Number of weights; the assistant's are on the last stage."""
-        of_stage, assistant = self.spec.rank_parameters, self.assistant
+        of_stage, assistant = self.setup.spec.rank_parameters, self.setup.assistant
         numbers = sum(of_stage[stage] for stage in self.stages)
         if assistant is not None:
             last = len(of_stage) - 1
-            numbers += list(self.stages).count(last) * assistant.rank_parameters[0]
+            numbers += list(self.stages).count(last) * assistant.spec.rank_parameters[0]
         return numbers
 
     @property
-    def weight_type(self) -> NumberType:
-        return weight_type_of(self.model, self.runtime)
-
-    @property
     def weights(self) -> int:
-        return self.numbers * self.weight_type.itemsize
+        return self.numbers * self.setup.weight_type.itemsize
 
     @property
     def slot(self) -> int:
         """Bytes of one adapter in the memory of all processes."""
-        if self.adapters is None:
+        live = self.setup.adapters.live
+        if live is None or not live.slot_numbers:
             return 0
-        numbers = sum(
-            self.adapters.slot_numbers[stage] for stage in self.stages if self.adapters.slot_numbers
-        )
-        return numbers * kernel_dtype(self.model.dtype, self.runtime.device_target).itemsize
+        return sum(live.slot_numbers[stage] for stage in self.stages) * self.setup.adapter_type.itemsize
 
     @property
     def _num_loaded(self) -> int:
-        return 0 if self.adapters is None else self.adapters.max_loaded
+        live = self.setup.adapters.live
+        return 0 if live is None else live.max_loaded
 
     @property
     def adapter_slots(self) -> int:
@@ -102,16 +77,12 @@ class MemoryDemand:
     @property
     def experts(self) -> int:
         """Bytes of the experts' rows in a step."""
-        device = self.runtime.device_target
-        return self.processes * self.spec.expert_bytes(self.runtime.max_batched_tokens, device)
-
-    @property
-    def token_bytes(self) -> int:
-        return token_bytes_of(self.model, self.runtime, self.spec, self.assistant)
+        return self.processes * self.setup.expert_bytes
 
     @property
     def caches(self) -> int:
-        return self.processes * (self.cache_tokens * self.token_bytes + self.state_bytes)
+        tokens = self.setup.cache_tokens * self.setup.cache_bytes_per_token
+        return self.processes * (tokens + self.setup.num_states * self.setup.spec.state_bytes)
 
     @property
     def total(self) -> int:
@@ -119,7 +90,7 @@ class MemoryDemand:
 
     def parts(self) -> str:
         """Lists the parts with their sizes, in words."""
-        sizes = [f"{size(self.weights)} of weights in {self.weight_type.name}"]
+        sizes = [f"{size(self.weights)} of weights in {self.setup.weight_type.name}"]
         if self._num_loaded:
             sizes.append(f"{size(self.adapter_slots)} of adapters")
         if self.experts:
@@ -128,15 +99,16 @@ class MemoryDemand:
 
     def fault(self, machine: MachineMemory) -> str | None:
         """Reason why a machine, of whose memory a part may be in use, does not hold it; or None."""
-        there, free = machine.whole, machine.free
+        there, free, runtime = machine.whole, machine.free, self.setup.runtime
         if self.caches > there:
             on = "" if machine.name is None else f" on {machine.name}"
             per_process = f" for each of {self.processes} processes" if self.processes > 1 else ""
             return (
-                f"runtime.cache_memory={self.runtime.cache_memory}{per_process}: more than the {size(there)} "
-                f"there are{on}, {size(free)} of them free; a token takes {self.token_bytes:,} bytes"
+                f"runtime.cache_memory={runtime.cache_memory}{per_process}: more than the {size(there)} "
+                f"there are{on}, {size(free)} of them free; a token takes "
+                f"{self.setup.cache_bytes_per_token:,} bytes"
             )
-        if self.runtime.device_target != "CPU" or self.total <= there:
+        if runtime.device_target != "CPU" or self.total <= there:
             return None
         name = machine.name or "this machine"
         who = f"{self.processes} processes need" if self.processes > 1 else "the model needs"
@@ -161,14 +133,14 @@ class MemoryDemand:
         with_fewest = "".join(f", fewest with {smallest}" for smallest in fewest)
         yield f"more of parallel.model_parallel or parallel.pipeline_stage over more machines{with_fewest}"
         if self.experts:
-            yield f"fewer than {self.runtime.max_batched_tokens} of runtime.max_batched_tokens"
+            yield f"fewer than {self.setup.runtime.max_batched_tokens} of runtime.max_batched_tokens"
 
     def exhausted(self, doing: str) -> str:
         """Error line for memory that has run out. doing: what, in words."""
-        smaller = [*self.smaller_types(), f"runtime.cache_memory below {self.runtime.cache_memory}"]
+        smaller = [*self.smaller_types(), f"runtime.cache_memory below {self.setup.runtime.cache_memory}"]
         if self._num_loaded > 1:
             smaller.append(f"lora.max_loaded below {self._num_loaded}")
-        smaller.append(f"runtime.max_batched_tokens below {self.runtime.max_batched_tokens}")
+        smaller.append(f"runtime.max_batched_tokens below {self.setup.runtime.max_batched_tokens}")
         return (
             f"out of memory while {doing}: the model takes {size(self.total)}, {self.parts()}; what takes "
             f"less: {', '.join(smaller)}"
@@ -190,18 +162,18 @@ class MemoryDemand:
 
     def _smaller_kinds(self) -> list[NumberType]:
         """On a CPU the native kernels alone keep matrices in other types than float32."""
-        may_be_kept = self.model.provider == "native" and self.runtime.kernels != "reference"
-        is_known = self.runtime.device_target == "CPU" and self.numbers > 0
+        may_be_kept = self.setup.model.provider == "native" and self.setup.runtime.kernels != "reference"
+        is_known = self.setup.runtime.device_target == "CPU" and self.numbers > 0
         return [
             number_type
             for number_type in _SMALLER
-            if may_be_kept and is_known and self.weight_type == FLOAT32
+            if may_be_kept and is_known and self.setup.weight_type == FLOAT32
         ]
 
     def _most_cache(self, left: int) -> int:
         """MiB of runtime.cache_memory, where that is less than now; else 0. left: bytes beside all else."""
         most = max(0, left) // max(1, self.processes) // _MIB
-        return most if most and most * _MIB < parse_bytes(self.runtime.cache_memory) else 0
+        return most if most and most * _MIB < parse_bytes(self.setup.runtime.cache_memory) else 0
 
 
 @contextmanager

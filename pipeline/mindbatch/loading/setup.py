@@ -57,7 +57,6 @@ class EngineSetup:
 
     @property
     def specs(self) -> Sequence[ModelSpec]:
-        """Specs of the model, and of its assistant."""
         return [self.spec, *([] if self.assistant is None else [self.assistant.spec])]
 
     @property
@@ -80,7 +79,6 @@ class EngineSetup:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the tensors in the folders."""
         return self.opened.folder.nbytes + (0 if self.assistant is None else self.assistant.folder.nbytes)
 
     @property
@@ -90,8 +88,11 @@ class EngineSetup:
         if live is None:
             return 0
         largest = max(adapter.num_parameters for adapter in live.adapters.values())
-        itemsize = kernel_dtype(self.model.dtype, self.runtime.device_target).itemsize
-        return live.max_loaded * largest * itemsize
+        return live.max_loaded * largest * self.adapter_type.itemsize
+
+    @property
+    def adapter_type(self) -> NumberType:
+        return kernel_dtype(self.model.dtype, self.runtime.device_target)
 
     @property
     def expert_bytes(self) -> int:

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.quantised.awq import BITS as AWQ_BITS
-from mindbatch.checkpoint.quantised.awq import Awq
 from mindbatch.checkpoint.quantised.compressed import CompressedInt8, CompressedPacked
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
-from mindbatch.checkpoint.quantised.gptq import Gptq
 from mindbatch.checkpoint.quantised.layout import QuantisedLayout
-from mindbatch.checkpoint.quantised.mxfp4 import Mxfp4, Mxfp4Folder
+from mindbatch.checkpoint.quantised.mxfp4 import Mxfp4
+from mindbatch.checkpoint.quantised.packed_words import AWQ_BITS, Awq, Gptq
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.foreign_models import QUANTIZATION
@@ -21,7 +19,7 @@ from mindbatch.models.foreign_models import QUANTIZATION
 
 def read_layout(
     config: Mapping[str, Any], source: str, ignored: Collection[str] = ()
-) -> QuantisedLayout | Mxfp4 | None:
+) -> QuantisedLayout | None:
     """Reads how a folder's matrices are stored; None where they are floats, or by a method that is not read.
 
     What else the settings hold says how a tool arrived at the numbers; whether these are as they are said to
@@ -52,11 +50,9 @@ def open_whole(
     """The folder of a whole model, its weights floats or quantised.
 
     Raises:
-        ConfigError, CheckpointError: see `ModelFolder`, `QuantisedFolder`, `Mxfp4Folder`, `read_layout`.
+        ConfigError, CheckpointError: see `ModelFolder`, `QuantisedFolder`, `read_layout`.
     """
     layout = read_layout(config, source, ignored)
-    if isinstance(layout, Mxfp4):
-        return Mxfp4Folder(home)
     return ModelFolder(home) if layout is None else QuantisedFolder(home, layout)
 
 
@@ -147,7 +143,7 @@ def _scale_groups(weights: ConfigReader) -> int | None:
     return weights.positive("group_size") if strategy == "group" else None
 
 
-_METHODS: dict[str, Callable[[ConfigReader], QuantisedLayout | Mxfp4]] = {
+_METHODS: dict[str, Callable[[ConfigReader], QuantisedLayout]] = {
     "awq": _awq,
     "compressed-tensors": _compressed,
     "gptq": _gptq,

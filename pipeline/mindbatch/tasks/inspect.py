@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import ClassVar
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
 from mindbatch.checkpoint.folders.rank_copies import seem_copies
@@ -183,13 +183,7 @@ def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
         {name: text for name, text in tensors.texts.items() if _matches(name, config)},
         _witness(tensors),
     )
-    for name, digest in computed.items():
-        recorded = tensors.digest(name)
-        if recorded is not None and recorded.lower() != digest:
-            content.faults.append(
-                f"{tensors.file(name).path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in "
-                f"{DIGESTS_NAME}"
-            )
+    content.faults += tensors.damages(computed)
     if config.digests:
         content.faults += tensors.checksum_faults()
         content.faults = content.faults or tensors.head_faults()

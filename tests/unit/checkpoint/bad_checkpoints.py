@@ -25,9 +25,9 @@ NAME = "model.layers.0.mlp.down_proj.weight"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 PICKLES = {
-    "pytorch_model.bin": "not a file of torch.save|or give that file itself",
-    "model.pt": "no model weights under a known name|or give that file itself",
-    "model.pth": "not a file of torch.save|or give that file itself",
+    "pytorch_model.bin": "not a file of torch.save|or give a file of PyTorch itself",
+    "model.pt": "no model weights, only model.pt|or give a file of PyTorch itself",
+    "model.pth": "not a file of torch.save|or give a file of PyTorch itself",
     "model.pkl": "pickles can run code and are never executed.*safe_serialization=True",
 }
 """What must be said of safetensors under such a name, in a model folder or a rank's."""
@@ -186,7 +186,7 @@ FAULTS = (
     Fault(
         "unexpected",
         _changed(lambda t: t.update({"extra.weight": t[NAME]})),
-        ("extra.weight", "not part of this model|lacks it|not in the index"),
+        ("extra.weight", "not part of this model|lacks it|index does not put it"),
         True,
     ),
 )

@@ -22,8 +22,8 @@ from transform_places import (
 
 import transform_ckpt_lora
 from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.reshard.journal import Journal
+from verified_sources import open_verified
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_all_ranks_are_merged(place):
     """MindFormers' tool merges rank 0 alone."""
     assert merge(place, "two", "new", "two.ckpt", "four.ckpt", "--lora_scaling=0.5") == 0
     assert_ranks(place / "new", 4, merged_arrays(0.5))
-    with open_source(place / "new", verify=True) as source:
+    with open_verified(place / "new") as source:
         assert all(rank.digests for rank in source.ranks)
 
 

@@ -2,17 +2,22 @@
 
 import errno
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.kernels.program.step import StepPrograms
 from mindbatch.llm import LLM
 from mindbatch.loading import memory_check
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory
+from mindbatch.loading.prepared_adapters import PreparedAdapters
+from mindbatch.loading.providers import OpenedFolder
+from mindbatch.loading.setup import EngineSetup
 from mindbatch.models import native
 from mindbatch.models.adapter_weights import FittedAdapters
 from sizes import Sizes, sizes
@@ -27,13 +32,36 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_check, "memory_here", lambda: MachineMemory(8 * GIB, 5 * GIB))
 
 
-def fault(stages: list[int], cache_gib: int, assistant: Sizes | None = None, **options: Any) -> str:
+def setup_of(
+    model: ModelConfig,
+    runtime: RuntimeConfig,
+    spec: Sizes,
+    cache_gib: int,
+    assistant: Sizes | None = None,
+    adapters: FittedAdapters | None = None,
+) -> EngineSetup:
+    """Of a model of these sizes, of whose folders nothing is read."""
+    folder = cast(ModelFolder, None)
+    num_blocks = (cache_gib << 10) // (16 * len(spec.stages))
+    settings = EngineSettings(1, 64, block_size=16, num_blocks=num_blocks)
+    helper = None if assistant is None else OpenedFolder(folder, assistant)
+    live = PreparedAdapters(live=adapters)
+    return EngineSetup(model, runtime, OpenedFolder(folder, spec), helper, None, (), settings, live)
+
+
+def fault(
+    stages: list[int],
+    cache_gib: int,
+    assistant: Sizes | None = None,
+    adapters: FittedAdapters | None = None,
+    **options: Any,
+) -> str:
     """Why so many GiB of cache for each process are refused; empty where they are not."""
     device, kernels = options.pop("device", "CPU"), options.pop("kernels", "reference")
     runtime = RuntimeConfig(cache_memory=f"{cache_gib}GiB", device_target=device, kernels=kernels)
-    tokens = cache_gib << 10
+    setup = setup_of(ModelConfig(), runtime, SPEC, cache_gib, assistant, adapters)
     try:
-        refuse_beyond_memory(MemoryDemand(ModelConfig(), runtime, tokens, SPEC, assistant, stages, **options))
+        refuse_beyond_memory(MemoryDemand(setup, stages, **options))
     except ConfigError as error:
         [line] = error.faults
         return line
@@ -122,8 +150,7 @@ NUMBERS = 8_030_261_248
 def fault_of_8b(machine_gib: int, **options: Any) -> str:
     """Why a machine does not hold them with 1 GiB of cache; what it says that would do."""
     spec = sizes((NUMBERS,), 1 << 18)
-    model, runtime = ModelConfig(**options), RuntimeConfig()
-    demand = MemoryDemand(model, runtime, 1 << 10, spec)
+    demand = MemoryDemand(setup_of(ModelConfig(**options), RuntimeConfig(), spec, 1))
     return (demand.fault(MachineMemory(machine_gib * GIB, 0)) or "").partition("what would do: ")[2]
 
 
@@ -156,7 +183,7 @@ TAKEN = (
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
 def test_memory_that_runs_out_is_told_with_what_takes_less(error: Exception) -> None:
     adapters = FittedAdapters({}, 8, (1 << 27, 1 << 28))
-    demand = MemoryDemand(ModelConfig(), RuntimeConfig(), 1 << 10, SPEC, adapters=adapters)
+    demand = MemoryDemand(setup_of(ModelConfig(), RuntimeConfig(), SPEC, 1, adapters=adapters))
     with pytest.raises(MindBatchError) as caught, naming_exhaustion(demand, "loading"):
         raise error
     assert caught.value.faults == (f"out of memory while loading: {TAKEN}",)

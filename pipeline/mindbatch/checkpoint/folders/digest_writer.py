@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,13 +74,16 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
     """
     folder = existing_folder(path)
     names = {*file_names(folder)}
-    if weights_in(names) is not None:
-        return [write_digests(folder, replace=replace)]
-    ranks = rank_folders(folder)
-    is_unified = MAP_NAME in names and not ranks
+    is_model = weights_in(names) is not None
+    ranks = [] if is_model else rank_folders(folder)
     homes = ranks or [folder]
-    _refuse_existing(homes, replace)
-    if is_unified:
+    # digests.json may be the only sign of damaged weights
+    there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
+    if there and not replace:
+        raise ConfigError(f"{path}: exists already; remove it, or give --replace" for path in there)
+    if is_model:
+        return [_written(folder, open_weights(folder))]
+    if MAP_NAME in names and not ranks:
         return [_written(folder, open_shards(folder, MAP_NAME))]
     files: list[Path] = []
     faults: list[str] = []
@@ -91,25 +94,6 @@ def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> li
             files.append(file)
     raise_if_any(faults)
     return [_written(file.parent, {file.name: open_tensor_file(file)}) for file in files]
-
-
-def write_digests(folder: str | os.PathLike[str], *, replace: bool = False) -> Path:
-    """Writes digests.json for the weights of a model folder, complete or not at all, and returns its path.
-
-    Raises:
-        ConfigError: no such folder; or there is a digests.json already, unless `replace`.
-        CheckpointError: the weights have faults, or the file cannot be written.
-    """
-    home = existing_folder(folder)
-    _refuse_existing([home], replace)
-    return _written(home, open_weights(home))
-
-
-def _refuse_existing(homes: Iterable[Path], replace: bool) -> None:
-    """Refuses to replace digests.json, which may be the only sign of damaged weights."""
-    there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
-    if there and not replace:
-        raise ConfigError(f"{path}: exists already; remove it, or give --replace" for path in there)
 
 
 def _written(folder: Path, files: Mapping[str, StoredFile]) -> Path:

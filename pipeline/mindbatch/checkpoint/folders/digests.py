@@ -2,8 +2,8 @@
 
 Layout: `{"algorithm": "sha256", "files": {file name: {tensor name: hex digest}}, "heads": {file name: hex
 digest}}`. A tensor's digest covers the line "DTYPE [sizes]\\n" and the tensor's bytes, so that a changed
-dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's, of
-config.json all; `heads` may be absent.
+dtype or shape is noticed as well. A file's head is all of its bytes that are no tensor's; `heads` may be
+absent.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import TypeGuard
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.open_file import in_threads
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.checkpoint.json_object import read_json_object, read_limited
+from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError
 
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
 _MAX_DIGESTS_BYTES = 100_000_000
-_MAX_OTHER_BYTES = 256 << 20
-_MAX_OTHERS = 100
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class Digests:
         ]
 
     def as_json(self) -> bytes:
-        """The content of digests.json."""
         content = {"algorithm": _ALGORITHM, "files": self.files, "heads": self.heads}
         return (json.dumps(content, indent=1) + "\n").encode()
 
@@ -57,43 +54,14 @@ def damage(file: StoredFile, name: str) -> str:
 
 def started_digest(dtype: str, shape: Iterable[int]) -> hashlib._Hash:
     """A tensor's SHA-256 before its first byte."""
-    return hashlib.sha256(_start(dtype, shape))
-
-
-def _start(dtype: str, shape: Iterable[int]) -> bytes:
-    return f"{dtype} {[*shape]}\n".encode()
+    return hashlib.sha256(f"{dtype} {[*shape]}\n".encode())
 
 
 def digest_of(dtype: str, shape: Iterable[int], chunks: Iterable[memoryview | bytes]) -> str:
-    """The hex SHA-256 of a tensor's dtype, shape and bytes."""
     digest = started_digest(dtype, shape)
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
-
-
-class Marked(NamedTuple):
-    """A tensor's SHA-256, and a BLAKE2b of the same bytes, which takes half the time to compute again."""
-
-    digest: str
-    mark: bytes
-
-
-def marked_digest(file: StoredFile, name: str) -> Marked:
-    """Computes digest and mark of a file's tensor in one reading."""
-    info = file.info(name)
-    digest, mark = started_digest(info.dtype, info.shape), hashlib.blake2b(_start(info.dtype, info.shape))
-    for chunk in file.chunks(name):
-        digest.update(chunk)
-        mark.update(chunk)
-    return Marked(digest.hexdigest(), mark.digest())
-
-
-def mark_of(dtype: str, shape: Iterable[int], data: memoryview) -> bytes:
-    """The mark of a tensor's dtype, shape and bytes."""
-    mark = hashlib.blake2b(_start(dtype, shape))
-    mark.update(data)
-    return mark.digest()
 
 
 def tensor_digest(file: StoredFile, name: str) -> str:
@@ -103,31 +71,12 @@ def tensor_digest(file: StoredFile, name: str) -> str:
 
 def digests_of(files: Mapping[str, StoredFile]) -> Digests:
     """The digests of files as they are now."""
-    digests = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), _places(files))
+    places = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
+    digests = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), places)
     tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
     for (file_name, name), digest in digests.items():
         tensors[file_name][name] = digest
     return Digests(tensors, {file_name: file.head_digest() for file_name, file in files.items()})
-
-
-def verify_files(digests: Digests, files: Mapping[str, StoredFile]) -> list[str]:
-    """A line for every tensor, or else every head, that does not match its digest."""
-
-    def fault(place: tuple[str, str]) -> str:
-        file_name, name = place
-        faults: list[str] = []
-        with collecting(faults):
-            if tensor_digest(files[file_name], name) != digests.files[file_name][name].lower():
-                faults.append(damage(files[file_name], name))
-        return "\n".join(faults)
-
-    lines = [line for line in in_threads(fault, _places(files)).values() if line]
-    return lines or digests.head_faults(files)
-
-
-def _places(files: Mapping[str, StoredFile]) -> list[tuple[str, str]]:
-    """File and tensor, for all of them."""
-    return [(file_name, name) for file_name, file in files.items() for name in file.tensors]
 
 
 def read_digests(
@@ -162,28 +111,12 @@ def read_digests(
             raise CheckpointError(f"{path}: is of {shown(gone[0])}, which is not here; must be of {present}")
         if not listed:
             return None
+    elif others := sorted(heads.keys() - files.keys()):
+        raise_if_any([f"heads has {shown(name)}, which has no tensors" for name in others], str(path))
     raise_if_any(_disagreements(listed, files), str(path))
     digests = Digests(listed, heads)
-    raise_if_any(
-        digests.head_faults(files) + ([] if others_allowed else _other_heads(folder, digests, files))
-    )
+    raise_if_any(digests.head_faults(files))
     return digests
-
-
-def _other_heads(folder: Path, digests: Digests, files: Mapping[str, StoredFile]) -> list[str]:
-    """A line for each file without tensors, such as config.json, that does not match its digest."""
-    faults: list[str] = []
-    others = digests.heads.keys() - files.keys()
-    if len(others) > _MAX_OTHERS:
-        return [f"{folder / DIGESTS_NAME}: heads has {len(others)} other files; at most {_MAX_OTHERS} may be"]
-    for name in others:
-        with collecting(faults):
-            if not _is_there(folder, name):
-                raise CheckpointError(f"{folder / DIGESTS_NAME}: heads has {shown(name)}, which is not here")
-            content = read_limited(file_in(folder, name), _MAX_OTHER_BYTES)
-            if hashlib.sha256(content).hexdigest() != digests.heads[name].lower():
-                raise CheckpointError(f"{folder / name}: damaged: its SHA-256 is not that of {DIGESTS_NAME}")
-    return sorted(faults)
 
 
 def _is_there(folder: Path, name: str) -> bool:

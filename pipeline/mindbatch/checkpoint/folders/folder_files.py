@@ -7,12 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any
+from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.fault_lines import nearest, shown
+from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
+from mindbatch.io.regular_file import first_bytes
 
 _MAX_SIBLINGS = 10_000
+_WEIGHTS = (".ckpt", ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".safetensors", *PYTORCH_SUFFIXES)
 
 
 def existing_folder(path: str | os.PathLike[str]) -> Path:
@@ -80,6 +83,34 @@ def file_in(folder: Path, name: str) -> Path:
 
 def _is_cache_blob(home: Path, target: Path) -> bool:
     return home.parent.name == "snapshots" and target.parent == home.parent.parent / "blobs"
+
+
+def nothing_readable(folder: Path, what: str, needed: str, foreign: str | None = None) -> str:
+    """The fault line of a folder that lacks what is needed; names what it has instead.
+
+    foreign: what the folder is (see `foreign_folder`), where that is known.
+    """
+    names = file_names(folder)
+    pickles = {name: None for name in names if name.endswith(".pkl") or _is_pickled_ckpt(folder / name)}
+    if foreign and not pickles:
+        return f"{folder}: {foreign}"
+    others = [
+        name
+        for name in names
+        if name not in pickles and (name.endswith(_WEIGHTS) or name.startswith("rank_"))
+    ]
+    listed = ", ".join(first_lines(others or [*pickles], str, limit=3, noun="files"))
+    if pickles and not others:
+        return f"{folder}: only {listed}; {HOW_TO_CONVERT.format(needed=needed)}"
+    return f"{folder}: {what}{f', only {listed}' if others else ''}; {needed}"
+
+
+def _is_pickled_ckpt(path: Path) -> bool:
+    """True if a .ckpt cannot be MindSpore's: PyTorch's pickles have that ending, too."""
+    try:
+        return path.suffix == ".ckpt" and first_bytes(path, 1) != b"\n"  # protobuf's tag of the first field
+    except OSError:
+        return True
 
 
 CONFIG_NAME = "config.json"

@@ -27,7 +27,6 @@ _MOST_DIGITS = 18
 
 
 def iteration_name(number: int) -> str:
-    """The name of an iteration's folder."""
     return f"iteration_{number:08d}"
 
 

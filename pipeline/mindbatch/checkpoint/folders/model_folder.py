@@ -30,8 +30,6 @@ _WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
 
 
 class StoredShape(Protocol):
-    """Dtype and shape of a stored tensor."""
-
     @property
     def dtype(self) -> str: ...
 
@@ -149,7 +147,6 @@ class ModelFolder(Closing):
         return self._tensors.are_equal(one, other)
 
     def has(self, name: str) -> bool:
-        """True if a file holds a tensor of this name."""
         return name in self._tensors.tensors
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
@@ -171,10 +168,6 @@ class ModelFolder(Closing):
         if name not in self._verified:
             self._tensors.check(name)
             self._verified.add(name)
-
-    def verify(self) -> None:
-        """Reads all tensors against digests.json, if there is one. CheckpointError names the damaged ones."""
-        self._tensors.verify()
 
     def close(self) -> None:
         self._tensors.close()

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import file_in, file_names
+from mindbatch.checkpoint.folders.folder_files import file_in, file_names, nothing_readable
 from mindbatch.checkpoint.formats.open_file import SUFFIXES
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
+from mindbatch.io.foreign_formats import foreign_folder
 
 _RANK = re.compile(r"rank_(\d{1,6})")
 _SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)
@@ -60,7 +60,8 @@ def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
     """
     names = [name for name in file_names(folder) if name.endswith(SUFFIXES)]
     if not names:
-        raise CheckpointError(_nothing_in(folder))
+        needed = f"needed is a {' or '.join(SUFFIXES)} file, or give a file of PyTorch itself"
+        raise CheckpointError(nothing_readable(folder, "no checkpoint", needed, foreign_folder(folder)))
     saved = {name: match for name in names if (match := _SAVED.fullmatch(name))}
     steps = {name: (int(match[2]), int(match[3])) for name, match in saved.items()}
     if len(names) == 1:
@@ -90,13 +91,3 @@ def step_faults(folder: Path, steps: Iterable[Step | None]) -> list[str]:
 
 def _shown_step(step: Step | None) -> str:
     return "has none in its name" if step is None else f"epoch {step[0]} step {step[1]}"
-
-
-def _nothing_in(folder: Path) -> str:
-    needed = f"needed is a {' or '.join(SUFFIXES)} file"
-    names = file_names(folder)
-    if files := [name for name in names if name.endswith(PYTORCH_SUFFIXES)]:
-        return f"{folder}: only {shown(files[0])}; {needed}, or give that file itself"
-    if pickles := [name for name in names if name.endswith(".pkl")]:
-        return f"{folder}: only {shown(pickles[0])}; {HOW_TO_CONVERT.format(needed=needed)}"
-    return f"{folder}: {foreign_folder(folder) or f'no checkpoint; {needed}'}"

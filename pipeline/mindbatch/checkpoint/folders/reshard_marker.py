@@ -1,4 +1,4 @@
-"""reshard.json, the marker of a finished reshard: its settings, and the files that have changed since."""
+"""reshard.json, the marker of a finished reshard: its settings, files that changed since, adapters merged."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.io.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError, ConfigError
 
 MARKER_NAME = "reshard.json"
 """Written last: a folder that has it is whole."""
 
 JOURNAL_NAME = "reshard.journal"
 """In a folder while it is made."""
+
+MERGED_KEY = "adapters"
+"""In the settings: the digests of all adapters that were ever merged, each with its scaling."""
 
 _MAX_MARKER_BYTES = 100_000_000
 
@@ -51,6 +54,30 @@ def noted_settings(source: Path) -> Mapping[str, Any]:
     if marker is None or not (source.is_dir() or source.name in marker.files):
         return {}
     return marker.settings
+
+
+def merged_before(source: Path) -> dict[str, float]:
+    """The adapters that are in a checkpoint already, as far as a reshard has noted them."""
+    noted = noted_settings(source).get(MERGED_KEY)
+    if not isinstance(noted, dict):
+        return {}
+    return {digest: float(scaling) for digest, scaling in noted.items() if type(scaling) in (int, float)}
+
+
+def refuse_merged_before(digests: Mapping[str, str], source: Path) -> None:
+    """ConfigError where the checkpoint has adapters already, so that none is added twice.
+
+    digests: `LoraPlan.digest` of each, by the key=value that gives it.
+    """
+    before = merged_before(source)
+    faults = [
+        f"{adapter}: {source} has this adapter merged already, with scaling {before[digest]:g} "
+        f"({MARKER_NAME} says so); it would be added twice"
+        for adapter, digest in digests.items()
+        if digest in before
+    ]
+    if faults:
+        raise ConfigError(faults)
 
 
 def _is_there(path: Path, size: int | None) -> bool:

@@ -12,15 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.folders.digests import (
-    Digests,
-    Marked,
-    damage,
-    marked_digest,
-    read_digests,
-    tensor_digest,
-    verify_files,
-)
+from mindbatch.checkpoint.folders.digests import Digests, damage, read_digests, tensor_digest
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
 from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
 from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
@@ -57,7 +49,6 @@ class TensorSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @property
@@ -117,19 +108,12 @@ class TensorSet:
     def checked_digests(self, names: Iterable[str]) -> dict[str, str]:
         """Computes digests; CheckpointError names tensors that are not as digests.json says."""
         digests = self.computed_digests(names)
-        self._check(digests)
+        raise_if_any(self.damages(digests))
         return digests
 
-    def marked_digests(self, names: Iterable[str]) -> dict[str, Marked]:
-        """Computes digests, each with its mark, and checks them."""
-        marked = in_threads(lambda name: marked_digest(self.file(name), name), names)
-        self._check({name: mark.digest for name, mark in marked.items()})
-        return marked
-
-    def _check(self, digests: Mapping[str, str]) -> None:
-        raise_if_any(
-            [damage(self.file(name), name) for name in digests if self._is_damaged(name, digests[name])]
-        )
+    def damages(self, digests: Mapping[str, str]) -> list[str]:
+        """A line for each computed digest that is not the recorded one, if there is one."""
+        return [damage(self.file(name), name) for name in digests if self._is_damaged(name, digests[name])]
 
     def _is_damaged(self, name: str, digest: str) -> bool:
         recorded = self.digest(name)
@@ -138,14 +122,6 @@ class TensorSet:
     def head_faults(self) -> list[str]:
         """A line for each file that is changed around its tensors, if digests.json tells."""
         return self.digests.head_faults(self.files) if self.digests else []
-
-    def verify(self) -> None:
-        """Reads everything against digests and checksums, where there are any, in threads.
-
-        CheckpointError names every damaged tensor and file.
-        """
-        faults = verify_files(self.digests, self.files) if self.digests else []
-        raise_if_any([*faults, *self.checksum_faults()])
 
     def checksum_faults(self) -> list[str]:
         """A line for every file whose own checksum, if it has one, is not that of its bytes; reads them."""
@@ -202,31 +178,17 @@ class Source(Closing):
             tensors.close()
 
 
-def open_source(path: str | os.PathLike[str], *, verify: bool = False) -> Source:
+def open_source(path: str | os.PathLike[str]) -> Source:
     """Opens a Hugging Face folder, a file of tensors, a folder with a .safetensors or .ckpt, rank folders, or
     an iteration of MindFormers' Checkpoint 2.0.
 
     A folder that MindSpore's unified_safetensors has made is opened like one of Hugging Face's shards.
 
-    verify: everything is read against digests and checksums, where there are any.
-
     Raises:
         ConfigError: there is nothing at the path.
         CheckpointError: lists what is damaged, unsafe, missing or ambiguous.
     """
-    source = _opened(Path(path))
-    if verify:
-        faults: list[str] = []
-        for tensors in source.ranks:
-            with collecting(faults):
-                tensors.verify()
-        if faults:
-            source.close()
-        raise_if_any(faults)
-    return source
-
-
-def _opened(path: Path) -> Source:
+    path = Path(path)
     if path.is_file():
         return Source(path, SINGLE_FILE, [_single(path, None)])
     folder = existing_folder(path)
@@ -303,7 +265,6 @@ def _with_digests(
 
 
 def _crc_faults(file: StoredFile) -> list[str]:
-    """Checks the CRC-32 that a .ckpt carries against its bytes."""
     if file.crc is None:
         return []
     end, expected = file.crc

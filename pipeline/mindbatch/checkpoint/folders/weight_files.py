@@ -7,17 +7,16 @@ param_name_map.json, MindFormers' conversion of Hugging Face folders the inner o
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import file_in, file_names
+from mindbatch.checkpoint.folders.folder_files import file_in, file_names, nothing_readable
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES, foreign_folder
-from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.foreign_formats import foreign_folder
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -65,41 +64,18 @@ def shard_faults(
     weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
 ) -> list[str]:
     """Every disagreement between the index and the names of the tensors in its (readable) shards."""
-    holders: dict[str, list[str]] = {}
-    for file, names in shards.items():
-        for name in names:
-            holders.setdefault(name, []).append(file)
-    faults = [
-        f"{where}: tensor {shown(name)} is in several shards: {', '.join(files)}"
-        for name, files in holders.items()
-        if len(files) > 1
+    indexed = {(name, file): None for name, file in weight_map.items() if file in shards}
+    stored = {(name, file): None for file, names in shards.items() for name in names}
+    absent = [place for place in indexed if place not in stored]
+    others = [place for place in stored if place not in indexed]
+    return [
+        f"{where}: tensor {shown(name)} is not in {file}, where the index puts it" for name, file in absent
+    ] + [
+        f"{where}: tensor {shown(name)} is in {file}, where the index does not put it"
+        for name, file in others
     ]
-    faults += _absent(weight_map, shards, holders, where)
-    faults += [
-        f"{where}: tensor {shown(name)} is in {files[0]} but not in the index"
-        for name, files in holders.items()
-        if name not in weight_map
-    ]
-    return faults
 
 
-def _absent(
-    weight_map: Mapping[str, str],
-    shards: Mapping[str, Collection[str]],
-    holders: Mapping[str, Iterable[str]],
-    where: str,
-) -> list[str]:
-    faults = []
-    for name, file in weight_map.items():
-        shards_with_it = holders.get(name, ())
-        if file in shards and file not in shards_with_it:
-            place = f"; it is in {', '.join(shards_with_it)}" if shards_with_it else ""
-            faults.append(f"{where}: tensor {shown(name)} is not in {file}, where the index puts it{place}")
-    return faults
-
-
-_OTHER_SUFFIXES = (".gguf", ".h5", ".msgpack", ".npz", ".onnx")
-_MAX_NAMES_SHOWN = 3
 _NO_WEIGHTS = ("consolidated.", "rng_state")  # .pth files of Meta's own format, and of trainings
 _RANK = re.compile(r"rank_\d{1,6}")
 
@@ -114,7 +90,14 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
     names = file_names(folder)
     weights_file = weights_in(names)
     if weights_file is None:
-        raise CheckpointError(_no_weights(folder, names))
+        needed = (
+            f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards, or PyTorch's {PYTORCH_NAME} likewise"
+        )
+        if any(name.endswith(".ckpt") or _RANK.fullmatch(name) for name in names):
+            needed += (
+                "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
+            )
+        raise CheckpointError(nothing_readable(folder, "no model weights", needed, foreign_folder(folder)))
     if weights_file in _SUFFIX_OF:
         return open_shards(folder, weights_file)
     return {weights_file: open_tensor_file(file_in(folder, weights_file))}
@@ -141,37 +124,3 @@ def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
             shard.close()
     raise_if_any(faults)
     return shards
-
-
-def _no_weights(folder: Path, names: list[str]) -> str:
-    pickles = [
-        name
-        for name in names
-        if name.endswith(".pkl") or (name.endswith(".ckpt") and not _is_of_mindspore(folder / name))
-    ]
-    others = [name for name in names if name.endswith((*_OTHER_SUFFIXES, ".safetensors", *PYTORCH_SUFFIXES))]
-    foreign = foreign_folder(folder)
-    native = [name for name in names if name.endswith(".ckpt") or _RANK.fullmatch(name)]
-    needed = f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards, or PyTorch's {PYTORCH_NAME} likewise"
-    if native:
-        needed += "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
-    if foreign and not pickles:
-        return f"{folder}: {foreign}"
-    if others:
-        return f"{folder}: no model weights under a known name, only {_listed(others)}; {needed}"
-    if pickles:
-        return f"{folder}: only {_listed(pickles)}; {HOW_TO_CONVERT.format(needed=needed)}"
-    return f"{folder}: no model weights{f', only {_listed(native)}' if native else ''}; {needed}"
-
-
-def _is_of_mindspore(path: Path) -> bool:
-    """True if a .ckpt may be MindSpore's: PyTorch's pickles have that ending, too."""
-    try:
-        return first_bytes(path, 1) == b"\n"  # protobuf's tag of the first field
-    except OSError:
-        return False
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MAX_NAMES_SHOWN
-    return ", ".join(names[:_MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

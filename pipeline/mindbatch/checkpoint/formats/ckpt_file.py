@@ -71,7 +71,6 @@ class _Parameter:
         return self.first.kind == TEXT_TYPE
 
     def goes_on_with(self, value: _Value) -> bool:
-        """True if the value is the next part."""
         alike = (value.kind, value.dims) == (self.first.kind, self.first.dims)
         return alike and self.nbytes < self.needed
 
@@ -203,7 +202,6 @@ def _shape(value: _Value) -> tuple[int, ...]:
 
 
 def _value(file: WireReader) -> _Value:
-    """Reads the next Value."""
     _expect(file, VALUE, "an entry")
     value = file.message()
     _expect(value, TAG, "a name")

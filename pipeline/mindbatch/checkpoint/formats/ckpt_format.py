@@ -11,8 +11,7 @@ everything before as a big-endian number of ten bytes (`save_checkpoint(crc_chec
 from collections.abc import Iterable, Iterator, Mapping
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
-from mindbatch.checkpoint.formats.stored import ByteExtent, TensorEntry
+from mindbatch.checkpoint.formats.stored import ByteExtent, FileLayout, TensorEntry, entry_faults
 from mindbatch.checkpoint.formats.wire_format import bytes_field, bytes_header, number_field
 
 VALUE = 1

@@ -1,15 +1,17 @@
-"""The few opcodes of pickles that torch.save writes, run over inert values: nothing is imported or called.
+"""Python's own machine for pickles, left with the few opcodes of torch.save, over inert values.
 
-Format: the comments of Python's Lib/pickletools.py. A global becomes a `Global`, which is only its name; what
-an application of one means, and a persistent id, is said by a `Meaning`. Other opcodes are refused by name.
+Nothing is imported or called: a global becomes a `Global`, which is only its name. What an application of one
+means, and a persistent id, a subclass says. Other opcodes are refused by name.
 """
 
 from __future__ import annotations
 
+import pickle
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from io import BytesIO
+from typing import Any
 
 from mindbatch.checkpoint.faults import shown
 
@@ -17,9 +19,6 @@ MAX_OPERATIONS = 1_000_000
 """About 28,000 tensors, in at most 300 MB of values."""
 
 _PROTOCOL = 2  # of torch.save
-_MAX_NAME_BYTES = 200
-_MAX_TEXT_BYTES = 4096
-_MAX_INTEGER_BYTES = 16
 
 
 class PickleFault(ValueError):
@@ -37,181 +36,83 @@ class Ordered(dict[str, Any]):
     """Stand-in for an unpickled OrderedDict."""
 
 
-class Meaning(Protocol):
-    """Interpreter of the names in a pickle. PickleFault for anything unexpected."""
-
-    def named(self, name: str) -> Global: ...
-
-    def applied(self, function: Global, arguments: tuple[Any, ...]) -> Any: ...
-
-    def persistent(self, identity: Any) -> Any: ...
+# What the library raises for values that are missing, of another type, or cut off.
+_LIBRARY_FAULTS = (pickle.UnpicklingError, struct.error, ValueError, AttributeError, LookupError, TypeError)
 
 
-def read_pickle(data: bytes, start: int, meaning: Meaning) -> tuple[Any, int]:
-    """The value of the pickle that begins at `start`, and where it ends.
+class InertUnpickler(pickle._Unpickler):
+    """Reads one pickle of a file. Subclasses have find_class, persistent_load and `applied`.
 
-    Values may share parts, so that a short pickle can stand for a tree of any size: they are not to be walked
-    over deeper than is known of them, compared or printed. PickleFault, with the byte, for everything else.
+    It is the class in Python, not that in C, which makes room for as many notes as a pickle says it has.
     """
-    machine = _Machine(data, start, meaning)
-    try:
-        return machine.run(), machine.position
-    except PickleFault as fault:
-        raise PickleFault(f"byte {machine.operation}: {fault}") from None
+
+    dispatch: _Operations  # type: ignore[misc]
+    stack: list[Any]  # since the last mark
+    metastack: list[list[Any]]  # the stacks below
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file)
+        self.dispatch = _Operations(file)
+
+    def applied(self, function: Global, arguments: tuple[Any, ...]) -> Any:
+        """Gives the value of an application. PickleFault for anything unexpected."""
+        raise NotImplementedError
+
+    def load(self) -> Any:
+        """The value of the pickle. PickleFault, with the byte, for what is not right.
+
+        Values may share parts, so that a short pickle can stand for a tree of any size: they are not to be
+        walked over deeper than is known of them, compared or printed.
+        """
+        try:
+            value = super().load()
+            if self.stack or self.metastack:
+                raise PickleFault("must end with one value")
+            return value
+        except EOFError:
+            raise PickleFault("truncated") from None
+        except PickleFault as fault:
+            raise PickleFault(f"byte {self.dispatch.position}: {fault}") from None
+        except _LIBRARY_FAULTS as error:
+            place, code = self.dispatch.position, _name(self.dispatch.code)
+            raise PickleFault(f"byte {place}: opcode {code} cannot be carried out ({error})") from None
 
 
-class _Machine:
-    """stack: since the last mark; marked: the stacks below."""
-
-    def __init__(self, data: bytes, start: int, meaning: Meaning) -> None:
-        self.data, self.position, self.operation = data, start, start
-        self.meaning = meaning
-        self.stack: list[Any] = []
-        self.marked: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self) -> Any:
-        for _ in range(MAX_OPERATIONS):
-            self.operation = self.position
-            code = self.take(1)
-            if code == b".":
-                return self._result()
-            operation = _OPERATIONS.get(code)
-            if operation is None:
-                raise PickleFault(f"opcode {_name(code)} is not one that tensors are saved with")
-            operation(self)
-        raise PickleFault(f"more than {MAX_OPERATIONS} operations; no more are allowed")
-
-    def _result(self) -> Any:
-        if self.marked or len(self.stack) != 1:
-            raise PickleFault("must end with one value")
-        return self.stack[0]
-
-    def take(self, count: int) -> bytes:
-        """The next bytes of the pickle."""
-        end = self.position + count
-        if end > len(self.data):
-            raise PickleFault("truncated")
-        content = self.data[self.position : end]
-        self.position = end
-        return content
-
-    def number(self, layout: str) -> Any:
-        """The next number, as `struct` names its form."""
-        return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
-
-    def line(self) -> str:
-        """The next line, a part of a name."""
-        end = self.data.find(b"\n", self.position, self.position + _MAX_NAME_BYTES + 1)
-        if end < 0:
-            raise PickleFault(f"a name without an end, or of more than {_MAX_NAME_BYTES} bytes")
-        line = self.take(end - self.position)
-        self.position += 1
-        return _text(line)
-
-    def push(self, value: Any) -> None:
-        self.stack.append(value)
-
-    def pop(self) -> Any:
-        if not self.stack:
-            raise PickleFault("takes a value where there is none")
-        return self.stack.pop()
-
-    def pop_to_mark(self) -> list[Any]:
-        """The values since the last mark, which is removed."""
-        if not self.marked:
-            raise PickleFault("takes a mark where there is none")
-        values, self.stack = self.stack, self.marked.pop()
-        return values
-
-    def pop_many(self, count: int) -> tuple[Any, ...]:
-        return tuple(reversed([self.pop() for _ in range(count)]))
-
-    def top(self, kind: type[Any], what: str) -> Any:
-        """The last value, left where it is."""
-        if not self.stack or not isinstance(self.stack[-1], kind):
-            raise PickleFault(f"adds to what is no {what}")
-        return self.stack[-1]
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise PickleFault(f"{shown(data[:40])} is not UTF-8 text") from None
-
-
-def _name(code: bytes) -> str:
-    """An opcode by its name, as pickletools has it."""
-    from pickletools import opcodes  # of no use to a good file
-
-    known = (opcode.name for opcode in opcodes if opcode.code == code.decode("latin-1"))
-    return next(known, f"0x{code[0]:02x}")
-
-
-def _protocol(machine: _Machine) -> None:
-    if (protocol := machine.number("B")) > _PROTOCOL:
+def _protocol(machine: Any) -> None:
+    if (protocol := machine.read(1)[0]) > _PROTOCOL:
         raise PickleFault(f"pickle protocol {protocol}; must be {_PROTOCOL}, that of torch.save")
+    machine.proto = protocol
 
 
-def _string(machine: _Machine) -> None:
-    length = machine.number("<I")
-    if length > _MAX_TEXT_BYTES:
-        raise PickleFault(f"a string of {length} bytes; at most {_MAX_TEXT_BYTES} are allowed")
-    machine.push(_text(machine.take(length)))
-
-
-def _long(machine: _Machine) -> None:
-    length = machine.number("B")
-    if length > _MAX_INTEGER_BYTES:
-        raise PickleFault(f"an integer of {length} bytes; at most {_MAX_INTEGER_BYTES} are allowed")
-    machine.push(int.from_bytes(machine.take(length), "little", signed=True))
-
-
-def _global(machine: _Machine) -> None:
-    module, name = machine.line(), machine.line()
-    machine.push(machine.meaning.named(f"{module}.{name}"))
-
-
-def _mark(machine: _Machine) -> None:
-    machine.marked.append(machine.stack)
-    machine.stack = []
-
-
-def _get(machine: _Machine, key: int) -> None:
-    if key not in machine.memo:
-        raise PickleFault(f"value {key} of the memo is not there")
-    machine.push(machine.memo[key])
-
-
-def _put(machine: _Machine, key: int) -> None:
-    if not machine.stack:
-        raise PickleFault("notes a value where there is none")
-    machine.memo[key] = machine.stack[-1]
-
-
-def _reduce(machine: _Machine) -> None:
-    function, arguments = machine.pop_many(2)
+def _reduce(machine: Any) -> None:
+    arguments, function = machine.stack.pop(), machine.stack[-1]
     if not isinstance(function, Global) or not isinstance(arguments, tuple):
         raise PickleFault("REDUCE of what is no function and its arguments")
-    machine.push(machine.meaning.applied(function, arguments))
+    machine.stack[-1] = machine.applied(function, arguments)
 
 
-def _build(machine: _Machine) -> None:
+def _build(machine: Any) -> None:
     """A state is of use to an OrderedDict alone: state_dict() notes there of which version modules are."""
-    target, state = machine.pop_many(2)
+    state, target = machine.stack.pop(), machine.stack[-1]
     is_metadata = isinstance(state, dict) and len(state) == 1 and "_metadata" in state
     if not isinstance(target, Ordered) or not is_metadata:
         raise PickleFault("BUILD of what is not the _metadata of a state_dict")
-    machine.push(target)
 
 
-def _append(machine: _Machine, values: list[Any]) -> None:
-    machine.top(list, "list").extend(values)
+def _set_one(machine: Any) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    _set(machine.stack[-1], [key, value])
 
 
-def _set(machine: _Machine, values: list[Any]) -> None:
-    target = machine.top(dict, "dict")
+def _set_many(machine: Any) -> None:
+    values = machine.pop_mark()
+    _set(machine.stack[-1], values)
+
+
+def _set(target: Any, values: list[Any]) -> None:
+    """Keys are strings: the hash of tuples that share parts could take for ever."""
+    if not isinstance(target, dict):
+        raise PickleFault("adds to what is no dict")
     if len(values) % 2:
         raise PickleFault("a key without its value")
     for key, value in zip(values[::2], values[1::2], strict=True):
@@ -222,35 +123,45 @@ def _set(machine: _Machine, values: list[Any]) -> None:
         target[key] = value
 
 
-_OPERATIONS: Mapping[bytes, Callable[[_Machine], None]] = {
-    b"\x80": _protocol,
-    b"(": _mark,
-    b"N": lambda machine: machine.push(None),
-    b"\x88": lambda machine: machine.push(True),
-    b"\x89": lambda machine: machine.push(False),
-    b"K": lambda machine: machine.push(machine.number("B")),
-    b"M": lambda machine: machine.push(machine.number("<H")),
-    b"J": lambda machine: machine.push(machine.number("<i")),
-    b"\x8a": _long,
-    b"G": lambda machine: machine.push(machine.number(">d")),
-    b"X": _string,
-    b"]": lambda machine: machine.push([]),
-    b"}": lambda machine: machine.push({}),
-    b")": lambda machine: machine.push(()),
-    b"\x85": lambda machine: machine.push(machine.pop_many(1)),
-    b"\x86": lambda machine: machine.push(machine.pop_many(2)),
-    b"\x87": lambda machine: machine.push(machine.pop_many(3)),
-    b"t": lambda machine: machine.push(tuple(machine.pop_to_mark())),
-    b"a": lambda machine: _append(machine, [machine.pop()]),
-    b"e": lambda machine: _append(machine, machine.pop_to_mark()),
-    b"s": lambda machine: _set(machine, [*machine.pop_many(2)]),
-    b"u": lambda machine: _set(machine, machine.pop_to_mark()),
-    b"h": lambda machine: _get(machine, machine.number("B")),
-    b"j": lambda machine: _get(machine, machine.number("<I")),
-    b"q": lambda machine: _put(machine, machine.number("B")),
-    b"r": lambda machine: _put(machine, machine.number("<I")),
-    b"c": _global,
-    b"R": _reduce,
-    b"b": _build,
-    b"Q": lambda machine: machine.push(machine.meaning.persistent(machine.pop())),
+# GLOBAL and BINPERSID call find_class and persistent_load.
+_AS_THEY_ARE = (
+    pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1,
+    pickle.BINFLOAT, pickle.BINUNICODE, pickle.EMPTY_LIST, pickle.EMPTY_DICT, pickle.EMPTY_TUPLE,
+    pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.APPEND, pickle.APPENDS, pickle.MARK,
+    pickle.BINGET, pickle.LONG_BINGET, pickle.BINPUT, pickle.LONG_BINPUT, pickle.GLOBAL, pickle.BINPERSID,
+    pickle.STOP,
+)  # fmt: skip
+_OPERATIONS: dict[int, Callable[[Any], None]] = {
+    **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _AS_THEY_ARE},
+    pickle.PROTO[0]: _protocol,
+    pickle.REDUCE[0]: _reduce,
+    pickle.BUILD[0]: _build,
+    pickle.SETITEM[0]: _set_one,
+    pickle.SETITEMS[0]: _set_many,
 }
+
+
+class _Operations(dict[int, Callable[[Any], None]]):
+    """The operations that are allowed, by opcode; counts them. code, position: of the last one."""
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(_OPERATIONS)
+        self._file = file
+        self._count = self.code = self.position = 0
+
+    def __getitem__(self, code: int) -> Callable[[Any], None]:
+        self.code, self.position = code, self._file.tell() - 1
+        self._count += 1
+        if self._count > MAX_OPERATIONS:
+            raise PickleFault(f"more than {MAX_OPERATIONS} operations; no more are allowed")
+        return super().__getitem__(code)
+
+    def __missing__(self, code: int) -> Callable[[Any], None]:
+        raise PickleFault(f"opcode {_name(code)} is not one that tensors are saved with")
+
+
+def _name(code: int) -> str:
+    """An opcode by its name, as pickletools has it."""
+    from pickletools import opcodes  # of no use to a good file
+
+    return next((opcode.name for opcode in opcodes if opcode.code == chr(code)), f"0x{code:02x}")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from math import prod
 from threading import Lock
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.pickle_machine import Global, Ordered, PickleFault
+from mindbatch.checkpoint.formats.pickle_machine import Global, InertUnpickler, Ordered, PickleFault
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
@@ -55,17 +56,19 @@ class TensorView:
     strides: tuple[int, ...]
 
 
-class TensorMeaning:
-    """The `Meaning` of torch.save's pickles. The number of arguments, which may be shared, is checked first.
+class TensorUnpickler(InertUnpickler):
+    """Reads torch.save's pickles. The number of arguments, which may be shared, is checked first.
 
     storages: all that were named, by key.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file)
         self.storages: dict[str, TorchStorage] = {}
 
-    def named(self, name: str) -> Global:
-        """The name, if it is one that tensors are saved with."""
+    def find_class(self, module: str, name: str) -> Global:
+        """The full name, if it is one that tensors are saved with."""
+        name = f"{module}.{name}"
         if name not in _FUNCTIONS and name.removeprefix("torch.") not in STORAGES:
             raise PickleFault(f"GLOBAL {shown(name)} is not one that tensors are saved with; never executed")
         return Global(name)
@@ -78,10 +81,10 @@ class TensorMeaning:
             raise PickleFault(f"REDUCE {function.name} with other arguments than torch.save gives it")
         return value
 
-    def persistent(self, identity: Any) -> TorchStorage:
+    def persistent_load(self, pid: Any) -> TorchStorage:
         """A storage, from ("storage", its class, key, device, count) and, in the old format, None."""
-        if isinstance(identity, tuple) and len(identity) <= _MAX_ARGUMENTS:
-            match identity:
+        if isinstance(pid, tuple) and len(pid) <= _MAX_ARGUMENTS:
+            match pid:
                 case ("storage", Global(name), str(key), str(), int(count), *rest) if (
                     _is_key(key) and _are_sizes((count,)) and rest in ([], [None])
                 ):

@@ -8,14 +8,15 @@ names to tensors (a state_dict), which are views of the storages.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any, shown
-from mindbatch.checkpoint.formats.pickle_machine import PickleFault, read_pickle
+from mindbatch.checkpoint.formats.pickle_machine import PickleFault
 from mindbatch.checkpoint.formats.pickled_tensors import (
     StridedFile,
-    TensorMeaning,
+    TensorUnpickler,
     TensorView,
     TorchStorage,
     stored_view,
@@ -79,12 +80,13 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteEx
     offset, nbytes = members[f"{home}/data.pkl"]
     if nbytes > MAX_PICKLE_BYTES:
         raise CheckpointError(f"data.pkl has {nbytes} bytes; at most {MAX_PICKLE_BYTES} are allowed")
-    meaning = TensorMeaning()
-    content, end = _pickled(file.fetch(offset, nbytes), 0, meaning, "data.pkl")
-    if end != nbytes:
-        raise CheckpointError(f"data.pkl: {nbytes - end} bytes after its end")
+    data = BytesIO(file.fetch(offset, nbytes))
+    pickled = TensorUnpickler(data)
+    content = _loaded(pickled, "data.pkl")
+    if rest := nbytes - data.tell():
+        raise CheckpointError(f"data.pkl: {rest} bytes after its end")
     extents = {}
-    for key, storage in meaning.storages.items():
+    for key, storage in pickled.storages.items():
         extent = members.get(f"{home}/data/{key}")
         if extent is None:
             raise CheckpointError(f"storage {key} is missing: there is no data/{key}")
@@ -95,24 +97,24 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteEx
 
 def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExtent]]:
     """Opens a file from before PyTorch 1.6: five pickles, and each storage behind its count."""
-    data = file.fetch(0, MAX_PICKLE_BYTES)
-    meaning, nothing = TensorMeaning(), TensorMeaning()
-    magic, position = _pickled(data, 0, nothing, "the magic number")
-    version, position = _pickled(data, position, nothing, "the version")
+    data = BytesIO(file.fetch(0, MAX_PICKLE_BYTES))
+    magic = _loaded(TensorUnpickler(data), "the magic number")
+    version = _loaded(TensorUnpickler(data), "the version")
     if magic != _MAGIC or version != _OLD_VERSION:
         raise CheckpointError(f"a Python pickle that torch.save has not written; {_NEEDED}")
-    system, position = _pickled(data, position, nothing, "the system's description")
+    system = _loaded(TensorUnpickler(data), "the system's description")
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise CheckpointError("little_endian of the system's description must be True")
-    content, position = _pickled(data, position, meaning, "the tensors' pickle")
-    keys, position = _pickled(data, position, nothing, "the storages' list")
+    pickled = TensorUnpickler(data)
+    content = _loaded(pickled, "the tensors' pickle")
+    keys = _loaded(TensorUnpickler(data), "the storages' list")
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise CheckpointError("the storages' list must be of their keys")
-    if len({*keys}) != len(keys) or {*keys} != {*meaning.storages}:
+    if len({*keys}) != len(keys) or {*keys} != {*pickled.storages}:
         raise CheckpointError("the storages' list must name each storage of the tensors once, and no other")
-    extents = {}
+    extents, position = {}, data.tell()
     for key in keys:
-        storage = meaning.storages[key]
+        storage = pickled.storages[key]
         count = int.from_bytes(file.fetch(position, _COUNT_BYTES), "little")
         nbytes = storage.count * DTYPES[storage.dtype]
         extents[key] = ByteExtent(position + _COUNT_BYTES, nbytes)
@@ -125,9 +127,9 @@ def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExten
     return _views(content), extents
 
 
-def _pickled(data: bytes, start: int, meaning: TensorMeaning, what: str) -> tuple[Any, int]:
+def _loaded(pickled: TensorUnpickler, what: str) -> Any:
     try:
-        return read_pickle(data, start, meaning)
+        return pickled.load()
     except PickleFault as fault:
         raise CheckpointError(f"{what}: {fault}") from None
 

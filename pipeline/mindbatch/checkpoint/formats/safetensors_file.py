@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.formats.file_layout import FileLayout, entry_faults
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     MAX_DIMENSIONS,
     MAX_SIZE,
     ByteExtent,
+    FileLayout,
     ReadableFile,
     StoredFile,
     StoredTensor,
     TensorEntry,
     dtype_faults,
+    entry_faults,
     name_faults,
     shape_faults,
 )

@@ -1,11 +1,11 @@
-"""Stored tensors of any format: their entries, extents in the file, and the opened file."""
+"""Stored tensors of any format: their entries and extents, a file to be written, and the opened file."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -32,22 +32,17 @@ MAX_SIZE = 2**63 - 1
 
 
 class ByteExtent(NamedTuple):
-    """Some consecutive bytes of a file."""
-
     offset: int
     nbytes: int
 
 
 class TensorEntry(NamedTuple):
-    """A tensor that is to be stored."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its data."""
         return math.prod(self.shape) * DTYPES[self.dtype]
 
 
@@ -65,13 +60,32 @@ class StoredTensor:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return DTYPES[self.dtype]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its data."""
         return math.prod(self.shape) * self.itemsize
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """A file of `total_bytes`: the parts of `head` at their offsets, and each tensor's bytes at its extents.
+
+    Head and extents cover the file exactly once, so that they may be written in any order, by any number of
+    processes.
+    """
+
+    total_bytes: int
+    head: Sequence[tuple[int, bytes]]
+    extents: Mapping[str, tuple[ByteExtent, ...]]
+
+    @property
+    def head_digest(self) -> str:
+        """The hex SHA-256 of the head, as digests.json has it (see `StoredFile.head_digest`)."""
+        digest = hashlib.sha256()
+        for _, data in sorted(self.head):
+            digest.update(data)
+        return digest.hexdigest()
 
 
 def byte_ranges(extents: Iterable[ByteExtent], start: int, count: int) -> Iterator[ByteExtent]:
@@ -102,7 +116,6 @@ def name_faults(name: str) -> list[str]:
 
 
 def dtype_faults(dtype: object) -> list[str]:
-    """Checks that it is the name of a known dtype."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return []
     return [f"dtype {shown(dtype)} is unknown; known are {', '.join(DTYPES)}"]
@@ -116,6 +129,17 @@ def shape_faults(shape: list[int], itemsize: int) -> list[str]:
     if math.prod(size or 1 for size in shape) * itemsize > MAX_SIZE:
         return [f"shape {shown(shape)} is too large"]
     return []
+
+
+def entry_faults(tensors: Iterable[TensorEntry]) -> list[str]:
+    """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
+    faults, seen = [], set[str]()
+    for name, dtype, shape in tensors:
+        tensor_faults = [*name_faults(name), *(["is there twice"] if name in seen else [])]
+        tensor_faults += dtype_faults(dtype) or shape_faults([*shape], DTYPES[dtype])
+        faults += [f"tensor {shown(name)}: {fault}" for fault in tensor_faults]
+        seen.add(name)
+    return faults
 
 
 class ReadableFile:
@@ -189,7 +213,6 @@ class StoredFile(Closing):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file."""
         return self._file.size
 
     @property

@@ -58,12 +58,10 @@ class WireReader:
 
     @classmethod
     def over(cls, data: bytes, where: str) -> WireReader:
-        """A message in memory."""
         return cls(ByteSource(where, lambda start, count: data[start : start + count]), 0, len(data))
 
     @property
     def at_end(self) -> bool:
-        """True if the whole message has been read."""
         return self.position >= self.end
 
     def refuse(self, fault: str) -> NoReturn:
@@ -144,10 +142,8 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def bytes_header(number: int, length: int) -> bytes:
-    """Tag and length of a bytes field."""
     return varint(number << 3 | BYTES) + varint(length)
 
 
 def bytes_field(number: int, content: bytes) -> bytes:
-    """Encodes a field of bytes, text or a message."""
     return bytes_header(number, len(content)) + content

@@ -101,9 +101,6 @@ class IterationFolder(ModelFolder):
 
     stored = packable
 
-    def verify(self) -> None:
-        """Nothing: MindFormers writes no digests."""
-
     def close(self) -> None:
         for tensors in self._files:
             tensors.close()

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
-from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file, nothing_readable
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray
@@ -28,10 +28,8 @@ from mindbatch.checkpoint.lora.names import (
 from mindbatch.checkpoint.lora.settings import LoraSettings
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.foreign_formats import HOW_TO_CONVERT, PYTORCH_SUFFIXES
 
-FILE_SUFFIXES = (".safetensors", ".ckpt")
-ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in FILE_SUFFIXES)
+ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in (".safetensors", ".ckpt"))
 OLD_ADAPTER_FILE = "adapter_model.bin"
 """As PEFT wrote it once; ignored beside one of the others, as by PEFT."""
 
@@ -99,7 +97,6 @@ def open_adapter(
 
 
 def _without_training(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The tensors that are not of the training that made them."""
     return {name: tensor for name, tensor in tensors.items() if not is_of_training(name)}
 
 
@@ -115,21 +112,9 @@ def _file_of(folder: Path) -> Path:
     needed = f"must have one of {' and '.join(ADAPTER_FILES)}"
     if present:
         raise CheckpointError(f"{folder}: has both; {needed}")
-    names = file_names(folder)
-    if OLD_ADAPTER_FILE in names:
+    if has_file(folder, OLD_ADAPTER_FILE):
         return file_in(folder, OLD_ADAPTER_FILE)
-    pickles = [name for name in names if name.endswith(".pkl")]
-    if pickles:
-        raise CheckpointError(f"{folder / pickles[0]}: {HOW_TO_CONVERT.format(needed=needed)}")
-    near = next(
-        (
-            f"; or give the file: {folder / name}"
-            for name in names
-            if name.endswith((*FILE_SUFFIXES, *PYTORCH_SUFFIXES))
-        ),
-        "",
-    )
-    raise CheckpointError(f"{folder}: no adapter; {needed}{near}")
+    raise CheckpointError(nothing_readable(folder, "no adapter", f"{needed}, or give the file itself"))
 
 
 def first_rank(found_modules: FoundModules, shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -171,12 +156,10 @@ def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, Stored
     """Locates the stored tensors, each checked against its digest, if it has one."""
     arrays: dict[str, StoredArray] = {}
     names = [name for roles in found_modules.modules.values() for name in roles.values()]
-    for name, marked in tensors.marked_digests(names).items():
+    for name, digest in tensors.checked_digests(names).items():
         path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
         whole = full_region(shape)
-        arrays[name] = StoredArray(
-            name, shape, (ArrayShard(path, name, marked.digest, whole, whole, marked.mark),)
-        )
+        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, digest, whole, whole),))
     return arrays
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.digests import digest_of, mark_of
+from mindbatch.checkpoint.folders.digests import digest_of
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widened
 from mindbatch.checkpoint.formats.open_file import OpenFiles
@@ -28,8 +28,7 @@ from mindbatch.io.errors import CheckpointError
 class ArrayShard(NamedTuple):
     """A region of a stored tensor that is a region of an array.
 
-    digest: the stored tensor's SHA-256 (as in digests.json) when the adapter was opened. mark: of the same
-    bytes, see `Marked`; where there is one it is compared when they are read again.
+    digest: the stored tensor's SHA-256 (as in digests.json) when the adapter was opened.
     """
 
     path: str
@@ -37,7 +36,6 @@ class ArrayShard(NamedTuple):
     digest: str
     source: Region
     target: Region
-    mark: bytes | None = None
 
 
 class StoredArray(NamedTuple):
@@ -49,7 +47,6 @@ class StoredArray(NamedTuple):
 
     @property
     def paths(self) -> set[str]:
-        """The files of its shards."""
         return {shard.path for shard in self.shards}
 
 
@@ -71,10 +68,7 @@ def _stored(shard: ArrayShard, file: StoredFile) -> FloatArray:
     info = file.info(shard.name)
     data = np.empty(info.nbytes, np.uint8).data
     file.read_into(shard.name, 0, data)
-    if shard.mark is None:
-        is_same = digest_of(info.dtype, info.shape, [data]) == shard.digest
-    else:
-        is_same = mark_of(info.dtype, info.shape, data) == shard.mark
+    is_same = digest_of(info.dtype, info.shape, [data]) == shard.digest
     if not is_same or info.dtype not in FLOAT_DTYPES:
         raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
     return widened(data, info.dtype, info.shape)

@@ -29,7 +29,6 @@ class LoraPlan:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers of all its arrays."""
         arrays = (array for module in self.modules.values() for array in module.arrays.values())
         return sum(math.prod(array.shape) for array in arrays)
 

@@ -39,7 +39,6 @@ class Addition:
 
     @property
     def paths(self) -> set[str]:
-        """The files of its arrays."""
         magnitude = self.magnitude.paths if self.magnitude else set()
         return self.a.paths | self.b.paths | magnitude
 
@@ -65,7 +64,6 @@ class BiasAddition:
 
     @property
     def paths(self) -> set[str]:
-        """The files of its array."""
         return self.array.paths
 
 
@@ -80,7 +78,6 @@ class Replacement:
 
     @property
     def paths(self) -> set[str]:
-        """The files of its array."""
         return self.array.paths
 
 

@@ -127,7 +127,6 @@ def plan_merge(
 
 
 def bias_of(weight: str) -> str:
-    """Finds the name of the bias that belongs to a weight."""
     return weight.removesuffix("weight") + "bias"
 
 

@@ -63,7 +63,6 @@ class FoundModules:
 
 
 def is_lora_name(name: str) -> bool:
-    """True if a tensor of a checkpoint belongs to an adapter."""
     return "lora_" in name.lower()
 
 

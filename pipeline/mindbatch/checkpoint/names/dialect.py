@@ -103,7 +103,6 @@ class Options:
 
     @property
     def order(self) -> SectionOrder:
-        """Order of the sections in fused tensors."""
         return SectionOrder.GROUPED if self.grouped else SectionOrder.JOINED
 
 

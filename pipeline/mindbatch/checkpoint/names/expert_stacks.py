@@ -12,7 +12,6 @@ from mindbatch.io.errors import CheckpointError
 
 
 def originals_of(rule: Rule, experts: int) -> list[list[str]]:
-    """The names of each expert's tensors."""
     return [[name.replace(EXPERT, str(expert)) for name in rule.original.names] for expert in range(experts)]
 
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from importlib import import_module
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
-from mindbatch.checkpoint.names import mcore
+from mindbatch.checkpoint.names import fused_models, older_models
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, known_names
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 
-_MODULES = {
-    "chatglm": "chatglm",
-    "chatglm_6b": "chatglm_6b",
-    "gpt2": "gpt2",
-    "llama": "llama",
-    "mistral": "llama",
-    "pangu_alpha": "pangu_alpha",
-    "qwen2": "llama",
+_DIALECTS = {
+    "chatglm": fused_models.chatglm,
+    "chatglm_6b": older_models.chatglm_6b,
+    "gpt2": older_models.gpt2,
+    "llama": fused_models.llama,
+    "mistral": fused_models.llama,
+    "pangu_alpha": older_models.pangu_alpha,
+    "qwen2": fused_models.llama,
 }
-NAMED_MODEL_TYPES = tuple(_MODULES)
-MCORE_MODEL_TYPES = mcore.MODEL_TYPES
+NAMED_MODEL_TYPES = tuple(_DIALECTS)
+MCORE_MODEL_TYPES = fused_models.MCORE_MODEL_TYPES
 
 
 def dialect(model_type: str, options: Options | None = None) -> Dialect:
@@ -41,11 +40,7 @@ def dialect(model_type: str, options: Options | None = None) -> Dialect:
             f"{whose} names of model type {shown(model_type)} are not known; allowed: "
             f"{', '.join(known)}{did_you_mean(model_type, known)}{others}"
         )
-    if options.is_mcore:
-        return mcore.dialect(options)
-    module = import_module(f"mindbatch.checkpoint.names.{_MODULES[model_type]}")
-    declared: Dialect = module.dialect(options)
-    return declared
+    return fused_models.mcore(options) if options.is_mcore else _DIALECTS[model_type](options)
 
 
 def heads_of(arch: Architecture) -> Heads:

@@ -70,7 +70,6 @@ def read_sizes(
 
 
 def shapes_of(form: Form, sizes: Sizes) -> dict[str, Shape]:
-    """The shapes of the form's tensors."""
     outputs = sizes.outputs if len(form.names) > 1 else (sum(sizes.outputs),)
     return {name: _shape(form, size, sizes.inputs) for name, size in zip(form.names, outputs, strict=True)}
 

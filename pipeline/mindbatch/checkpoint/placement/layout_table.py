@@ -21,7 +21,6 @@ class LayoutRow:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the full tensor."""
         return math.prod(self.shape) * self.itemsize
 
     @property

@@ -87,7 +87,6 @@ class RankFiles:
                     yield tensor, Location(rank, name, segment)
 
     def stored_shapes(self, rank: int) -> dict[str, Shape]:
-        """The shapes of the tensors in a rank's file."""
         return {name: stored.shard.shape for name, stored in self.ranks[rank].items()}
 
     def stored_names(self) -> dict[str, tuple[str, ...]]:

@@ -15,17 +15,14 @@ Pair = tuple[Region, Region]
 
 
 def full_region(shape: Shape) -> Region:
-    """Region of all elements of a tensor."""
     return tuple((0, size) for size in shape)
 
 
 def region_shape(region: Region) -> Shape:
-    """Computes the size of a region in each dimension."""
     return tuple(stop - start for start, stop in region)
 
 
 def volume(region: Region) -> int:
-    """Counts the elements of a region."""
     return math.prod(stop - start for start, stop in region)
 
 
@@ -217,12 +214,10 @@ class Placement:
 
     @property
     def ranks(self) -> tuple[tuple[Segment, ...], ...]:
-        """The segments of each rank."""
         return tuple(shard.segments if shard else () for shard in self.shards)
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """The ranks that have the tensor."""
         return tuple(rank for rank, shard in enumerate(self.shards) if shard is not None)
 
     def local_shape(self, rank: int) -> Shape | None:

@@ -34,11 +34,8 @@ class CompressedInt8(QuantisedLayout):
     def title(self) -> str:
         return f"compressed-tensors, int-quantized, 8 bits{grouped(self.group_size)}"
 
-    def size(self, main: tuple[int, int]) -> tuple[int, int]:
-        return main
-
-    def size_fault(self, outputs: int, inputs: int) -> str | None:
-        return None
+    def size(self, main: tuple[int, ...]) -> tuple[int, int]:
+        return main[0], main[1]
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         return {
@@ -76,11 +73,8 @@ class CompressedPacked(QuantisedLayout):
     def _in_word(self) -> int:
         return WORD_BITS // self.bits
 
-    def size(self, main: tuple[int, int]) -> tuple[int, int]:
+    def size(self, main: tuple[int, ...]) -> tuple[int, int]:
         return main[0], main[1] * self._in_word
-
-    def size_fault(self, outputs: int, inputs: int) -> str | None:
-        return None
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         groups = group_count(inputs, self.group_size)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
@@ -15,8 +15,7 @@ from mindbatch.checkpoint.quantised.layout import Needed, QuantisedLayout
 from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, ScaledIntegers
 from mindbatch.io.errors import CheckpointError
 
-_WEIGHT = "weight"
-_INTEGERS = {"I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}
+_INTEGERS = {"U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}
 
 
 class QuantisedFolder(ModelFolder):
@@ -34,13 +33,21 @@ class QuantisedFolder(ModelFolder):
         self.quantised = layout.title
         self._layout = layout
         self._modules = _modules(super().names, layout)
-        self._ends = {f"{module}.{end}" for module in self._modules.values() for end in self._needed_ends()}
-        self._last: tuple[str, GroupedMatrix] | None = None
+        self._parts = {
+            self._part(module, end) for module in self._modules.values() for end in self._needed_ends()
+        }
+        self._last: tuple[str, int | None, GroupedMatrix] | None = None
         try:
             self._check()
         except CheckpointError:
             self.close()
             raise
+
+    def _part(self, module: str, end: str) -> str:
+        return f"{module}{self._layout.separator}{end}"
+
+    def _main(self, module: str) -> str:
+        return self._part(module, self._layout.main)
 
     def _needed_ends(self) -> tuple[str, ...]:
         return (*self._layout.needed(0, 0),)
@@ -48,29 +55,43 @@ class QuantisedFolder(ModelFolder):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the tensors that a model has; not of those that make a quantised one."""
-        plain = (name for name in super().names if name not in self._ends)
+        plain = (name for name in super().names if name not in self._parts)
         return (*plain, *self._modules)
 
     def file_name(self, name: str) -> str:
         """Names the file of a tensor; of a quantised matrix, that of its integers."""
         module = self._modules.get(name)
-        return super().file_name(name if module is None else f"{module}.{self._layout.main}")
+        return super().file_name(name if module is None else self._main(module))
 
     def info(self, name: str) -> StoredTensor:
         """Describes a tensor; a quantised matrix by its own shape and the dtype of its scales."""
         module = self._modules.get(name)
         if module is None:
             return super().info(name)
+        if self._layout.is_stacked:
+            return StoredTensor(name, "BF16", (*self._stack(module), *self._size(module)[::-1]), ())
         [scales] = (end for end in self._needed_ends() if end.endswith(("scale", "scales")))
-        return StoredTensor(name, super().info(f"{module}.{scales}").dtype, self._size(module), ())
+        return StoredTensor(name, super().info(self._part(module, scales)).dtype, self._size(module), ())
+
+    def _stack(self, module: str) -> tuple[int, ...]:
+        """The number of matrices of a stack; nothing of a single matrix."""
+        return super().info(self._main(module)).shape[: int(self._layout.is_stacked)]
 
     def _size(self, module: str) -> tuple[int, int]:
-        rows, columns = super().info(f"{module}.{self._layout.main}").shape
-        return self._layout.size((rows, columns))
+        """Outputs and inputs of the matrix, or of each one of a stack."""
+        return self._layout.size(super().info(self._main(module)).shape[int(self._layout.is_stacked) :])
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        """Reads rows; of a stack those of one matrix, which count on from one matrix to the next."""
         if name not in self._modules:
             return super().floats(name, rows=rows, columns=columns)
+        if self._layout.is_stacked:
+            _, *size = self.info(name).shape
+            number = 0 if rows is None else rows.start // size[0]
+            first = number * size[0]
+            within = None if rows is None else slice(rows.start - first, rows.stop - first)
+            inputs, outputs = _bounds((*size,), within, columns)
+            return self._matrix(name, number).floats(outputs, inputs).T
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
@@ -80,63 +101,70 @@ class QuantisedFolder(ModelFolder):
 
     def has_integers(self, name: str) -> bool:
         """True if it is a matrix that is stored in 8 bits with a scale for each output."""
-        return name in self._modules and self._matrix(name).has_row_scales
+        return name in self._modules and not self._layout.is_stacked and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
         """Some outputs and inputs of such a matrix, as they are stored."""
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
 
-    def _matrix(self, name: str) -> GroupedMatrix:
-        """The matrix, of which the integers stay in memory until another one is asked for."""
-        last = self._last
-        if last is None or last[0] != name:
+    def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
+        """The matrix, or one of a stack; its integers stay in memory until another one is asked for."""
+        if self._last is None or self._last[:2] != (name, number):
             self._last = None
             module = self._modules[name]
             size = self._size(module)
-            tensors = {end: self._values(f"{module}.{end}") for end, _ in self._found(module, size)}
-            self._last = last = name, self._layout.matrix(tensors, *size)
-        return last[1]
+            tensors = {
+                end: self._values(self._part(module, end), number) for end, _ in self._found(module, size)
+            }
+            with located(f"{self._place(self._main(module))}, matrix {number}"):
+                self._last = name, number, self._layout.matrix(tensors, *size)
+        return self._last[2]
 
     def _found(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
-        """The tensors that the matrix has."""
         present = super().has
-        return (
-            (end, needed) for end, needed in self._layout.needed(*size).items() if present(f"{module}.{end}")
-        )
+        parts = self._layout.needed(*size).items()
+        return ((end, needed) for end, needed in parts if present(self._part(module, end)))
 
-    def _values(self, name: str) -> Array:
-        """A whole tensor, floats as float32."""
-        dtype = super().info(name).dtype
-        if dtype in FLOAT_DTYPES:
+    def _values(self, name: str, number: int | None = None) -> Array:
+        """A whole tensor, floats as float32; or what it has of one matrix of a stack."""
+        info = super().info(name)
+        if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
-        return self.stored(name).view(_INTEGERS[dtype])
+        if number is None:
+            return self.stored(name).view(_INTEGERS[info.dtype])
+        self._check_once(name)
+        matrix = np.empty(info.shape[1:], _INTEGERS[info.dtype])
+        self._tensors.file(name).read_into(name, number * matrix.nbytes, matrix.data.cast("B"))
+        return matrix
 
     def _check(self) -> None:
         """Raises CheckpointError with what is wrong with shapes and dtypes, or else with values."""
         if not self._modules:
             raise CheckpointError(
                 f"{self.path}: config.json says {self.quantised}; no tensor is stored so, as "
-                f"*.{self._layout.marks}"
+                f"*{self._part('', self._layout.marks)}"
             )
         raise_if_any([fault for module in self._modules.values() for fault in self._head_faults(module)])
         raise_if_any([fault for module in self._modules.values() for fault in self._value_faults(module)])
 
     def _head_faults(self, module: str) -> Iterator[str]:
-        main = f"{module}.{self._layout.main}"
+        main, layout = self._main(module), self._layout
         if not super().has(main):
             yield self._missing(main)
             return
         shape = super().info(main).shape
-        if len(shape) != 2 or 0 in shape:
-            yield f"{self._place(main)} has shape {[*shape]}; needed are rows and columns"
+        if len(shape) != len(layout.dimensions) or 0 in shape:
+            needed_dimensions = ", ".join(layout.dimensions)
+            yield f"{self._place(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
             return
-        if (plain := f"{module}.{_WEIGHT}") != main and super().has(plain):
+        if (plain := f"{module}{layout.weight}") != main and super().has(plain):
             yield f"{self._place(plain)} is stored as {shown(main)}, too; one of them must go"
-        size = self._layout.size((shape[0], shape[1]))
-        if fault := self._layout.size_fault(*size):
+        size = self._size(module)
+        if fault := layout.size_fault(*size):
             yield f"{self._place(main)}: {fault} for {self.quantised}"
-        for end, needed in self._layout.needed(*size).items():
-            yield from self._misfits(f"{module}.{end}", needed, size)
+        for end, needed in layout.needed(*size).items():
+            needed = needed._replace(shape=(*self._stack(module), *needed.shape))
+            yield from self._misfits(self._part(module, end), needed, size)
 
     def _misfits(self, name: str, needed: Needed, size: tuple[int, int]) -> Iterator[str]:
         if not super().has(name):
@@ -156,12 +184,12 @@ class QuantisedFolder(ModelFolder):
         size, faults = self._size(module), list[str]()
         with collecting(faults):
             small = {
-                end: self._values(f"{module}.{end}")
+                end: self._values(self._part(module, end))
                 for end, needed in self._found(module, size)
                 if not needed.is_large
             }
             faults += [
-                f"{self._place(f'{module}.{self._layout.main}')}: {fault}"
+                f"{self._place(self._main(module))}: {fault}"
                 for fault in self._layout.value_faults(small, *size)
             ]
         yield from faults
@@ -174,10 +202,9 @@ class QuantisedFolder(ModelFolder):
 
 
 def _modules(names: tuple[str, ...], layout: QuantisedLayout) -> Mapping[str, str]:
-    """The module of each quantised weight, by the weight's name."""
-    end = f".{layout.marks}"
+    end = f"{layout.separator}{layout.marks}"
     modules = (name.removesuffix(end) for name in names if name.endswith(end))
-    return {f"{module}.{_WEIGHT}": module for module in modules}
+    return {f"{module}{layout.weight}": module for module in modules}
 
 
 def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:

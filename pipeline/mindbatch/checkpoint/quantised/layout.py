@@ -25,14 +25,20 @@ class Needed(NamedTuple):
 
 
 class QuantisedLayout(ABC):
-    """Storage layout of a folder's matrices. Tensors are identified by the ends of their names, after a dot.
+    """Storage layout of a folder's matrices. Tensors are identified by the ends of their names.
 
     main: the end of the tensor whose shape tells the matrix's size.
     marks: the end of that which tells that a matrix is quantised.
+    separator: what is before each end. weight: what is in place of both in the matrix's own name.
+    dimensions: those of the main tensor, in words.
+    is_stacked: the first one counts matrices, whose transposes the model has in one tensor.
     """
 
     main: str
     marks: str
+    separator, weight = ".", ".weight"
+    dimensions: tuple[str, ...] = ("rows", "columns")
+    is_stacked = False
 
     @property
     @abstractmethod
@@ -40,16 +46,16 @@ class QuantisedLayout(ABC):
         """Name of the method, for messages."""
 
     @abstractmethod
-    def size(self, main: tuple[int, int]) -> tuple[int, int]:
+    def size(self, main: tuple[int, ...]) -> tuple[int, int]:
         """(outputs, inputs) of a matrix whose main tensor has this shape."""
 
     @abstractmethod
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         """Tensors that a matrix of this size needs, by the ends of their names."""
 
-    @abstractmethod
     def size_fault(self, outputs: int, inputs: int) -> str | None:
         """Explains why no matrix of this size can be stored so; None if it can."""
+        return None
 
     def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
         """Checks the values of the tensors that are not large."""
@@ -59,7 +65,10 @@ class QuantisedLayout(ABC):
 
     @abstractmethod
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
-        """The matrix of its tensors: floats as float32, integers as NumPy has them."""
+        """The matrix of its tensors: floats as float32, integers as NumPy has them.
+
+        CheckpointError for values of large tensors that are not as they must be.
+        """
 
 
 def _scale_faults(end: str, values: Array) -> Iterator[str]:
@@ -73,7 +82,6 @@ def _scale_faults(end: str, values: Array) -> Iterator[str]:
 
 
 def group_faults(end: str, values: Array, groups: int) -> Iterator[str]:
-    """Faults of the group of each input."""
     bad = (values < 0) | (values >= groups)
     if bad.any():
         yield (

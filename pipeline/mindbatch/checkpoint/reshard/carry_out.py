@@ -119,7 +119,6 @@ def _make(
 def _write(
     plan: ReshardPlan, known: Mapping[Place, str], part: Path, storage: Storage, progress: Progress
 ) -> Generator[tuple[Written, ...], None, None]:
-    """Does what is left to do."""
     jobs = [*_unfinished(plan.jobs, known)]
     total = plan.nbytes
     done = total - sum(job.nbytes for job in jobs)

@@ -10,8 +10,7 @@ from pathlib import Path
 from threading import Lock
 from types import TracebackType
 
-from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.stored import byte_ranges
+from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.reshard.folder import make_folders
 from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.journal import Journal

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.formats.file_layout import FileLayout
-from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent
+from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent, FileLayout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import Shape
@@ -93,7 +92,6 @@ class Writing(_InRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the job writes."""
         return self.rows * self.row_bytes
 
 
@@ -114,7 +112,6 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are written."""
         return sum(writing.nbytes for writing in self.writings)
 
 
@@ -159,7 +156,6 @@ def jobs_of(
 
 
 def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: MergePlan | None = None) -> Reading:
-    """Builds the Reading of a source rank's stored tensor."""
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
     path, view = str(tensors.file(name).path), stored.shard.other_view

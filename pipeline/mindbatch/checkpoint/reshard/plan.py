@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.formats.file_layout import FileLayout
+from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.replicas import ReplicaPair
@@ -49,7 +49,6 @@ class ReshardPlan:
 
     @cached_property
     def digest(self) -> str:
-        """Hashes all copies."""
         return plan_digest(self.tensors)
 
     @cached_property
@@ -71,12 +70,10 @@ class ReshardPlan:
 
     @property
     def names(self) -> set[str]:
-        """Names of the target's tensors."""
         return {tensor.name for tensor in self.tensors}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(job.nbytes for job in self.jobs)
 
     def by_folder(self) -> dict[Path, dict[str, FileLayout]]:

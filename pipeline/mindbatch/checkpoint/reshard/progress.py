@@ -51,7 +51,6 @@ class PlainProgress:
         self._shown = now()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Prints a line of progress."""
         left = self._left(what, done, total)
         if self._now() - self._shown < LINE_SECONDS:
             return

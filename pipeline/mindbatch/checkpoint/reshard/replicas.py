@@ -34,7 +34,6 @@ class ReplicaPair:
         return sum(volume(other) for _, other in self.regions) * DTYPES[self.other.dtype]
 
     def fault(self) -> str:
-        """The line when they differ."""
         return (
             f"{self.other.path}: tensor {shown(self.other.name)} is not as in {self.first.path}, where it "
             "must be the same; one of the two files is damaged or of another checkpoint"
@@ -114,7 +113,6 @@ def _differing(pairs: Sequence[ReplicaPair]) -> list[str]:
 
 
 def _are_alike(pair: ReplicaPair, sources: Sources) -> bool:
-    """True if the two hold the same bytes."""
     return all(_regions_are_alike(pair, sources, *regions) for regions in pair.regions)
 
 
@@ -131,7 +129,6 @@ def _regions_are_alike(pair: ReplicaPair, sources: Sources, first: Region, other
 
 
 def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
-    """The bytes of rows start..stop of the region."""
     low, _ = rows_of(region)
     data = sources.rows(reading, low + start, low + stop, place)
     return as_array(data, reading.dtype, stop - start, reading.counted)[all_rows(region)].tobytes()

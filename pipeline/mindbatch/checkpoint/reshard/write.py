@@ -88,8 +88,6 @@ class Written:
 
 
 class Takes(Protocol):
-    """Receiver of a job's tensors."""
-
     def write(self, writing: Writing, start: int, data: memoryview) -> None:
         """Takes the tensor's bytes from `start` on; `data` changes afterwards."""
         ...
@@ -152,7 +150,6 @@ def _content(
     sources: Sources,
     transposed: TransposedRegions,
 ) -> memoryview:
-    """The bytes of the writing's rows in the chunk."""
     copies, rows = chunk.copies(writing), chunk.stop - chunk.start
     if len(copies) == 1 and (only := copies[0][0]) is not None and _is_as_read(job, writing, copies[0][1]):
         return fetched[only]
@@ -186,7 +183,6 @@ def _covered(copies: list[tuple[Fetch | None, Copy]]) -> int:
 
 
 def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:
-    """The values in the writing's dtype."""
     fitting, num_overflows = converted(values, dtype, writing.dtype)
     if num_overflows and not job.allow_overflow:
         raise CheckpointError(

@@ -1,9 +1,8 @@
-"""Placements from strategies, strategies from placements, and detection of lone rank files."""
+"""Placements from strategies, and strategies from placements."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.placement.regions import Placement, Placements, Shape, Shard, single_segment
@@ -49,8 +48,12 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
             though another stage holds it, shapes of which not all can be parts of one tensor.
     """
     if len(ranks) != strategy.num_ranks:
-        found_ranks = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        raise CheckpointError(f"{found_ranks}; the strategy is for {strategy.num_ranks}")
+        if len(ranks) == 1:
+            raise CheckpointError(
+                f"1 rank; the strategy is for {strategy.num_ranks}; if this one is the whole, give no "
+                "strategy for the source"
+            )
+        raise CheckpointError(f"{len(ranks)} ranks; the strategy is for {strategy.num_ranks}")
     faults: list[str] = []
     full: dict[str, Shape] = {}
     named = {layout.name for layout in strategy.layouts}
@@ -180,7 +183,6 @@ def _layout(name: str, shape: Shape, shards: Sequence[Shard], model_parallel: in
 
 
 def _matches(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> bool:
-    """True if the layout gives every rank its shard."""
     try:
         local = layout.local_shape(shape)
         wholes = (layout.slice_of(rank, shape) for rank in range(len(shards)))
@@ -198,34 +200,3 @@ def _lines(faults: Mapping[str, Mapping[str, None]]) -> list[str]:
         listed = ", ".join(first_lines([*names], shown, limit=_MAX_SHOWN, noun="tensors"))
         lines.append(f"{'tensors' if len(names) > 1 else 'tensor'} {listed}: {reason}")
     return lines
-
-
-def part_fault(strategy: Strategy, shapes: Mapping[str, Shape]) -> str | None:
-    """Explains why tensors of these shapes are one rank's parts by the strategy; None if nothing shows it.
-
-    A tensor that the strategy cannot shard is not a full one. Else sizes tell, for a model has few: those
-    that are sharded are found again in dimensions that are not, such as the hidden size. Where that holds of
-    more sizes with all parts put together than of sizes as they are, these are parts.
-    """
-    cuts: dict[str, Shape] = {}
-    for layout in strategy.layouts:
-        if layout.name in shapes:
-            with suppress(CheckpointError):  # a layout for other dimensions says nothing of this tensor
-                cuts[layout.name] = parts_of(layout, len(shapes[layout.name]))
-    sizes = [
-        (name, size, count)
-        for name, parts in cuts.items()
-        for size, count in zip(shapes[name], parts, strict=True)
-    ]
-    uncut = {size for _, size, count in sizes if count == 1}
-    cut = [(name, size, count) for name, size, count in sizes if count > 1]
-    for name, size, count in cut:
-        if size % count:
-            what = f"{size} does not divide by the {count} of its strategy"
-            return f"tensor {shown(name)} {[*shapes[name]]}: {what}"
-    as_parts = [sharded for sharded in cut if sharded[1] * sharded[2] in uncut and sharded[1] not in uncut]
-    as_they_are = [sharded for sharded in cut if sharded[1] in uncut and sharded[1] * sharded[2] not in uncut]
-    if len(as_parts) <= len(as_they_are):
-        return None
-    name, size, count = as_parts[0]
-    return f"tensor {shown(name)} {[*shapes[name]]}: {size} of {size * count}, as its strategy says"

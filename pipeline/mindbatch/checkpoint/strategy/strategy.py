@@ -118,7 +118,6 @@ class TensorLayout:
 
 
 def layout_faults(layout: TensorLayout) -> list[str]:
-    """Faults of the layout's numbers."""
     matrix, faults = layout.device_matrix, []
     if not matrix or len(matrix) > MAX_DIMENSIONS or min(matrix) < 1 or math.prod(matrix) > MAX_DEVICES:
         faults.append(f"device matrix {shown([*matrix])} must be 1 to {MAX_DIMENSIONS} sizes above 0")
@@ -196,7 +195,6 @@ class Strategy:
         return self.num_devices * (max(self.stages, default=0) + 1)
 
     def stage_of(self, layout: TensorLayout) -> int:
-        """The stage that holds the parameter."""
         return self.stage if layout.stage is None else layout.stage
 
     def of_stage(self, stage: int) -> dict[str, TensorLayout]:

@@ -133,7 +133,7 @@ def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str
     """Yields the error that would refuse a run on this machine, or a note of the memory it might lack."""
     if fault := demand.fault(machine):
         yield fault
-    elif demand.runtime.device_target == "CPU" and demand.total > machine.free:
+    elif demand.setup.runtime.device_target == "CPU" and demand.total > machine.free:
         yield (
             f"memory: {demand.parts()} take {size(demand.total)}, and {size(machine.free)} of memory are "
             f"free here; what would do: {', or '.join(demand.remedies(machine.free))}"

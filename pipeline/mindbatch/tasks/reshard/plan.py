@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
+from mindbatch.checkpoint.folders.reshard_marker import MERGED_KEY, merged_before
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
 from mindbatch.checkpoint.iterations.written import descriptions as iteration_descriptions
 from mindbatch.checkpoint.iterations.written import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
-from mindbatch.checkpoint.lora.merged_note import MERGED_KEY, merged_before
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.placement.regions import Placements, whole_placements

@@ -13,6 +13,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_shards
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.io.errors import CheckpointError, ConfigError
+from verified_sources import open_verified
 
 TENSORS: dict[str, npt.NDArray[Any]] = {
     "a.weight": np.arange(4, dtype=np.float32),
@@ -34,11 +35,11 @@ def test_digests_of_rank_folders_and_of_one_file(tmp_path: Path, names: list[str
         (tmp_path / name).write_bytes(content)
     written = [(tmp_path / name).parent / "digests.json" for name in names]
     assert record_digests(tmp_path) == written
-    open_source(tmp_path, verify=True).close()
+    open_verified(tmp_path).close()
     for name in names:
         flip(tmp_path / name, (tmp_path / name).stat().st_size * 8 - 1)
     with pytest.raises(CheckpointError, match="is damaged") as refused:
-        open_source(tmp_path, verify=True)
+        open_verified(tmp_path)
     assert [any(str(tmp_path / name) in line for line in refused.value.faults) for name in names] == [
         True for _ in names
     ]
@@ -46,7 +47,7 @@ def test_digests_of_rank_folders_and_of_one_file(tmp_path: Path, names: list[str
         record_digests(tmp_path)
     assert len(kept.value.faults) == len(names)
     assert record_digests(tmp_path, replace=True) == written
-    open_source(tmp_path, verify=True).close()
+    open_verified(tmp_path).close()
 
 
 def test_digests_of_a_unified_folder(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_digests_of_a_unified_folder(tmp_path: Path) -> None:
     assert record_digests(home) == [home / "digests.json"]
     flip(home / "a.weight.safetensors", (home / "a.weight.safetensors").stat().st_size * 8 - 1)
     with pytest.raises(CheckpointError, match=r"a.weight.safetensors: tensor 'a.weight' is damaged"):
-        open_source(home, verify=True)
+        open_verified(home)
 
 
 def test_no_digests_where_a_rank_is_damaged(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from adapter_folders import write_full_adapter
 
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
-from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.io.errors import CheckpointError
 from pytorch_bytes import old_pytorch_bytes, pytorch_bytes
+from verified_sources import open_verified
 
 INDEX = "pytorch_model.bin.index.json"
 ARRAYS = {
@@ -48,10 +48,9 @@ def test_is_a_model_folder(folder: Path, name: str) -> None:
     record_digests(folder)
     with ModelFolder(folder) as model:
         assert not is_cut(folder)
-        model.verify()
         for each, array in ARRAYS.items():
             np.testing.assert_array_equal(model.floats(each), array)
-    with open_source(folder) as source:
+    with open_verified(folder) as source:
         assert source.kind == "huggingface"
 
 

@@ -9,7 +9,7 @@ import pytest
 from adapter_folders import write_adapter
 from safetensors_writer import write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.reshard_marker import read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
@@ -50,7 +50,7 @@ def folder_with(tmp_path: Path, name: str) -> Path:
         return write_shards(tmp_path / "m", {"s.safetensors": TENSORS})
     folder = write_folder(tmp_path / "m", TENSORS)
     if name == "digests.json":
-        write_digests(folder)
+        record_digests(folder)
     return folder
 
 

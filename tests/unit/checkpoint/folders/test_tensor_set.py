@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.digests import digests_of
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.io.errors import CheckpointError, ConfigError
+from verified_sources import open_verified
 
 TENSORS: dict[str, npt.NDArray[Any]] = {
     "a.weight": np.arange(4, dtype=np.float32),
@@ -53,17 +55,17 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(damaged)
 
 
-def refusal(path: Path, **options: bool) -> str:
+def refusal(path: Path, opened: Callable[[Path], Source] = open_source) -> str:
     with pytest.raises(CheckpointError) as caught:
-        open_source(path, **options)
+        opened(path)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("verify", [False, True])
-def test_a_hugging_face_folder(tmp_path: Path, verify: bool) -> None:
+@pytest.mark.parametrize("opened", [open_source, open_verified])
+def test_a_hugging_face_folder(tmp_path: Path, opened: Callable[[Path], Source]) -> None:
     folder = write_folder(tmp_path / "m", TENSORS)
-    write_digests(folder)
-    with open_source(folder, verify=verify) as source:
+    record_digests(folder)
+    with opened(folder) as source:
         assert (source.kind, names_of(source)) == ("huggingface", [list(TENSORS)])
         assert content(source, "b.weight") == TENSORS["b.weight"].tobytes()
         assert source.ranks[0].nbytes == 22
@@ -157,7 +159,7 @@ def test_pickles_are_refused_with_the_way_to_convert(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.bin", "model.pt", "rng_state.pth"])
 def test_what_torch_save_has_not_written(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"cos\nsystem\n")
-    assert "or give that file itself" in refusal(tmp_path)
+    assert "or give a file of PyTorch itself" in refusal(tmp_path)
     assert "not a file of torch.save" in refusal(tmp_path / name)
 
 
@@ -201,9 +203,9 @@ def test_every_changed_byte_is_refused_with_digests(tmp_path: Path, name: str) -
         assert source.ranks[0].digests is not None
     for position in range(len(data)):
         flip(path, position)
-        assert name in refusal(path, verify=True)
+        assert name in refusal(path, open_verified)
         flip(path, position)
-    open_source(path, verify=True).close()
+    open_verified(path).close()
 
 
 def test_damage_names_every_tensor_and_file(tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ def test_damage_names_every_tensor_and_file(tmp_path: Path) -> None:
         add_digests(tmp_path / f"rank_{rank}")
         flip(tmp_path / f"rank_{rank}/w.ckpt", -1)
     open_source(tmp_path).close()
-    faults = refusal(tmp_path, verify=True).splitlines()
+    faults = refusal(tmp_path, open_verified).splitlines()
     assert [f"rank_{rank}/w.ckpt: tensor 't0' is damaged" in faults[rank] for rank in range(2)] == [True] * 2
 
 
@@ -233,7 +235,7 @@ def test_digests_of_other_files_do_not_disturb_one_file(tmp_path: Path) -> None:
     (tmp_path / "w.ckpt").write_bytes(ckpt_bytes(TENSORS))
     add_digests(tmp_path)
     shutil.copy(tmp_path / "w.ckpt", tmp_path / "v.ckpt")
-    with open_source(tmp_path / "v.ckpt", verify=True) as source:
+    with open_verified(tmp_path / "v.ckpt") as source:
         assert source.ranks[0].digests is None
 
 
@@ -251,10 +253,10 @@ def test_digests_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
 def test_the_own_checksum_of_a_ckpt_is_verified(tmp_path: Path) -> None:
     path = tmp_path / "w.ckpt"
     path.write_bytes(with_crc(ckpt_bytes(TENSORS)))
-    open_source(path, verify=True).close()
+    open_verified(path).close()
     flip(path, len(ckpt_bytes(TENSORS)) - 1)
     open_source(path).close()
-    assert "w.ckpt: damaged: its CRC-32 is" in refusal(path, verify=True)
+    assert "w.ckpt: damaged: its CRC-32 is" in refusal(path, open_verified)
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         add_digests(tmp_path / f"rank_{rank}")
     flip(tmp_path / "rank_2/w.ckpt", -1)
     before = len(os.listdir("/proc/self/fd"))
-    refusal(tmp_path, verify=True)
+    refusal(tmp_path, open_verified)
     open_source(tmp_path).close()
     (tmp_path / "rank_2/w.ckpt").write_bytes(b"\x0a\x05")
     refusal(tmp_path)

@@ -54,12 +54,9 @@ def test_an_index_of_hugging_face_wins(tmp_path: Path) -> None:
         ),
         (WEIGHT_MAP | {"c": 3}, "weight_map sends tensor 'c' to 3; must be the plain name"),
         (WEIGHT_MAP | {"d": "part1.safetensors"}, "tensor 'd' is not in part1.safetensors, where the index"),
-        (
-            WEIGHT_MAP | {"a": "part1.safetensors"},
-            "part1.safetensors, where the index puts it; it is in part0",
-        ),
+        (WEIGHT_MAP | {"a": "part1.safetensors"}, "in part0.safetensors, where the index does not put it"),
         (WEIGHT_MAP | {"c": "part2.safetensors"}, "part2.safetensors"),
-        ({"a": "part0.safetensors"}, "tensor 'b' is in part0.safetensors but not in the index"),
+        ({"a": "part0.safetensors"}, "tensor 'b' is in part0.safetensors, where the index does not"),
         ({}, "weight_map must be an object of tensor names and file names"),
     ],
 )

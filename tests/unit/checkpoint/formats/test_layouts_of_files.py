@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
-from mindbatch.checkpoint.formats.file_layout import FileLayout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.formats.stored import ByteExtent, TensorEntry, byte_ranges
+from mindbatch.checkpoint.formats.stored import ByteExtent, FileLayout, TensorEntry, byte_ranges
 from mindbatch.io.errors import CheckpointError
 from tensor_files import write_tensor_file
 

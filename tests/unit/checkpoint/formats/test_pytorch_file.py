@@ -193,14 +193,18 @@ PICKLES = {
     "dimensions": (tensor(COUNT, [1] * 40, [1] * 40), "REDUCE torch._utils._rebuild_tensor_v2"),
     "a number": (number(7), "'a' is of type int; must be a mapping of names to tensors"),
     "nested mapping": (b"}" + text("b") + tensor(COUNT, [6], [1]) + b"s", "'a' is of type dict; must be"),
-    "empty stack": (b"R", "takes a value where there is none"),
-    "no mark": (b"te", "takes a mark where there is none|of type tuple"),
-    "memo": (b"h\x07", "value 7 of the memo is not there"),
+    "empty stack": (b"R", "opcode REDUCE cannot be carried out"),
+    "no mark": (b"te", "opcode APPENDS cannot be carried out"),
+    "memo": (b"h\x07", "opcode BINGET cannot be carried out .Memo value not found at index 7"),
     "key": (b"}" + number(1) + b"Ns", "a key of type int; must be a string"),
-    "huge string": (b"X" + struct.pack("<I", 2**31), "a string of 2147483648 bytes"),
-    "huge integer": (b"\x8a\xff" + bytes(255), "an integer of 255 bytes"),
-    "not text": (b"X\1\0\0\0\xff", "is not UTF-8 text"),
-    "long name": (b"c" + b"x" * 300, "a name without an end"),
+    "huge string": (b"X" + struct.pack("<I", 2**31), "truncated"),
+    "huge integer": (b"\x8a\xff" + bytes(255), "'a' is of type int"),
+    "called by a list": (ORDERED + b"]R", "REDUCE of what is no function and its arguments"),
+    "call of a class": (storage("0", 6) + b")R", "REDUCE of what is no function and its arguments"),
+    "no value": (b"NN", "a key without its value"),
+    "set in a list": (b"]" + number(0) + b"Ns", "adds to what is no dict"),
+    "not text": (b"X\1\0\0\0\xff", "opcode BINUNICODE cannot be carried out .'utf-8'"),
+    "long name": (b"c" + b"x" * 300, "GLOBAL 'xxx"),
 }
 
 
@@ -288,10 +292,10 @@ ZIPS = {
     "outside": (_field(ENTRY, 42, struct.pack("<I", 2**31)), "no header at byte"),
     "encrypted": (_field(ENTRY, 8, b"\1\0"), "encrypted"),
     "other name": (_field(ENTRY, 46, b"w/data/7"), "differ"),
-    "64 bits": (_field(ENTRY, 24, b"\xff" * 4), "sizes of 64 bits are missing"),
-    "comment": (GOOD[:-2] + b"\1\0!", "does not end with a directory"),
-    "count": (GOOD[:-14] + b"\3\0\3\0" + GOOD[-10:], "has 5 members and says 3"),
-    "directory": (GOOD[:-6] + b"\0\0\0\0\0\0", "directory must end at byte"),
+    "64 bits": (_field(ENTRY, 24, b"\xff" * 4), "24 bytes stored, 4294967295 said"),
+    "comment": (GOOD[:-2] + b"\1\0!", "5 members; at most 100000 are allowed, and no comment"),
+    "directory": (GOOD[:-6] + b"\0\0\0\0\0\0", "no header at byte"),
+    "huge directory": (GOOD[:-10] + b"\0\0\0\x7f" + GOOD[-6:], "Bad offset|directory of 2130706432 bytes"),
     "no pickle": (zip_of({"w/data/0": bytes(24)}), "without data.pkl"),
     "torchscript": (_slip("w/constants.pkl"), "a TorchScript archive"),
     "big-endian": (zip_of({**members_of(ARRAYS), "w/byteorder": b"big"}), "byteorder b'big'; must be"),
@@ -310,6 +314,16 @@ def test_a_zip_file_that_is_not_exactly_right_is_refused(tmp_path: Path, case: s
     with pytest.raises(CheckpointError, match=said):
         open_pytorch(path)
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_directory_of_many_members_is_refused_at_once(tmp_path: Path) -> None:
+    """It was read in a time that grew with the square of its bytes."""
+    entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 4)
+    directory = b"".join(entry + b"%06d" % number for number in range(130_000))
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, len(directory), 4, 0)
+    (tmp_path / "w.bin").write_bytes(b"PK\3\4" + directory + end)
+    with pytest.raises(CheckpointError, match="a zip file of 130000 members; at most 100000 are allowed"):
+        open_pytorch(tmp_path / "w.bin")
 
 
 OLD = old_pytorch_bytes(ARRAYS)

@@ -92,9 +92,9 @@ def test_rank_stabilised_scaling(tmp_path):
         ({"rank_pattern": {"(": 2}}, r"rank_pattern: '\(' is no regular expression"),
         ({"rank_pattern": ["q_proj"]}, "rank_pattern=.*must be an object"),
         ({"alpha_pattern": {"q_proj": "4"}}, "alpha_pattern: 'q_proj' has '4'; must be a number above 0"),
-        ({"alpha_pattern": {"(?i)q": 4}}, "alpha_pattern: .* has flags"),
+        ({"alpha_pattern": {"q{e}": 4}}, "alpha_pattern: .* has .{"),
         ({"target_modules": "(q"}, r"target_modules='\(q': is no regular expression"),
-        ({"target_modules": r"(q)\1"}, "target_modules=.*: has groupref"),
+        ({"target_modules": "[[:alpha:]]"}, r"target_modules=.*: has .\[:"),
         ({"target_modules": ".*q_proj"}, r"v_proj' is none of target_modules, '\.\*q_proj'"),
         ({"exclude_modules": ["v_proj"]}, "v_proj' is none of target_modules"),
         ({"exclude_modules": r".*\.1\..*"}, "layers.1.self_attn.q_proj' is none of target_modules"),
@@ -284,7 +284,9 @@ def test_a_file_of_any_name(tmp_path):
     assert given.digest == ours.digest
     with pytest.raises(CheckpointError, match=r"adapter_config\.json: missing; without it the scaling"):
         open_adapter(file)
-    with pytest.raises(CheckpointError, match=rf"must have one of .*; or give the file: {file}$"):
+    with pytest.raises(
+        CheckpointError, match=rf"no adapter, only {file.name}; must have one of .*, or give the file"
+    ):
         open_adapter(home, scaling=1.5)
 
 

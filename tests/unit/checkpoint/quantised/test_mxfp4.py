@@ -90,6 +90,14 @@ def wide(tensors: Tensors) -> None:
     tensors[f"{STACK}_blocks"] = tensors[f"{STACK}_blocks"].astype(np.int32)
 
 
+def flat(tensors: Tensors) -> None:
+    tensors[f"{STACK}_blocks"] = tensors[f"{STACK}_blocks"].reshape(4, 64, 32)
+
+
+def narrow(tensors: Tensors) -> None:
+    tensors[f"{STACK}_blocks"] = tensors[f"{STACK}_blocks"][..., :15]
+
+
 def short(tensors: Tensors) -> None:
     tensors[f"{STACK}_scales"] = tensors[f"{STACK}_scales"][:, :-1]
 
@@ -107,8 +115,10 @@ def plain(tensors: Tensors) -> None:
     ("change", "said"),
     [
         (without, "gate_up_proj_scales' is missing; MXFP4 needs it"),
-        (wide, "has dtype I32 and shape [4, 64, 2, 16]; needed are U8 and [matrices, outputs, blocks, 16]"),
-        (short, "has dtype U8 and shape [4, 63, 2]; needed are U8 and [4, 64, 2]"),
+        (wide, "gate_up_proj_blocks' has dtype I32, needed is U8"),
+        (flat, "has shape [4, 64, 32]; needed is [matrices, outputs, blocks, 16]"),
+        (narrow, "has shape [4, 64, 2, 15], needed is [4, 64, 2, 16]"),
+        (short, "has shape [4, 63, 2], needed is [4, 64, 2]"),
         (twice, "gate_up_proj_blocks', too; one of them must go"),
         (plain, "config.json says MXFP4; no tensor is stored so, as *_blocks"),
     ],
@@ -124,5 +134,5 @@ def test_what_makes_no_stack_is_refused(tmp_path: Path, change: Callable[[Tensor
 def test_a_scale_that_is_no_number_is_refused(tmp_path: Path) -> None:
     stored, _ = made()
     stored[f"{STACK}_scales"][2, 5, 1] = 255
-    with opened(tmp_path, stored) as folder, pytest.raises(CheckpointError, match="exponent 255 of matrix 2"):
+    with opened(tmp_path, stored) as folder, pytest.raises(CheckpointError, match="matrix 2: exponent 255"):
         load_weights(ModelSpec.of(describe(CONFIG)), folder, ReferenceKernels())

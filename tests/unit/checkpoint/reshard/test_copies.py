@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> Source:
     arrays = {"fused": FUSED, "gate": GATE, "up": UP}
     layout = safetensors_layout([(name, "F32", array.shape) for name, array in arrays.items()])
     write_tensor_file(folder / "model.safetensors", layout, lambda name: [arrays[name].data.cast("B")])
-    write_digests(folder)
+    record_digests(folder)
     return open_source(folder)
 
 

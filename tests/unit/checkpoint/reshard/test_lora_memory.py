@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from reshard_adapters import write_adapter_for
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
@@ -50,7 +50,7 @@ def source(tmp_path: Path) -> Path:
     arrays = {name: np.resize(noise[place:], shape) for place, (name, shape) in enumerate(shapes())}
     assert max(array.nbytes for array in arrays.values()) > 65 * MB
     write_tensors(source / "model.safetensors", arrays, "BF16")
-    write_digests(source)
+    record_digests(source)
     return source
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
 RUN = Path(__file__).parents[4] / "benchmarks/bench_reshard_run.py"
@@ -34,6 +34,6 @@ def test_130_megabytes(tmp_path: Path) -> None:
     largest = max(array.nbytes for array in arrays.values())
     assert sum(array.nbytes for array in arrays.values()) > 130 * MB
     write_tensors(source / "model.safetensors", arrays, "BF16")
-    write_digests(source)
+    record_digests(source)
     assert peak_of(source, tmp_path / "two", 2) < 300 * MB + 1.2 * largest * 2
     assert peak_of(tmp_path / "two", tmp_path / "again", 1) < 120 * MB
