@@ -14,10 +14,9 @@ from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import printable
 from mindbatch.prompts.prompt_lines import MAX_DEPTH, too_long_fault
 
-_SECONDS = 30.0
-"""Of processor time for an answer; those of files of use take a fraction of one."""
-_MEMORY_BYTES = 4 << 30
-_MEMORY_PER_ROW_BYTE = 16
+_MEMORY_BYTES, _SECONDS = 4 << 30, 10.0
+_MEMORY_PER_ROW_BYTE, _SECONDS_PER_ROW_BYTE = 16, 1e-6
+"""So much more may a row of so many bytes take; lists of numbers take half of it."""
 _MOST_DEATHS = 3
 
 
@@ -64,12 +63,13 @@ def _answer(file: DataFile, max_row_bytes: int, **place: int) -> Any:
         MindBatchError: the disk fails.
     """
     request = json.dumps({"path": str(file.path.absolute()), **place}).encode("ascii")
+    process = _process(max_row_bytes)
     try:
-        answer = _process(max_row_bytes).ask(request, max_row_bytes + 2 * parquet_worker.ANSWER_BYTES)
+        answer = process.ask(request, max_row_bytes + 2 * parquet_worker.ANSWER_BYTES)
     except ChildDied as death:
         raise _ReaderDied(str(death)) from death
     except ProcessorTimeUsedUp:
-        raise _ReaderDied(f"stopped after {_SECONDS:g} s of processor time") from None
+        raise _ReaderDied(f"stopped after {process.limits.seconds:.0f} s of processor time") from None
     if "disk" in answer:
         raise MindBatchError(f"{file.path}: cannot be read ({answer['disk']})")
     if "damage" in answer:
@@ -80,7 +80,10 @@ def _answer(file: DataFile, max_row_bytes: int, **place: int) -> Any:
 @cache
 def _process(max_row_bytes: int) -> AnsweringProcess:
     """Started when it is first asked; all files are read by one, for its start takes far longer than most."""
-    limits = Limits(seconds=_SECONDS, memory_bytes=_MEMORY_BYTES + _MEMORY_PER_ROW_BYTE * max_row_bytes)
+    limits = Limits(
+        seconds=_SECONDS + _SECONDS_PER_ROW_BYTE * max_row_bytes,
+        memory_bytes=_MEMORY_BYTES + _MEMORY_PER_ROW_BYTE * max_row_bytes,
+    )
     return AnsweringProcess(parquet_worker.main, limits, str(max_row_bytes))
 
 

@@ -160,6 +160,15 @@ def _little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     parquet_table._process(999).close()
 
 
+def test_rows_that_are_too_long_are_told_one_by_one(tmp_path: Path) -> None:
+    """However many there are: an answer ends after each."""
+    zeros = np.zeros(4_000_000, np.int8)
+    lists = pa.ListArray.from_arrays(pa.array(range(0, 4_000_001, 1_000_000), pa.int32()), pa.array(zeros))
+    found = records(tmp_path, pa.table({"a": lists}), 1_500_000)
+    assert [record.fault for record in found] == ["the row is longer than 1500000 bytes"] * 4
+    assert [record.line for record in found] == [1, 2, 3, 4]
+
+
 @pytest.mark.usefixtures("_little_memory")
 def test_a_row_group_that_only_unpacks_to_gigabytes_is_one_fault(tmp_path: Path) -> None:
     texts = pa.array(["x" * 1_000_000, "a"])
@@ -221,7 +230,7 @@ def test_row_groups_that_end_the_reading_process_end_the_file(
     found = records(tmp_path, pa.table({"a": range(50)}), row_group_size=10)
     assert [(record.line, record.fault) for record in found] == [
         (1, "rows 1 to 10 cannot be read (its process ended)"),
-        (11, "rows 11 to 20 cannot be read (stopped after 30 s of processor time)"),
+        (11, "rows 11 to 20 cannot be read (stopped after 10 s of processor time)"),
         (21, "rows 21 to 30 cannot be read (its process ended)"),
         (22, "3 of its row groups ended the process that read them; nothing after it was read"),
     ]
