@@ -33,7 +33,7 @@ def opened(file: DataFile) -> Iterator[io.BufferedReader]:
 
     No more is unpacked than is asked for, however much the file would become.
     """
-    with plain(file.path) as disk:
+    with disk_faults(file.path), io.FileIO(open_regular(file.path), "rb") as disk:
         raw: io.RawIOBase = disk
         if file.compression == "gzip":
             raw = _Unpacked(gzip.GzipFile(fileobj=disk, mode="rb").read1, "gzip")
@@ -41,13 +41,6 @@ def opened(file: DataFile) -> Iterator[io.BufferedReader]:
             raw = _Unpacked(_zstd_reader(disk), "zstd")
         with io.BufferedReader(cast(io.FileIO, raw), BUFFER_BYTES) as stream:
             yield cast(io.BufferedReader, stream)
-
-
-@contextmanager
-def plain(path: Path) -> Iterator[io.FileIO]:
-    """The file as it is on the disk. Reading it raises MindBatchError where the disk fails."""
-    with disk_faults(path), io.FileIO(open_regular(path), "rb") as file:
-        yield file
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
         return f"is {foreign}"
     try:
         if file.format == "parquet":
-            return parquet_fault(file)
+            return parquet_fault(file, max_row_bytes)
         if file.format == "json":
             return array_fault(file)
         if file.format in ("csv", "tsv"):

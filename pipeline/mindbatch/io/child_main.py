@@ -53,6 +53,7 @@ def outlive_parent() -> None:
 def serve(connection: Connection, answer: Callable[[Any], Any], seconds: float, memory_bytes: int) -> None:
     """Answers requests, both of them JSON, until nobody asks any more.
 
+    answer: one of bytes is sent as it is.
     seconds: of processor time for an answer; the kernel ends the process when they are used up, whatever it
     does then. A process that is stopped, or waits for a processor, uses none.
     """
@@ -67,7 +68,9 @@ def serve(connection: Connection, answer: Callable[[Any], Any], seconds: float, 
         except EOFError:
             return
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        answered = json.dumps(answer(json.loads(request))).encode("ascii")
+        answered = answer(json.loads(request))
+        if not isinstance(answered, bytes):
+            answered = json.dumps(answered).encode("ascii")
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(answered)
 

@@ -3,6 +3,7 @@
 import datetime
 import math
 import uuid
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindbatch.dataset import parquet_table
-from mindbatch.dataset.arrow_values import column_values
 from mindbatch.dataset.dataset import Dataset
+from mindbatch.dataset.parquet_worker import ParquetReader
 from mindbatch.dataset.records import Record
+from mindbatch.io.children import AnsweringProcess, ChildDied, ProcessorTimeUsedUp
 from mindbatch.io.errors import ConfigError, MindBatchError
 
 
@@ -128,40 +130,55 @@ LARGE_CELLS = {
 }
 
 
-def small_values(column: pa.Array) -> list[Any]:
-    values = column_values(column)
-    assert len(str(values)) < 1000, "a cell that is too large became a value"
-    return values
-
-
 @pytest.mark.parametrize("cells", LARGE_CELLS.values(), ids=LARGE_CELLS)
-def test_a_cell_that_is_too_large_never_becomes_a_value(
-    tmp_path: Path, cells: pa.Array, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet_table, "_PORTION_BYTES", 1000)
-    monkeypatch.setattr(parquet_table, "column_values", small_values)
+def test_a_cell_that_is_too_large_makes_its_row_too_long(tmp_path: Path, cells: pa.Array) -> None:
     found = records(tmp_path, pa.table({"a": cells, "prompt": ["a", "b"]}))
     assert [record.fault for record in found] == ["the row is longer than 1000 bytes", None]
     assert found[1].columns == {"a": cells[1].as_py(), "prompt": "b"}
 
 
 @pytest.mark.parametrize("image", [LONG.encode(), [{"bytes": LONG.encode()}]], ids=["bytes", "within"])
-def test_large_binary_data_spoils_only_its_cell_and_never_becomes_a_value(
-    tmp_path: Path, image: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet_table, "_PORTION_BYTES", 1000)
+def test_large_binary_data_spoils_only_its_cell(tmp_path: Path, image: Any) -> None:
     found = records(tmp_path, pa.table({"prompt": ["a", "b"], "image": [image, None]}))
     assert found[0].unusable == {"image": "holds binary data; must be text"}
     assert [record.columns for record in found] == [{"prompt": "a"}, {"prompt": "b", "image": None}]
 
 
-def test_a_row_group_that_only_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path) -> None:
+def test_a_row_that_only_unpacks_to_megabytes_is_too_long(tmp_path: Path) -> None:
     offsets = pa.array([0, 10_000_000], pa.int32())
     zeros = pa.ListArray.from_arrays(offsets, pa.array(np.zeros(10_000_000, np.int8)))
     found = records(tmp_path, pa.table({"a": zeros}), compression="zstd")
     assert (tmp_path / "rows.parquet").stat().st_size < 5000
+    assert [record.fault for record in found] == ["the row is longer than 1000 bytes"]
+
+
+@pytest.fixture
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For a limit of 999 bytes, which no other test has."""
+    monkeypatch.setattr(parquet_table, "_MEMORY_BYTES", 600 << 20)
+    yield
+    parquet_table._process(999).close()
+
+
+def test_rows_that_are_too_long_are_told_one_by_one(tmp_path: Path) -> None:
+    """However many there are: an answer ends after each."""
+    zeros = np.zeros(4_000_000, np.int8)
+    lists = pa.ListArray.from_arrays(pa.array(range(0, 4_000_001, 1_000_000), pa.int32()), pa.array(zeros))
+    found = records(tmp_path, pa.table({"a": lists}), 1_500_000)
+    assert [record.fault for record in found] == ["the row is longer than 1500000 bytes"] * 4
+    assert [record.line for record in found] == [1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_row_group_that_only_unpacks_to_gigabytes_is_one_fault(tmp_path: Path) -> None:
+    texts = pa.array(["x" * 1_000_000, "a"])
+    shared = pa.DictionaryArray.from_arrays(pa.array([*[0] * 2000, 1, 1], pa.int32()), texts)
+    found = records(tmp_path, pa.table({"a": shared}), 999, row_group_size=2000, store_schema=False)
+    assert (tmp_path / "rows.parquet").stat().st_size < 100_000
     assert [record.fault for record in found] == [
-        "row 1 cannot be read (76.3 MiB in 1 row; data.max_line_bytes allows 1000 bytes a row)"
+        "rows 1 to 2000 cannot be read (needs more than 600 MiB of memory)",
+        None,
+        None,
     ]
 
 
@@ -197,6 +214,56 @@ def test_a_damaged_row_group_is_one_fault_and_the_others_go_on(tmp_path: Path) -
     (fault,) = [record.fault for record in found if record.fault]
     assert fault.startswith("rows 1001 to 2000 cannot be read (")
     assert "\n" not in fault
+
+
+def test_row_groups_that_end_the_reading_process_end_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = AnsweringProcess.ask
+
+    def die(process: AnsweringProcess, request: bytes, most_bytes: int) -> Any:
+        if b'"group"' in request:
+            raise ProcessorTimeUsedUp if b'"group": 1' in request else ChildDied("its process ended")
+        return ask(process, request, most_bytes)
+
+    monkeypatch.setattr(AnsweringProcess, "ask", die)
+    found = records(tmp_path, pa.table({"a": range(50)}), row_group_size=10)
+    assert [(record.line, record.fault) for record in found] == [
+        (1, "rows 1 to 10 cannot be read (its process ended)"),
+        (11, "rows 11 to 20 cannot be read (stopped after 10 s of processor time)"),
+        (21, "rows 21 to 30 cannot be read (its process ended)"),
+        (22, "3 of its row groups ended the process that read them; nothing after it was read"),
+    ]
+
+
+def test_columns_that_overrun_the_stack_of_arrow_end_only_the_child(tmp_path: Path) -> None:
+    schema = b"\x29\xfc\xb0\xea\x01" + b"\x55\x02\x00" * 30_000  # structs of one child each
+    footer = schema + b"\x00"
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(ConfigError, match=r"rows.parquet: is not a Parquet file \(.+\)$"):
+        Dataset(path)
+
+
+def test_files_that_are_read_in_turns_give_their_rows(tmp_path: Path) -> None:
+    """One process reads both, a few megabytes at a time."""
+    numbers = range(7000)
+    for name in "ab":
+        table = pa.table({name: numbers, "text": ["x" * 1500] * len(numbers)})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=5000)
+    both = [Dataset(tmp_path / f"{name}.parquet").records() for name in "ab"]
+    for number, (first, second) in zip(numbers, zip(*both, strict=True), strict=True):
+        assert first.columns == {"a": number, "text": "x" * 1500}
+        assert second.columns == {"b": number, "text": "x" * 1500}
+
+
+@pytest.mark.parametrize("index", [1, 255, -1])
+def test_an_index_beyond_the_dictionary_is_found(index: int) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, index], pa.int32()), pa.array(["a"]), safe=False)
+    lists = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), texts)
+    for column in (texts, lists, pa.StructArray.from_arrays([texts], ["a"])):
+        with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
+            list(ParquetReader(1000)._batch_rows(pa.record_batch({"a": column})))
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PAR1\x15" + b"x" * 100 + b"PAR1"])

@@ -1,0 +1,155 @@
+"""The child process that reads Parquet files with Arrow, which some files kill; started by `parquet_table`.
+
+A request is {"path": str} alone, answered by {"names": [...], "depth": int, "group_rows": [...]}, or with
+"group" and "row", numbers from 0, answered by the rows from that one on, none at the end of the row group.
+Each is a pair of its columns and of what of them is unusable, by reason; null if it is too long. Either may
+get {"damage": str}, or {"disk": str} where the system says that the disk fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from mindbatch.dataset.arrow_values import column_values, split
+from mindbatch.io.child_main import serve
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
+ANSWER_BYTES = 4 << 20
+"""So many bytes of rows end an answer."""
+_MOST_ROWS = 1024
+_BATCH_BYTES = 8 << 20
+"""Bytes of the rows that Arrow unpacks at a time, by what the file says of them."""
+_PORTION_BYTES = 4 << 20
+"""Bytes of those rows that become values at a time."""
+_BYTES_PER_JSON_BYTE = 10  # a decimal of 32 bytes may be "0" and a comma
+_READ_BYTES = 1 << 18
+_TOO_LONG = b"null"
+
+
+def main(connection: Connection, seconds: str, memory_bytes: str, max_row_bytes: str) -> None:
+    """The whole life of the process; see `child_main.serve` for the limits."""
+    import pyarrow
+
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # the others reserve addresses by the gigabyte
+    answer = partial(answer_to, reader=ParquetReader(int(max_row_bytes)), memory_bytes=int(memory_bytes))
+    serve(connection, answer, float(seconds), int(memory_bytes))
+
+
+def answer_to(request: dict[str, Any], reader: ParquetReader, memory_bytes: int) -> bytes | dict[str, Any]:
+    try:
+        return reader.rows(**request) if "group" in request else reader.opened(**request)
+    except MemoryError:
+        return {"damage": f"needs more than {memory_bytes >> 20} MiB of memory"}
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            return {"disk": os.strerror(error.errno)}
+        return {"damage": str(error).partition("\n")[0] or type(error).__name__}
+
+
+class ParquetReader:
+    """Keeps the file and the row after the last one of an answer, where the next request will go on."""
+
+    def __init__(self, max_row_bytes: int) -> None:
+        self._max_row_bytes = max_row_bytes
+        self._table: pyarrow.parquet.ParquetFile | None = None
+        self._place: tuple[str, int, int] | None = None
+        self._rows: Iterator[bytes] = iter(())
+
+    def opened(self, path: str) -> dict[str, Any]:
+        import pyarrow.parquet
+
+        self._place = None
+        self._table = pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False)
+        self._path = path
+        schema, about = self._table.schema_arrow, self._table.metadata
+        return {
+            "names": schema.names,
+            "depth": max(map(_depth, schema.types), default=0),
+            "group_rows": [about.row_group(group).num_rows for group in range(about.num_row_groups)],
+        }
+
+    def rows(self, path: str, group: int, row: int) -> bytes:
+        if (path, group, row) != self._place:
+            self._rows = self._group_rows(path, group, row)
+        self._place = None  # where this fails, nobody goes on
+        rows, size = [], 0
+        for content in self._rows:
+            rows.append(content)
+            size += len(content)
+            if size >= ANSWER_BYTES or content is _TOO_LONG:  # what is too long took its time already
+                break
+        self._place = path, group, row + len(rows)
+        return b"[%b]" % b",".join(rows)
+
+    def _group_rows(self, path: str, group: int, past: int) -> Iterator[bytes]:
+        """The rows of a row group but for the first ones, `past` in number."""
+        if self._table is None or self._path != path:
+            self.opened(path)
+        table = self._table
+        assert table is not None
+        about = table.metadata.row_group(group)
+        batch_rows = _BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)
+        batch_rows = min(_MOST_ROWS, max(1, batch_rows))
+        for batch in table.iter_batches(batch_rows, row_groups=[group], use_threads=False):
+            yield from self._batch_rows(batch.slice(past))
+            past -= min(past, batch.num_rows)
+
+    def _batch_rows(self, batch: pyarrow.RecordBatch) -> Iterator[bytes]:
+        for column in batch.columns:
+            if "dictionary" in str(column.type):  # an index beyond it would be read from anywhere in memory
+                column.validate(full=True)
+        for portion in _portions(batch):
+            if portion.num_rows == 1 and _num_bytes(portion) > _BYTES_PER_JSON_BYTE * self._max_row_bytes:
+                yield _TOO_LONG
+                continue
+            cells = [column_values(_dense(column)) for column in portion.columns]
+            for values in zip(*cells, strict=True):
+                yield self._row(dict(zip(portion.schema.names, values, strict=True)))
+
+    def _row(self, row: dict[str, Any]) -> bytes:
+        columns, unusable = split(row)
+        content = orjson.dumps(columns)
+        if len(content) > self._max_row_bytes:
+            return _TOO_LONG
+        return b"[%b,%b]" % (content, orjson.dumps(unusable) if unusable else b"{}")
+
+
+def _portions(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
+    """Splits a batch, so that not many values are made at once."""
+    half = batch.num_rows // 2
+    if half == 0 or _num_bytes(batch) <= _PORTION_BYTES:
+        yield batch
+        return
+    yield from _portions(batch.slice(0, half))
+    yield from _portions(batch.slice(half))
+
+
+def _num_bytes(batch: pyarrow.RecordBatch) -> int:
+    """Bytes of the cells but for binary ones, which become no values, and texts that several cells share."""
+    return sum(
+        int(column.nbytes)
+        for column in batch.columns
+        if not any(kind in str(column.type) for kind in ("binary", "dictionary"))
+    )
+
+
+def _dense(column: pyarrow.Array) -> pyarrow.Array:
+    """The cells with a value of their own each, which Arrow makes faster than one by one."""
+    import pyarrow
+
+    return column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+
+
+def _depth(kind: pyarrow.DataType) -> int:
+    """Lists and structs within each other."""
+    within = [kind.field(place).type for place in range(kind.num_fields)]
+    return 1 + max(map(_depth, within)) if within else 0
