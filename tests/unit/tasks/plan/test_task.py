@@ -22,7 +22,7 @@ from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import prepare
 from mindbatch.parallel.topology import Topology
 from mindbatch.run.batch_config import BatchOutputConfig
-from mindbatch.run.calibration import Calibration, StepTime
+from mindbatch.run.calibration import Calibration
 from mindbatch.run.plan import Plan, RankMemory, RowTotals
 from mindbatch.tasks.plan import batch
 from mindbatch.tasks.plan import task as plan
@@ -155,10 +155,10 @@ def test_calibrating_takes_the_rate_of_the_rows(
     seen = []
 
     def calibrate(
-        llm: str, rows: list[Any], params: Any, max_batched_tokens: int, date: str | None
+        llm: str, rows: list[Any], params: Any, check: Any, max_batched_tokens: int, date: str | None
     ) -> Calibration:
         seen.extend([llm, *(row.line for row in rows)])
-        return Calibration([StepTime(0.5, 4, 4, is_first=False)], [4])
+        return Calibration(seconds=0.5, generated=4, most_tokens=10, total_tokens=4)
 
     monkeypatch.setattr(batch, "calibrate", calibrate)
     monkeypatch.setattr(LLM, "from_config", lambda config: "the model")
