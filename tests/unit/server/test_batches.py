@@ -81,7 +81,7 @@ def test_bounds(tmp_path: Path) -> None:
 
 def request_of(kept: Batches, name: str) -> Request:
     app = SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(batches=kept)))
-    return Request({"type": "http", "app": app, "path_params": {"name": name}})
+    return Request({"type": "http", "app": app, "path_params": {"name": name}, "headers": []})
 
 
 def test_a_file_that_is_removed_while_it_is_asked_for(
