@@ -65,16 +65,18 @@ class Calibration:
 
 
 def sample_rows(index: RowIndex, most: int) -> list[DataRow]:
-    """At most so many rows, and one in SHARE: one drawn of each stretch of those that can be run.
+    """At most so many rows, and one in SHARE, in no order: one of each stretch of those that can be run.
 
-    Rows at equal distances could be more alike than the rows are, as every tenth of numbered ones is.
+    Rows at equal distances could be more alike than all rows are, as every tenth of numbered ones is.
     """
     total, draw = index.count(None), random.Random(0)
     count = max(1, min(most, total // SHARE))
     places = {
         draw.randrange(number * total // count, (number + 1) * total // count) for number in range(count)
     }
-    return [row for place, row in enumerate(index.pending()) if place in places]
+    rows = [row for place, row in enumerate(index.pending()) if place in places]
+    draw.shuffle(rows)  # the time may be over before the last
+    return rows
 
 
 def calibrate(

@@ -40,8 +40,8 @@ from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.runs import state_of
 from mindbatch.tasks.tables import ranges
 
-SAMPLE_BATCHES = 16
-"""How many batches a calibration runs at most."""
+SAMPLE_BATCHES = 64
+"""How many batches a calibration runs at most: so many that the last one, which empties, is little of it."""
 MIB = 1 << 20
 BAR = 40
 """Columns of the longest bar of the histogram."""
