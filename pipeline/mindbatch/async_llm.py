@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Prompts = PromptInput | Sequence[PromptInput]
 _ROWS_AT_ONCE = 8
-Commands = SimpleQueue[Callable[[LLM | Exception], None] | None]
+Commands = SimpleQueue[Callable[[LLM | BaseException], None] | None]
 
 
 class AsyncLLM:
@@ -57,10 +57,12 @@ class AsyncLLM:
 
     def _begin(self, load: Callable[[], LLM]) -> None:
         self._commands: Commands = SimpleQueue()
+        # Held while a command is put: none may come after the None that ends the thread.
+        self._putting = threading.Lock()
         self._signals = ExitStack()
         self._thread = threading.Thread(target=_serve, args=(load, self._commands), daemon=True)
         # Also at the interpreter's end, which must not come while MindSpore computes.
-        self._stop = weakref.finalize(self, _stop, self._thread, self._commands)
+        self._stop = weakref.finalize(self, _stop, self._thread, self._commands, self._putting)
 
     async def __aenter__(self) -> AsyncLLM:
         await self._ask(lambda llm: None)
@@ -142,13 +144,14 @@ class AsyncLLM:
         Raises:
             MindBatchError: it was closed.
         """
-        if not self._stop.alive:
-            raise MindBatchError(CLOSED)
-        if self._thread.ident is None:
-            self._signals.enter_context(sigterm_as_sigint())
-            self._thread.start()
         answer: Future[Result] = Future()
-        self._commands.put(partial(_answer, function, answer))
+        with self._putting:
+            if not self._stop.alive:
+                raise MindBatchError(CLOSED)
+            if self._thread.ident is None:
+                self._signals.enter_context(sigterm_as_sigint())
+                self._thread.start()
+            self._commands.put(partial(_answer, function, answer))
         return answer
 
 
@@ -189,11 +192,11 @@ class AsyncRun:
         self._run.close()
 
 
-def _answer(function: Callable[[LLM], Result], answer: Future[Result], llm: LLM | Exception) -> None:
+def _answer(function: Callable[[LLM], Result], answer: Future[Result], llm: LLM | BaseException) -> None:
     if not answer.set_running_or_notify_cancel():
         return
     try:
-        if isinstance(llm, Exception):
+        if isinstance(llm, BaseException):
             raise llm
         answer.set_result(function(llm))
     except BaseException as error:
@@ -202,25 +205,26 @@ def _answer(function: Callable[[LLM], Result], answer: Future[Result], llm: LLM 
 
 def _serve(load: Callable[[], LLM], commands: Commands) -> None:
     """The life of the engine's thread: commands first, then a step if there is work, until None comes."""
-    llm: LLM | Exception
+    llm: LLM | BaseException
     try:
         llm = load()
-    except Exception as error:
+    except BaseException as error:
         llm = error
     while True:
-        if isinstance(llm, Exception) or not llm.has_work or not commands.empty():
+        if isinstance(llm, BaseException) or not llm.has_work or not commands.empty():
             command = commands.get()
             if command is None:
                 break
             command(llm)
         else:
-            with suppress(Exception):  # every call has been given it
+            with suppress(BaseException):  # every call has been given it; without the thread none is answered
                 llm.step()
-    if not isinstance(llm, Exception):
+    if not isinstance(llm, BaseException):
         llm.close()
 
 
-def _stop(thread: threading.Thread, commands: Commands) -> None:
-    commands.put(None)
+def _stop(thread: threading.Thread, commands: Commands, putting: threading.Lock) -> None:
+    with putting:  # `alive` is False already
+        commands.put(None)
     if thread.ident is not None:
         thread.join()

@@ -29,7 +29,7 @@ class Inbox(Protocol):
 class _Owner:
     """Whose an engine's request is, and what its caller calls it.
 
-    sequences: that it runs at most. background: the request itself, of one that makes way for others.
+    sequences: that it runs at most. background: the caller's request, of one that makes way for others.
     """
 
     inbox: Inbox
@@ -88,16 +88,18 @@ class EngineCalls:
             self._abort_ended()
             requests = list(requests)
             moved = [] if in_background else self._make_way(requests)
-            added = [self._add(request, inbox, in_background) for request in requests]
-            for key in moved:
-                self._add_again(key)
+            try:
+                added = [self._add(request, inbox, in_background) for request in requests]
+            finally:
+                for key in moved:
+                    self._add_again(key)
             return [failure for failure in added if failure is not None]
 
     def _add(self, request: Request, inbox: Inbox, in_background: bool) -> RequestOutput | None:
         key = next(self._engine_keys)
         queued = replace(request, key=key, row_key=request.key, source=request.source or request.key)
         width = strategy_for(request.params).width(request.params)
-        self._owners[key] = _Owner(inbox, request.key, width, queued if in_background else None)
+        self._owners[key] = _Owner(inbox, request.key, width, request if in_background else None)
         try:
             self.engine.add(queued)
         except PromptError as error:
@@ -126,9 +128,8 @@ class EngineCalls:
         """Queues a request that has made way, as another one to the engine: nothing of it is left there."""
         owner = self._owners.pop(key)
         assert owner.background is not None
-        again = replace(owner.background, key=next(self._engine_keys))
-        self._owners[again.key] = replace(owner, has_begun=False)
-        self.engine.add(again)
+        if (failure := self._add(owner.background, owner.inbox, in_background=True)) is not None:
+            owner.inbox.append(StepResult([], [failure]))
 
     def step(self, is_needed: Callable[[], bool] = lambda: True) -> None:
         """Computes a step for all calls; nothing if it `is_needed` no longer when the engine is free.

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -144,5 +145,46 @@ def test_a_step_that_fails_reaches_its_callers_and_the_engine_goes_on(
                 await opened.generate([[30]], LONG)
         (result,) = await opened.generate([[30]], LONG)
         assert result.outputs[0].token_ids == greedy_tokens([30], 40)
+
+    play(llm, scene)
+
+
+def test_what_is_asked_while_it_is_closed_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an error, at once or later: another thread asks, and has seen that it is open, when it is closed."""
+    opened = AsyncLLM.over(make_llm(None))
+    assert opened.ask(lambda llm: 1).result(60) == 1
+    thread, answers = opened._thread, []
+    closing = threading.Thread(target=lambda: asyncio.run(opened.close()))
+
+    class ClosedMeanwhile:
+        """The thread, whose owner is closed as soon as it is looked at."""
+
+        @property
+        def ident(self) -> int | None:
+            if closing.ident is None:
+                closing.start()
+                closing.join(0.2)  # as far as it comes
+            return thread.ident
+
+    monkeypatch.setattr(opened, "_thread", ClosedMeanwhile())
+    answers.append(opened.ask(lambda llm: 2))
+    closing.join(60)
+    assert answers[0].result(10) == 2
+    with pytest.raises(MindBatchError, match="^this LLM was closed$"):
+        opened.ask(lambda llm: 3)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_step_that_would_end_its_thread_does_not(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    llm = make_llm(None)
+
+    async def scene(opened: AsyncLLM) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(llm._model.engine._runner, "run", Mock(side_effect=error))
+            with pytest.raises(MindBatchError, match=f"a step of the engine failed: {error.__name__}"):
+                await opened.generate([[30]], LONG)
+        assert await asyncio.wait_for(opened._ask(lambda llm: 1), 10) == 1
 
     play(llm, scene)

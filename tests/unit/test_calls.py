@@ -12,6 +12,7 @@ import pytest
 
 from harness.forks import run_forked
 from mindbatch import DecodingParams, MindBatchError, PromptError
+from mindbatch.engine.request import Request
 from mindbatch.llm import LLM
 from mindbatch.mindspore_lock import FairLock, refuse_forked
 from mindbatch.prompts.prompts import Prompt
@@ -104,6 +105,47 @@ def test_calls_in_the_background_make_way_and_give_the_same() -> None:
     assert done[0] == "a", "rows that had not begun went before it"
     assert {*done[1:3]} == {"0", "1"}
     assert not llm._calls._owners
+
+
+def test_what_has_made_way_and_is_refused_then_ends_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whoever it made way for knows nothing of it."""
+    llm = make_llm(None)
+    background = llm.call(in_background=True)
+    background.add([llm.request(Prompt(key="b", source="", token_ids=[30]), DecodingParams())])
+    add, error = llm._model.engine.add, PromptError("the grammar's process has ended")
+
+    def refusing(request: Request) -> None:
+        if request.row_key == "b":
+            raise error
+        add(request)
+
+    monkeypatch.setattr(llm._model.engine, "add", refusing)
+    assert tokens_of(llm, [[31]]) == tokens_of(make_llm(None), [[31]])
+    (output,) = background.next().finished
+    assert (output.key, output.error) == ("b", "b: the grammar's process has ended")
+    assert background.num_unfinished == 0
+
+
+def test_what_has_made_way_goes_on_where_the_others_could_not_be_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    llm = make_llm(None)
+    background = llm.call(in_background=True)
+    background.add(
+        [llm.request(Prompt(key="b", source="", token_ids=[30]), DecodingParams(max_new_tokens=1))]
+    )
+    add = llm._model.engine.add
+
+    def failing(request: Request) -> None:
+        if request.row_key != "b":
+            raise MindBatchError("a rank has ended")
+        add(request)
+
+    monkeypatch.setattr(llm._model.engine, "add", failing)
+    with pytest.raises(MindBatchError, match="a rank has ended"):
+        llm.generate([[31]])
+    (output,) = background.next().finished
+    assert output.outputs[0].token_ids == greedy_tokens([30], 1)
 
 
 def test_a_step_that_fails_ends_every_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 
 from mindbatch.decoding.parameter import parameters_of
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.foreign_formats import foreign_format
 from mindbatch.io.regular_file import read_regular
+from mindbatch.io.strict_json import JsonFault, StrictReader, parts_fault
 
 FILE_NAME = "generation_config.json"
 _MAX_BYTES = 1 << 20
+_READER = StrictReader(max_depth=32)
 _SILENT = re.compile(
     r"_.*|transformers_version|use_cache|.*cache.*|return_.*|output_.*|.*assistant.*|assistant_.*|"
     r"(bos|pad|eos|decoder_start)_token_id|is_.*|prompt_lookup_num_tokens|max_matching_ngram_size"
@@ -21,16 +24,20 @@ _NAMED = re.compile(r"decoding\.(\w+)=")
 
 
 def recommended(folder: Path) -> dict[str, Any]:
-    """The file's content but for nulls. ConfigError where it is missing, or no JSON object."""
+    """The file's content but for nulls. ConfigError where it is missing, or read as strictly as config.json
+    no JSON object."""
     path = folder / FILE_NAME
     try:
-        content = json.loads(read_regular(path, _MAX_BYTES))
+        data = read_regular(path, _MAX_BYTES)
+        if fault := foreign_format(data) or parts_fault(data):
+            raise JsonFault(fault)
+        content = _READER.parse(data)
     except FileNotFoundError:
         raise ConfigError(f"{path}: not there, so the model has no decoding parameters of its own") from None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: no JSON: {error}") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except JsonFault as error:
+        raise ConfigError(f"{path}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must be a JSON object")
     return {name: value for name, value in content.items() if value is not None}

@@ -11,7 +11,7 @@ from mindbatch.dataset.rows import RowFailure
 from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import EngineSetup
 from mindbatch.parallel.topology import RankPlace, Topology
-from mindbatch.run.calibration import Calibration, steps_for
+from mindbatch.run.calibration import Calibration
 from mindbatch.run.index import RowIndex
 from mindbatch.run.survey import RowCheck
 
@@ -122,8 +122,8 @@ class TimeEstimate:
     """Estimated time that the rows take.
 
     seconds: from the command's start to its end; without starting up where the rate was given.
-    startup_seconds, compile_seconds: of those, until the model is loaded, and what the first step of each
-        size takes beyond a later one: the compiling, where the kernels are compiled.
+    startup_seconds, compile_seconds: of those, until the model is loaded, and those of the first step of each
+        size: the compiling, where the kernels are compiled.
     rate: generated tokens/s between, prompts included in the time.
     generated_tokens: of all rows; the most that they may have, if `is_most`.
     measured: whether this is a calibration's.
@@ -259,26 +259,15 @@ def time_at(rate: float, rows: RowTotals) -> TimeEstimate:
     return TimeEstimate(tokens / rate, rate, tokens, is_most=True, measured=False)
 
 
-def time_after(
-    calibration: Calibration, rows: RowTotals, setup: EngineSetup, startup_seconds: float
-) -> TimeEstimate:
+def time_after(calibration: Calibration, rows: RowTotals, startup_seconds: float) -> TimeEstimate:
     """The time if all rows are like those that were run."""
-    settings = setup.settings
-    lengths = calibration.sequence_lengths(rows.outputs.count, rows.outputs.longest)
-    generated = sum(lengths)
-    width = calibration.computed_per_generated
-    fitting = settings.fitting_sequences(rows.sequences.quantile(0.5))
-    at_once = max(1, round(min(settings.batch_size, fitting) / width))
-    computed = round(rows.prompts.total * (1 - calibration.cached / max(1, calibration.prompt_tokens)))
-    steps = max(steps_for(lengths, at_once), computed / settings.max_batched_tokens)
-    running = calibration.seconds_of(steps, computed + generated * width, generated)
-    compiling = calibration.compile_seconds()
+    generated = round(rows.outputs.total * calibration.share)
     return TimeEstimate(
-        seconds=startup_seconds + compiling + running,
-        rate=generated / running,
+        seconds=startup_seconds + calibration.first_seconds + generated / calibration.rate,
+        rate=calibration.rate,
         generated_tokens=generated,
-        is_most=not calibration.lengths,
+        is_most=not calibration.most_tokens,
         measured=True,
         startup_seconds=startup_seconds,
-        compile_seconds=compiling,
+        compile_seconds=calibration.first_seconds,
     )

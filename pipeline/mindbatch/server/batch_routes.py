@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mindbatch.dataset.openai_request import ENDPOINTS
 from mindbatch.io.fault_lines import shown
+from mindbatch.io.regular_file import open_own
 from mindbatch.io.storage import StorageError
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.server.batches import Batches
@@ -22,6 +25,7 @@ from mindbatch.server.requests import ApiError, bad_request, json_body, refuse_u
 _BATCH_KEYS = ("input_file_id", "endpoint", "completion_window", "metadata")
 _MOST_METADATA = 16
 _LONGEST_METADATA = (64, 512)
+_CHUNK = 1 << 16
 Item = TypeVar("Item", FileRecord, BatchRecord)
 
 
@@ -67,11 +71,27 @@ async def read_file(request: Request) -> Response:
 
 async def file_content(request: Request) -> Response:
     record, path = await _file(request)
+    try:  # before an answer is begun: it may have been removed, or be removed while it is read
+        file = await asyncio.to_thread(_opened, path)
+    except FileNotFoundError:
+        raise _no_file(record.id) from None
     name = quote(record.filename, safe="")  # a client makes no path of it
-    headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "accept-ranges": "none"}
-    # All of it comes: errors of ranges would be no errors of OpenAI's form.
-    request.scope["headers"] = [header for header in request.scope["headers"] if header[0] != b"range"]
-    return FileResponse(path, headers=headers, media_type="application/octet-stream")
+    headers = {
+        "content-disposition": f"attachment; filename*=utf-8''{name}",
+        "content-length": str(os.fstat(file.fileno()).st_size),
+        "accept-ranges": "none",
+    }
+    return StreamingResponse(_chunks(file), headers=headers, media_type="application/octet-stream")
+
+
+def _opened(path: Path) -> BinaryIO:
+    return open(open_own(path, os.O_RDONLY), "rb")
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
 
 
 async def delete_file(request: Request) -> Response:
@@ -80,12 +100,16 @@ async def delete_file(request: Request) -> Response:
     return JSONResponse({"id": record.id, "object": "file", "deleted": True})
 
 
-async def _file(request: Request) -> tuple[FileRecord, Any]:
+async def _file(request: Request) -> tuple[FileRecord, Path]:
     name = request.path_params["name"]
     file = await asyncio.to_thread(batches_of(request).file, name)
     if file is None:
-        raise ApiError(404, f"file {shown(name)}: there is none", "file_not_found", "file_id")
+        raise _no_file(name)
     return file
+
+
+def _no_file(name: str) -> ApiError:
+    return ApiError(404, f"file {shown(name)}: there is none", "file_not_found", "file_id")
 
 
 async def create_batch(request: Request) -> Response:

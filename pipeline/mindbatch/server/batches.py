@@ -23,6 +23,7 @@ from mindbatch.server.records import (
     Records,
     is_own,
     new_id,
+    own_size,
     result_of,
 )
 from mindbatch.server.requests import ApiError
@@ -111,10 +112,9 @@ class Batches:
             return None
         folder = RunFolder(self.records.path(batch.id))
         path = folder.results("openai") if kind == RESULTS else folder.errors
-        if not is_own(path):
+        if (size := own_size(path)) is None:
             return None
         ended = batch.completed_at or batch.cancelled_at or batch.expired_at or batch.created_at
-        size = path.stat().st_size
         return FileRecord(name, f"{batch.id}_{kind}.jsonl", size, ended, "batch_output"), path
 
     def delete_file(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import stat
 import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -172,9 +173,17 @@ def _read(path: Path, kind: type[Record]) -> Record | None:
     return None
 
 
+def own_size(path: Path) -> int | None:
+    """Bytes of a file of ours; None where there is none, or a link, which could lead anywhere."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
 def is_own(path: Path) -> bool:
-    """True if there is a file of ours: no link, which could lead anywhere."""
-    return path.is_file() and not path.is_symlink()
+    return own_size(path) is not None
 
 
 class Files(Records[FileRecord]):

@@ -54,11 +54,28 @@ def test_parameters_from_a_folder(tmp_path: Path) -> None:
         DecodingParams.from_model(tmp_path, top_p=7.0)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{" * 100_000, '{"a": ' + " " * (1 << 21) + "1}"])
-def test_a_file_that_is_not_in_order(tmp_path: Path, text: str) -> None:
-    (tmp_path / "generation_config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"generation_config\.json"):
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "not valid JSON: Expecting value at character 0"),
+        ("[1]", "must be a JSON object"),
+        ("{" * 100_000, "not valid JSON: Expecting property name enclosed in double quotes at character 1"),
+        ('{"a": ' * 100_000, "JSON is nested too deeply; at most 32 levels are allowed"),
+        ('{"a": ' + " " * (1 << 21) + "1}", "cannot be read (2097160 bytes; at most 1048576 are allowed)"),
+        ('{"top_p": 0.5, "top_p": 0.9}', "the key 'top_p' appears twice in one object"),
+        ('{"top_p": NaN}', "NaN is no number of JSON"),
+        ('{"temperature": 1e999}', "the number '1e999' is too large for 64 bits"),
+        ('{"top_k": ' + "9" * 101 + "}", "a number of the JSON has 101 digits; at most 100 are allowed"),
+        ("GGUF", "a GGUF file"),
+        ("[" * 1_000_001, "1000001 lists, objects and commas; at most 1000000 are allowed"),
+    ],
+)
+def test_a_file_that_is_not_in_order(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
         model_defaults(tmp_path, {}, DecodingParams)
+    assert caught.value.faults == (f"{path}: {fault}",)
     assert sampling_advice(tmp_path, {}) is None
 
 

@@ -1,8 +1,9 @@
-"""Short runs that time steps, over a generator and a clock told what to do, and what is made of them."""
+"""Short runs that measure a rate, over a generator and a clock told what to do."""
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,8 +14,9 @@ from mindbatch.engine.request import CompletionOutput, RequestOutput, StreamEven
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.prompts import Prompt
-from mindbatch.run.calibration import Calibration, StepTime, calibrate, sample_rows, steps_for
+from mindbatch.run.calibration import Calibration, calibrate, sample_rows
 from mindbatch.run.index import RowIndex
+from mindbatch.run.survey import RowCheck, RowTokens
 
 PARAMS = DecodingParams(max_new_tokens=2)
 NOTHING = EngineStatistics(
@@ -65,73 +67,51 @@ def rows(count: int, text: str = "good") -> list[DataRow]:
     ]
 
 
-def test_every_step_is_timed_and_the_first_of_a_shape_is_known() -> None:
+def measured(model: OneRowAStep, sample: list[DataRow], most: int = 8) -> Calibration:
+    """most: tokens that a row may generate."""
+    check = Mock(RowCheck, count=lambda row: RowTokens(6, most, 1))
+    return calibrate(model, sample, PARAMS, check, 512, clock=model.clock)
+
+
+def test_the_first_step_of_a_size_is_no_part_of_the_rate() -> None:
     model = OneRowAStep()
-    found = calibrate(model, rows(4), PARAMS, 512, clock=model.clock)
+    found = measured(model, rows(4))
     assert model.keys == ["0", "1", "2", "3"]
-    assert found.steps[0] == StepTime(5.0, 8, 2, is_first=True)
-    assert set(found.steps[1:]) == {StepTime(1.0, 8, 2, is_first=False)}
-    assert (found.lengths, found.unfinished) == ([2, 2, 2, 2], [])
-    assert found.compile_seconds() == pytest.approx(4.0)
-    assert found.seconds_of(10, 80, 20) == pytest.approx(10.0)
-    assert found.computed_per_generated == 1.0
+    assert (found.first_seconds, found.rate) == (5.0, 2.0)
+    assert found.share == 2 / 8
+
+
+def test_a_single_step_is_a_rate_all_the_same() -> None:
+    assert measured(OneRowAStep(), rows(1)).rate == 2 / 5
 
 
 def test_rows_keep_their_own_parameters() -> None:
     model = OneRowAStep()
     own = DataRow(key="0", source="rows", line=1, content={"text": "x"}, overrides={"max_new_tokens": 9})
-    calibrate(model, [own], PARAMS, 512, clock=model.clock)
+    measured(model, [own])
     assert model.limits == [9]
 
 
 def test_it_ends_after_some_time() -> None:
     model = OneRowAStep()
-    found = calibrate(model, rows(100), PARAMS, 512, longest=9.5, clock=model.clock)
-    assert len(found.steps) == 6  # 5 s and five times 1 s
+    found = measured(model, rows(100))
+    assert (found.first_seconds, found.seconds) == (5.0, 6.0)
 
 
-def test_rows_that_are_all_refused_measure_nothing() -> None:
+def test_rows_that_cannot_be_run_measure_nothing() -> None:
     model = OneRowAStep()
     with pytest.raises(ConfigError, match="none of the rows"):
-        calibrate(model, rows(4, "bad"), PARAMS, 512, clock=model.clock)
+        measured(model, rows(4, "bad"))
+    check = Mock(RowCheck, count=lambda row: RowFailure(row.key, "rows", 1, "prompt", "too long"))
+    with pytest.raises(ConfigError, match="none of the rows"):
+        calibrate(model, rows(4), PARAMS, check, 512, clock=model.clock)
 
 
-def test_costs_of_prompts_and_of_tokens_are_told_apart() -> None:
-    """A step of 1 s, 0.01 s a token computed and 0.1 s a token generated."""
-    shapes = [(0, 4), (0, 8), (64, 4), (128, 8), (256, 2), (32, 16)]
-    steps = [
-        StepTime(1 + 0.01 * (prompt + running) + 0.1 * running, prompt + running, running, is_first=False)
-        for prompt, running in shapes
-    ]
-    found = Calibration(steps, [10])
-    assert found.seconds_of(7, 1000, 100) == pytest.approx(7 + 10 + 10)
-
-
-def test_no_cost_is_negative() -> None:
-    steps = [StepTime(1.0, 10, 1, is_first=False), StepTime(0.5, 20, 1, is_first=False)]
-    found = Calibration(steps, [1])
-    assert found.seconds_of(1, 0, 0) >= 0
-    assert found.seconds_of(0, 1000, 0) >= 0
-
-
-def test_lengths_are_like_those_that_were_seen() -> None:
-    assert sorted(Calibration([], [10, 20]).sequence_lengths(4, 128)) == [10, 10, 20, 20]
-    assert Calibration([], [10, 20]).sequence_lengths(1000, 15).count(15) == 500
-
-
-def test_outputs_that_were_cut_off_count_as_longer() -> None:
-    """Of four, one ended at 2; of two left beyond 5, one at 10: a quarter, 3/8, and 3/8 of no known end."""
-    found = Calibration([], [2, 10], unfinished=[5, 12]).sequence_lengths(800, 128)
-    assert [found.count(length) for length in (2, 10, 128)] == [200, 300, 300]
-    assert Calibration([], [], unfinished=[50]).sequence_lengths(2, 128) == [128, 128]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "batch_size", "steps"),
-    [([3, 3, 3, 3], 4, 3), ([3, 3, 3, 3], 2, 6), ([9, 1, 1, 1], 2, 9), ([2] * 40_000, 10, 8000)],
-)
-def test_steps_until_all_have_ended(lengths: list[int], batch_size: int, steps: int) -> None:
-    assert steps_for(lengths, batch_size) == steps
+def test_tokens_of_rows_that_have_not_ended_count() -> None:
+    """One row of 8 tokens at most has ended after 2; another has 4 so far."""
+    assert Calibration(most_tokens=8, total_tokens=2 + 4).share == 6 / 8
+    assert Calibration(most_tokens=8, total_tokens=8 + 4).share == 1
+    assert Calibration(most_tokens=0, total_tokens=4).share == 1
 
 
 @pytest.fixture
@@ -144,8 +124,13 @@ def index(tmp_path: Path) -> Iterator[RowIndex]:
         yield index
 
 
-@pytest.mark.parametrize(("most", "expected"), [(1, [0]), (4, [0, 10, 20, 30]), (25, list(range(0, 40, 4)))])
+@pytest.mark.parametrize(("most", "length"), [(1, 40), (4, 10), (25, 4)])
 def test_the_sample_is_a_quarter_at_most_and_spread_over_the_usable_rows(
-    index: RowIndex, most: int, expected: list[int]
+    index: RowIndex, most: int, length: int
 ) -> None:
-    assert [int(row.key) for row in sample_rows(index, most)] == expected
+    """One row of each stretch of that length, not always the same one of it."""
+    shuffled = [int(row.key) for row in sample_rows(index, most)]
+    places = sorted(shuffled)
+    assert [place // length for place in places] == list(range(40 // length))
+    assert len({place % length for place in places}) > (most > 1)
+    assert (shuffled == places) is (most == 1)

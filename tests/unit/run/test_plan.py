@@ -19,7 +19,7 @@ from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.calibration import Calibration, StepTime
+from mindbatch.run.calibration import Calibration
 from mindbatch.run.index import RowIndex
 from mindbatch.run.plan import MOST_FAILURES, Plan, RankMemory, RowTotals, count_rows, time_after, time_at
 from mindbatch.run.survey import RowCheck
@@ -187,14 +187,12 @@ def test_as_json_all_figures_are_there(index: RowIndex) -> None:
 
 
 def test_a_calibration_becomes_a_time(index: RowIndex) -> None:
-    """Ten rows of 7 + 4 tokens, four at a time: three rounds of 4 steps of 1 s each."""
+    """Ten rows of 10 tokens at most, that generate 4 of them, 2 tokens/s."""
     fill(index, *[ids(7)] * 10)
     rows = counted(index, model())
-    steps = [StepTime(3.0, 7, 1, is_first=True)]
-    steps += [StepTime(1.0, *shape, is_first=False) for shape in [(1, 1), (2, 2), (7, 1), (9, 3)]]
-    seen = time_after(Calibration(steps, [4], prompt_tokens=18), rows, model(), startup_seconds=5.0)
-    assert (seen.generated_tokens, seen.is_most, seen.measured) == (40, False, True)
-    assert (seen.startup_seconds, seen.compile_seconds) == (5.0, pytest.approx(2.0))
-    assert seen.seconds == pytest.approx(5 + 2 + 12)
-    unseen = time_after(Calibration(steps, [], unfinished=[6]), rows, model(), 0.0)
+    measured = Calibration(seconds=4, generated=8, first_seconds=3, most_tokens=30, total_tokens=12)
+    seen = time_after(measured, rows, startup_seconds=5.0)
+    assert (seen.rate, seen.generated_tokens, seen.is_most, seen.measured) == (2, 40, False, True)
+    assert (seen.startup_seconds, seen.compile_seconds, seen.seconds) == (5, 3, 5 + 3 + 20)
+    unseen = time_after(replace(measured, most_tokens=0), rows, 0.0)
     assert (unseen.generated_tokens, unseen.is_most) == (100, True)

@@ -1,13 +1,16 @@
 """The folder of files and batches: one server's alone, what is old goes, what is needed stays."""
 
+import asyncio
 import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from mindbatch.io.errors import ConfigError
+from mindbatch.server.batch_routes import file_content
 from mindbatch.server.batches import Batches
 from mindbatch.server.records import BatchRecord, FileRecord
 from mindbatch.server.requests import ApiError
@@ -73,4 +76,39 @@ def test_bounds(tmp_path: Path) -> None:
         kept.delete_file(first.id)
     with pytest.raises(ConfigError, match="another run is writing here"):
         batches(tmp_path)
+    kept.stop()
+
+
+def request_of(kept: Batches, name: str) -> Request:
+    app = SimpleNamespace(state=SimpleNamespace(service=SimpleNamespace(batches=kept)))
+    return Request({"type": "http", "app": app, "path_params": {"name": name}, "headers": []})
+
+
+def test_a_file_that_is_removed_while_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is either not there or comes whole."""
+    kept = batches(tmp_path)
+    file = kept.files.add(io.BytesIO(b"{}\n" * 50_000), "a")
+    path, sent = kept.files.content(file.id), []
+
+    async def send(message: Any) -> None:
+        path.unlink(missing_ok=True)
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def scene() -> None:
+        response = await file_content(request_of(kept, file.id))
+        await response({"type": "http", "method": "GET"}, receive, send)
+
+    asyncio.run(scene())
+    assert sent[0]["status"] == 200
+    assert (b"content-length", b"150000") in sent[0]["headers"]
+    assert b"".join(message["body"] for message in sent[1:]) == b"{}\n" * 50_000
+    monkeypatch.setattr(kept, "file", lambda name: (file, path))  # it was there a moment ago
+    with pytest.raises(ApiError, match=f"file .*{file.id}.*: there is none") as caught:
+        asyncio.run(file_content(request_of(kept, file.id)))
+    assert caught.value.status == 404
     kept.stop()

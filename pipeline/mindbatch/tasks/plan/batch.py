@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mindbatch.config.machine import MachineMemory, lines, memory_here
+from mindbatch.config.machine import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.amounts import duration, size
@@ -41,10 +40,8 @@ from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.runs import state_of
 from mindbatch.tasks.tables import ranges
 
-_PROCESS_STATUS = Path("/proc/self/stat")
-_STARTED = 19  # of the fields after the name: starttime, proc(5)
-SAMPLE_BATCHES = 4
-"""How many batches a calibration runs at most."""
+SAMPLE_BATCHES = 64
+"""How many batches a calibration runs at most: so many that the last one, which empties, is little of it."""
 MIB = 1 << 20
 BAR = 40
 """Columns of the longest bar of the histogram."""
@@ -71,9 +68,9 @@ def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scrat
         _survey(config, params, index, scratch)
         check = RowCheck(dry_run_engine(setup), setup.tokenizer, params, config.data.date)
         rows = count_rows(index, check)
-        time = _time_estimate(config, setup, params, rows, index)
+        estimate = _time_estimate(config, params, rows, index, check)
     ranks = RankMemory(topology, partial(MemoryDemand.of, setup))
-    plan = Plan(rows, setup, ranks, time)
+    plan = Plan(rows, setup, ranks, estimate)
     of_prompts = None if setup.tokenizer is None else setup.tokenizer.take_note()
     notes = (*_memory_notes(config, plan), *_run_notes(config), of_prompts)
     return replace(plan, notes=tuple(note for note in notes if note is not None))
@@ -89,26 +86,21 @@ def _survey(config: PlanConfig, params: DecodingParams, index: RowIndex, scratch
 
 
 def _time_estimate(
-    config: PlanConfig, setup: EngineSetup, params: DecodingParams, rows: RowTotals, index: RowIndex
+    config: PlanConfig, params: DecodingParams, rows: RowTotals, index: RowIndex, check: RowCheck
 ) -> TimeEstimate | None:
     if not rows.usable:
         return None
     if config.calibrate:
         from mindbatch.llm import LLM  # most plans run nothing
 
+        # Until now this process has done in one thread what a batch begins with.
+        computed, begun = time.process_time(), time.perf_counter()
         llm = LLM.from_config(config)
+        startup = computed + time.perf_counter() - begun
         sample = sample_rows(index, SAMPLE_BATCHES * config.model.batch_size)
-        startup = _process_age()
-        calibrated = calibrate(llm, sample, params, config.runtime.max_batched_tokens, date=config.data.date)
-        return time_after(calibrated, rows, setup, startup)
+        most = config.runtime.max_batched_tokens
+        return time_after(calibrate(llm, sample, params, check, most, config.data.date), rows, startup)
     return None if config.rate is None else time_at(config.rate, rows)
-
-
-def _process_age() -> float:
-    """Seconds since this process was started; 0 where the system does not say."""
-    fields = "".join(lines(_PROCESS_STATUS)).rpartition(")")[2].split()
-    started = int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK") if len(fields) > _STARTED else None
-    return 0.0 if started is None else time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
@@ -249,5 +241,5 @@ def _time(time: TimeEstimate | None) -> str:
         return f"{most}{duration(time.seconds)}: {work} (given), without starting up"
     return (
         f"{most}{duration(time.seconds)}: {duration(time.startup_seconds)} to start, "
-        f"{duration(time.compile_seconds)} more in the first steps of their sizes, {work} (measured)"
+        f"{duration(time.compile_seconds)} in the first steps of their sizes, {work} (measured)"
     )

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,7 +23,7 @@ from mindbatch.loading.memory_check import MemoryDemand
 from mindbatch.loading.setup import prepare
 from mindbatch.parallel.topology import Topology
 from mindbatch.run.batch_config import BatchOutputConfig
-from mindbatch.run.calibration import Calibration, StepTime
+from mindbatch.run.calibration import Calibration
 from mindbatch.run.plan import Plan, RankMemory, RowTotals
 from mindbatch.tasks.plan import batch
 from mindbatch.tasks.plan import task as plan
@@ -155,15 +156,15 @@ def test_calibrating_takes_the_rate_of_the_rows(
     seen = []
 
     def calibrate(
-        llm: str, rows: list[Any], params: Any, max_batched_tokens: int, date: str | None
+        llm: str, rows: list[Any], params: Any, check: Any, max_batched_tokens: int, date: str | None
     ) -> Calibration:
         seen.extend([llm, *(row.line for row in rows)])
-        return Calibration([StepTime(0.5, 4, 4, is_first=False)], [4])
+        return Calibration(seconds=0.5, generated=4, most_tokens=10, total_tokens=4)
 
     monkeypatch.setattr(batch, "calibrate", calibrate)
     monkeypatch.setattr(LLM, "from_config", lambda config: "the model")
     time = planned(config(folder, calibrate=True), capsys)["time"]
-    assert seen == ["the model", 1]
+    assert seen == ["the model", mock.ANY]  # one row
     assert (time["generated_tokens"], time["measured"]) == (12, True)
     assert time["seconds"] > time["startup_seconds"] > 0
 
