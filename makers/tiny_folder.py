@@ -12,7 +12,7 @@ import numpy.typing as npt
 from safetensors.numpy import save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from mindbatch.checkpoint.folders.digest_writer import write_digests
+from mindbatch.checkpoint.folders.digest_writer import record_digests
 from tiny_network import INITIAL_STD, LAYER_NORM_EPSILON, Shape
 
 END_OF_TEXT = "<|endoftext|>"
@@ -58,7 +58,7 @@ def save_folder(
         partial = folder / f"{name}.partial"
         partial.write_bytes(content)
         os.replace(partial, folder / name)
-    write_digests(folder, replace=True)
+    record_digests(folder, replace=True)
 
 
 def _model_config(shape: Shape, end: int) -> dict[str, object]:

@@ -2,8 +2,9 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -140,7 +141,13 @@ def test_a_run_that_ends_early_resumes_and_refuses_a_changed_adapter(
 
     broken = job_of(config_of(tmp_path, own, "broken"))
     load = broken._load
-    broken._load = lambda folder: Ending(load(folder), 9)  # type: ignore[assignment,arg-type,return-value]
+
+    @contextmanager
+    def ending(folder: Any) -> Iterator[Any]:
+        with load(folder) as llm:
+            yield Ending(cast(LLM, llm), 9)
+
+    broken._load = ending
     with pytest.raises(KeyboardInterrupt):
         broken.run()
     assert not (tmp_path / "broken/results.jsonl").exists()
