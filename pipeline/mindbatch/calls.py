@@ -1,7 +1,5 @@
 """Calls from any number of threads, batched together in one engine."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections import deque

@@ -1,7 +1,5 @@
 """Inputs of LLM: its options, prompts of every kind, and parameters for all or for each."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields

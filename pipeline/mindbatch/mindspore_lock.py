@@ -1,7 +1,5 @@
 """MindSpore for one thread at a time, and only in the process that loaded it."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

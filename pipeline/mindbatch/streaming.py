@@ -1,7 +1,5 @@
 """Streamers: objects with put() and end() as MindFormers and transformers have, fed from the engine."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol, TextIO

@@ -1,7 +1,5 @@
 """MindSpore's Ascend plugin: where it is and which version. MindSpore is not imported."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs a function in a process of its own, where MindSpore takes the machine for one with an NPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

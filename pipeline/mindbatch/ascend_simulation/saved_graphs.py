@@ -1,7 +1,5 @@
 """Reads the graphs that MindSpore saves: the kernels of a compiled one, and why another was refused."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass

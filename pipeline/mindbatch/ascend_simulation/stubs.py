@@ -4,8 +4,6 @@ Every function does nothing and returns 0. MindSpore's own simulation compiles a
 computed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -3,8 +3,6 @@
 It imports nothing of MindSpore: that is the function's business.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

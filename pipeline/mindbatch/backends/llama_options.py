@@ -1,7 +1,5 @@
 """MindFormers' Llama: which models it covers, and the options that make it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

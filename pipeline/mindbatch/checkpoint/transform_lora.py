@@ -1,7 +1,5 @@
 """Plans the merge of LoRA matrices that lie beside the base weights, as MindFormers trains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Models that are given by their name on a hub: which are to be fetched, and their folders."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Packages that settings need and an installation may lack: MindSpore and MindFormers, Ray, mpi4py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The names that users of vLLM, Hugging Face and OpenAI know keys by: the one table."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Owns what the columns of a row mean: its key, its prompt and its own decoding parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any

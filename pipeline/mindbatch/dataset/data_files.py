@@ -1,7 +1,5 @@
 """Files that a data path matches, and the format of each according to its name."""
 
-from __future__ import annotations
-
 import glob
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A dataset as one stream of rows, whatever files it is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice

@@ -3,8 +3,6 @@
 Besides OpenAI's own there are those that vLLM's run-batch adds to them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Owns data.template: a prompt written once, filled in with the columns of each row."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

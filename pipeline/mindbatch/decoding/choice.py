@@ -1,7 +1,5 @@
 """Inputs and end of a sequence: a step's choice, a draft to verify; the reason it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

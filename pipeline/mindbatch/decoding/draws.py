@@ -4,8 +4,6 @@ All rows at once by the C++ kernels, on all their threads, where they are built 
 by NumPy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Translates a regular expression or JSON schema to the text that the grammar library (llguidance) reads."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Some short schemas take it many seconds and gigabytes.
 """
 
-from __future__ import annotations
-
 import json
 from hashlib import blake2b
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Declaration of a decoding parameter: all about it beside its name, its type and its default."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

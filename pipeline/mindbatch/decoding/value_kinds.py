@@ -1,7 +1,5 @@
 """Kinds of values that decoding parameters take: what is allowed, and the one form that each is kept in."""
 
-from __future__ import annotations
-
 import math
 import secrets
 import sys

@@ -1,7 +1,5 @@
 """Assignment of adapters to the slots of a model's memory for adapters: names and counts only."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field

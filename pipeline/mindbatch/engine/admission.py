@@ -1,7 +1,5 @@
 """Admission: which waiting request may begin, and in how much of a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple

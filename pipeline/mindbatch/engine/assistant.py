@@ -1,7 +1,5 @@
 """The assistant: a smaller model with a cache of its own that drafts tokens for the large one."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence as Items
 

@@ -1,7 +1,5 @@
 """The arrays of one flattened step, padded to a bucket so that few graphs are compiled."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Sequence as Items

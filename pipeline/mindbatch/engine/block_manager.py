@@ -1,7 +1,5 @@
 """Assignment of cache blocks, and of slots for states, to sequences: integers only, copied on write."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable
 

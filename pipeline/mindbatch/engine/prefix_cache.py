@@ -1,7 +1,5 @@
 """Finding cache blocks again by what they hold: chained digests of full blocks of tokens."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Items

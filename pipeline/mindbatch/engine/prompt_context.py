@@ -1,7 +1,5 @@
 """The context of a prompt: tokens that see each other, and the two positions of all that follows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Collects a step's results on prompts for the requests that ask for log-probabilities or hidden states."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from itertools import islice

@@ -1,7 +1,5 @@
 """Interface that the engine needs of a model, whoever computes it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Schedules the tokens of the next step: policy only, no tensors."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Set
 

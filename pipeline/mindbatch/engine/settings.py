@@ -1,7 +1,5 @@
 """The limits that the engine works within, and how many cache blocks a memory budget buys."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mindbatch.io.errors import ConfigError

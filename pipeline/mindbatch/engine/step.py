@@ -1,7 +1,5 @@
 """One step of the engine, how many tokens it may still have, and those that a request wants of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from mindbatch.engine.sequence import Sequence, SequenceGroup

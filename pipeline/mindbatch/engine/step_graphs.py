@@ -1,7 +1,5 @@
 """Steps as compiled graphs of static shapes: padded to a bucket of tokens, a graph for each bucket."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """As many engines as a model has pipeline stages, over one runner: each stage computes a step of another."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Finds the stretches of a text that stand in another one, too: for showing two texts side by side."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Local caches of hubs, as huggingface_hub lays its own out: which models are there, and what was fetched."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

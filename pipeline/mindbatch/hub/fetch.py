@@ -1,7 +1,5 @@
 """Fetching models by name: what is asked for, shown and agreed to here; a child process does it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 It imports nothing of this package, and is alone in having a network.
 """
 
-from __future__ import annotations
-
 import errno
 import fnmatch
 import hashlib

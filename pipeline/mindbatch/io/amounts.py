@@ -1,7 +1,5 @@
 """Amounts as people read them: numbers with their nouns, memory, lengths of time."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 

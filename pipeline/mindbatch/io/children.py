@@ -1,7 +1,5 @@
 """Child processes: isolated from the current folder, limited, and gone when their parent is."""
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

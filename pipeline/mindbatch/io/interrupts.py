@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM while MindSpore runs: put off until it has returned, for it takes the first one over."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import threading

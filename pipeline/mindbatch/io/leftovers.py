@@ -4,8 +4,6 @@ Whoever uses one holds a lock on it, which ends with the process however that en
 no owner any more, also where process numbers say nothing: in containers, and after a restart of the machine.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """A bar on a terminal that grows as rows end, with a line below it; it disappears at the end."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 

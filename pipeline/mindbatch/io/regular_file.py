@@ -1,7 +1,5 @@
 """Opening regular files only, without waiting: up to a bound to be read, through no link to be written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """The one gate to the terminal: text that acts on nothing, one fault a line, of bounded length and number."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

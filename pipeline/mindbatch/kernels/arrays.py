@@ -1,7 +1,5 @@
 """Memory of weights and caches."""
 
-from __future__ import annotations
-
 import math
 import mmap
 from collections.abc import Callable, Sequence

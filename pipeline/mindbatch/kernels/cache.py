@@ -1,7 +1,5 @@
 """Storage of the paged key/value cache and of recurrent states, and the copies that forks need."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The C++ CPU kernels in MindSpore's graphs: what MindFormers' networks compute with on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

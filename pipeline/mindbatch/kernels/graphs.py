@@ -1,7 +1,5 @@
 """The outermost cells of a step's graph: which arrays they take, and what they hand on to attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindspore import Tensor, nn, ops

@@ -1,7 +1,5 @@
 """Number types in which kernels keep weights and cache, to plan memory without MindSpore."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mindbatch.io.errors import ConfigError

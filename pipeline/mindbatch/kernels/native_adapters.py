@@ -1,7 +1,5 @@
 """Adapters as the C++ kernels read them: one arena for all slots, and a table for each parameter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

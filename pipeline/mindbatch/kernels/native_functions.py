@@ -1,7 +1,5 @@
 """The functions of the C++ library by the operations that they compute, and the settings they take."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

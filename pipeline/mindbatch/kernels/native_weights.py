@@ -1,7 +1,5 @@
 """The layouts in which the C++ kernels keep matrices, by the type of their numbers: csrc/linear_*.h."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mindbatch.kernels.arrays import Arena, Array, FloatArray

@@ -1,7 +1,5 @@
 """Ports of this machine: free ones, and who listens on one that is taken."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

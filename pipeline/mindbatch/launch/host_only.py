@@ -5,8 +5,6 @@ The kernel hands out the sockets of a process that this one has started, and a s
 interface at any time: from then on nothing that comes in by another one reaches it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

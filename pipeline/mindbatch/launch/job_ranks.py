@@ -1,7 +1,5 @@
 """The rank processes of a job over all of its nodes, with the MindSpore scheduler of each replica."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Checks a job's setup before any process is started, and reports all errors at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

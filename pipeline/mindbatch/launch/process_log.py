@@ -1,7 +1,5 @@
 """Output of a job's process: a file of bounded size, its last lines, and what is shown as it comes."""
 
-from __future__ import annotations
-
 import os
 import re
 import weakref

@@ -1,7 +1,5 @@
 """Processes of a job, the node of each and what each is told: plain data, nothing is started here."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

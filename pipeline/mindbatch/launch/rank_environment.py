@@ -1,7 +1,5 @@
 """The environment of a rank process: written by who starts it, read by the process itself."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

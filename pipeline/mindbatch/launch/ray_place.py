@@ -1,7 +1,5 @@
 """The place of one replica in a Ray cluster: a placement group, and in each of its bundles a rank's actor."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """The rank processes of a job in a Ray cluster, as this process sees them: through the job's Ray driver."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Launcher: the program that starts agents for a node's ranks; none where mindbatch does it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

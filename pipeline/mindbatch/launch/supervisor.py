@@ -1,7 +1,5 @@
 """Owns the processes of a job on one machine: a session and a log each, their ends noticed, none left."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Parts of attention of every kind beside products: rotation, and the paged cache of a layer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

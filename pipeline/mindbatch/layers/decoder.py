@@ -1,7 +1,5 @@
 """A decoder, or a pipeline stage of it: what begins it, its layers, what ends it, and the head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindbatch.kernels.operations.collectives import receive_hidden, send_hidden

@@ -1,7 +1,5 @@
 """Token embeddings and heads over slices of the vocabulary, and tables that every rank has whole."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindbatch.kernels.operations.collectives import all_gather

@@ -1,7 +1,5 @@
 """The layers of a mixture of experts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Linear layers: how their matrices are joined and divided over ranks, and the products of a rank."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

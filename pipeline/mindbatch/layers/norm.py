@@ -1,7 +1,5 @@
 """Norms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindbatch.kernels.operations.dense import group_norm, norm

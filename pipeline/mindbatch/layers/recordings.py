@@ -1,7 +1,5 @@
 """Recording what a bound model computes in a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

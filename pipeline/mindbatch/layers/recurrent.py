@@ -1,7 +1,5 @@
 """Layers that keep a state of each sequence in place of keys and values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A line of the ledger: a JSON object whose last member is a check of all that stands before it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The ledger: finished rows appended to a file, committed in groups, and found again by the next session."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Writing on at the end of the ledger, in groups of lines, wherever an interrupt comes."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The assistant as its folder describes it, found fit for the model before any weights are read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The logits of a few fixed prompts: what two copies of a model are compared by."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

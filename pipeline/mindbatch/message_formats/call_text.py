@@ -1,7 +1,5 @@
 """Reads tool calls: their text from left to right, and the JSON in it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

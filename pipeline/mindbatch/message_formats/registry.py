@@ -1,7 +1,5 @@
 """The formats by their names, and which of them a chat template or a prompt belongs to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

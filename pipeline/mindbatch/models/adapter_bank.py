@@ -1,7 +1,5 @@
 """The adapters of one rank: which may be asked for, and those that are loaded, each in a slot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from mindbatch.checkpoint.folders.model_folder import StoredWeights

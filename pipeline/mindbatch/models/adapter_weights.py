@@ -1,7 +1,5 @@
 """Adapters beside a model: checked against all of it, and the slices of them that a rank computes with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """bloom: ALiBi, a norm of the embedding, fused heads; otherwise GPT-2's blocks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ Fused matrices: queries, keys and values one after another, gate and up one afte
 is rotated, in pairs of neighbours. Source: the behaviour of modeling_chatglm.py in the published folders.
 """
 
-from __future__ import annotations
-
 from mindbatch.models import llama
 from mindbatch.models.architecture import Architecture, Rotary
 from mindbatch.models.config_reader import ConfigReader

@@ -4,8 +4,6 @@ Its config.json says model_type=chatglm, as those of its successors do. Sources:
 modeling_chatglm.py in the published folder and of MindFormers 1.0's models/glm.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """cohere: Command R and Aya. Attention and MLP read one norm without bias; pairs rotated are neighbours."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

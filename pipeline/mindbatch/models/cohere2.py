@@ -1,7 +1,5 @@
 """cohere2: Command R7B and A. As cohere; layers with a window are rotated, the others have no positions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import cohere

@@ -4,8 +4,6 @@ Since 5.0 everything about rotary positions is in `rope_parameters`, where layer
 layer, and some keys have other names. What the model types read is the older form.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

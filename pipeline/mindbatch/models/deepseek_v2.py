@@ -1,7 +1,5 @@
 """deepseek_v2: latent attention as in deepseek_v3, and experts that a softmax chooses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.kernels.shapes import Routing

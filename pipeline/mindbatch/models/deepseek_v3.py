@@ -1,7 +1,5 @@
 """deepseek_v3: latent attention, and experts behind the first layers. Also DeepSeek-R1, and base of v2."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

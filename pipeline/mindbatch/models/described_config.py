@@ -1,7 +1,5 @@
 """Describes a model by its folder's config.json alone, its weights unopened."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

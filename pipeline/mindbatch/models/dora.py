@@ -1,7 +1,5 @@
 """DoRA's factors on the rows of adapted weights, from the base's weight."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from mindbatch.checkpoint.folders.model_folder import StoredWeights

@@ -1,7 +1,5 @@
 """ernie4_5: Llama's shape with a head size of its own, and heads rotated in pairs of neighbours."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama

@@ -1,7 +1,5 @@
 """ernie4_5_moe: ERNIE 4.5's attention, and experts that are chosen by softmax with a correction."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import ernie4_5, experts, llama

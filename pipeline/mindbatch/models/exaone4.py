@@ -1,7 +1,5 @@
 """exaone4: OLMo 2's blocks with norms of heads; beside layers with a window, the others have no positions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama, olmo2

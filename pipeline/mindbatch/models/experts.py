@@ -1,7 +1,5 @@
 """Mixtures of experts: what their types read from config.json in the same way, and the tensors of experts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any

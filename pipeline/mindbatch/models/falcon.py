@@ -1,7 +1,5 @@
 """falcon: of the first release (7B, rw) and of the second (40B, 180B, Falcon 2), rotary or with ALiBi."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

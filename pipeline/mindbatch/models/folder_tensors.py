@@ -1,7 +1,5 @@
 """Checks that a folder holds just the tensors of an architecture, and reads what only they tell of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

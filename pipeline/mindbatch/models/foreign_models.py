@@ -1,7 +1,5 @@
 """Recognises, by config.json, models that are not run here: quantised, of another kind, for another task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """gemma: the first Gemma. Llama's shape with scaled embeddings, norms of 1 + weight and a GeGLU MLP."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama

@@ -1,7 +1,5 @@
 """gemma2: Gemma with norms before and after, capped scores and logits, and a window on every other layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import gemma, llama

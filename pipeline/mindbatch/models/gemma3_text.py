@@ -3,8 +3,6 @@
 Also the text part of gemma3, whose images are not read.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import gemma2

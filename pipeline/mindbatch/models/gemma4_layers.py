@@ -3,8 +3,6 @@
 Of arrays: see `models.llama`; P numbers of a layer's own input.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Also the text part of gemma4, whose images and sounds are not read. Of arrays: see `models.llama`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

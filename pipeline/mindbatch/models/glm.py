@@ -1,7 +1,5 @@
 """glm: GLM-4 of 2024. Half of each head rotated, in pairs of neighbours; gate and up in one tensor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama

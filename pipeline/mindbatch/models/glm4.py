@@ -1,7 +1,5 @@
 """glm4: GLM-4 of 2025. As glm, and what attention and MLP add is normed before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import glm, llama

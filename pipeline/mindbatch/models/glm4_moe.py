@@ -1,7 +1,5 @@
 """glm4_moe: GLM-4.5 and 4.6. Llama with a part of each head rotated, and experts behind the first layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import experts, llama

@@ -1,7 +1,5 @@
 """glm4_moe_lite: GLM-4.7-Flash. DeepSeek-V3 in other sizes, with a list of the layers that have experts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import deepseek_v3, experts

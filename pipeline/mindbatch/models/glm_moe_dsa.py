@@ -4,8 +4,6 @@ An indexer chooses index_topk of the tokens that each one sees. Up to so many to
 and the attention is DeepSeek-V3's; longer sequences are not run.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import deepseek_v3, experts, glm4_moe_lite

@@ -1,7 +1,5 @@
 """gpt2: layer norm, learned positions, one fused query-key-value matrix, stored transposed (Conv1D)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindbatch.layers.decoder import Decoder

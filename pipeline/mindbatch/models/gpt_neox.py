@@ -1,7 +1,5 @@
 """gpt_neox (GPT-NeoX, Pythia): attention and MLP side by side, fused heads, a part of each head rotated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """gptj (GPT-J): attention and MLP side by side after one norm, neighbours in each head rotated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.layers.embedding import Head

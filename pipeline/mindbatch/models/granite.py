@@ -1,7 +1,5 @@
 """granite: Llama's shape with factors on embeddings, attention, what each layer adds, and logits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

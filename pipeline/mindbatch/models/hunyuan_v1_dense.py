@@ -1,7 +1,5 @@
 """hunyuan_v1_dense: Llama's shape with a norm on each query and key head, which comes after the rotation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers of a model with a sliding window, by layer_types and the keys that came before it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mindbatch.models.config_reader import ConfigReader

@@ -3,8 +3,6 @@
 Of arrays: see `models.llama`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

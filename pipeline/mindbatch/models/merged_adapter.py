@@ -1,7 +1,5 @@
 """The one adapter that is merged into a model's tensors while they are read (`lora.mode=merge`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

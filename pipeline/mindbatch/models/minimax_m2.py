@@ -1,7 +1,5 @@
 """minimax_m2: Mixtral's layers with norms over all heads, a part of each head rotated, scores by sigmoid."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import experts, llama, mixtral, olmo2

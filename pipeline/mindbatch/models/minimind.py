@@ -3,8 +3,6 @@
 Source: model/model_minimind.py of github.com/jingyaogong/minimind.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """mistral: Llama's shape with 8 key/value heads by default and a sliding window on every layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama

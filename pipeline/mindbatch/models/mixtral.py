@@ -1,7 +1,5 @@
 """mixtral: Mistral's attention, and experts in every layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import experts, llama

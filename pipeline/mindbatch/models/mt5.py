@@ -1,7 +1,5 @@
 """mt5: T5 v1.1 over many languages, with other defaults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import t5

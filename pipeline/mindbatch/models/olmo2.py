@@ -1,7 +1,5 @@
 """olmo2: Llama's shape with norms after attention and MLP, not before; query and key are normed whole."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """olmo3: OLMo 2 with a window on most layers; only the layers without one have the scaling of positions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import olmo2

@@ -1,7 +1,5 @@
 """opt: GPT-2's shape with ReLU, and positions that are counted from 2."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ The model_type of its folders is gpt_pangu. Sources: Zeng et al., "PanGu-alpha" 
 MindFormers 1.0's models/pangualpha and of modeling_gptpangu.py in the published folders.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """phi3: Phi-3 and Phi-4, mini and larger. Llama's shape with fused matrices, a part of each head rotated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

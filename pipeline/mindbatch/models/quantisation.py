@@ -1,7 +1,5 @@
 """Storage of a folder's weights, by `quantization_config` of its config.json; and opening it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """qwen2: Llama's shape with biases on query, key and value, and a window on the upper layers if asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama

@@ -1,7 +1,5 @@
 """qwen2_moe: Qwen2's attention, and experts beside a shared network with a gate of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import experts, llama, qwen3_moe

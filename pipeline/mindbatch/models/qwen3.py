@@ -1,7 +1,5 @@
 """qwen3: Llama's shape with a head size of its own and a norm on each query and key head."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama, qwen2

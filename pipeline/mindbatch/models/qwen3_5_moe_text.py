@@ -3,8 +3,6 @@
 Also the text part of qwen3_5_moe, whose images are not read.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import experts, qwen3_5_text

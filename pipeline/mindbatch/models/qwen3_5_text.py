@@ -3,8 +3,6 @@
 Also the text part of qwen3_5, whose images are not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

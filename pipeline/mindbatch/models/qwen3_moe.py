@@ -1,7 +1,5 @@
 """qwen3_moe: Qwen3's attention, and experts in all layers but those that the configuration names."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import experts, llama

@@ -3,8 +3,6 @@
 Of arrays: see `models.llama`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

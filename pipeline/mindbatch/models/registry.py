@@ -1,7 +1,5 @@
 """Registry of model types; from a folder's config.json to an architecture."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Sources: Su et al., "RoFormer" (2021); linear: Chen et al., "Extending Context W
 Interpolation" (2023); llama3: the Llama 3.1 release; yarn: Peng et al., "YaRN" (2023).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """seed_oss: Llama's shape with a head size of its own, and biases of query, key and value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama

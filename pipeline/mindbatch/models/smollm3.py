@@ -1,7 +1,5 @@
 """smollm3: Llama's shape; some layers have no positions, and these have a window if asked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Division of a model over pipeline stages: which layers, and so which parameters, each stage holds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise

@@ -1,7 +1,5 @@
 """starcoder2: Llama's attention with windows, between layer norms, and a plain MLP; biases on everything."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.layers.norm import LayerNorm

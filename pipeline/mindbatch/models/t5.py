@@ -1,7 +1,5 @@
 """t5 (T5, v1.1, FLAN): an encoder and a decoder with biases by distance; nothing has a bias of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindbatch.kernels.operations.attention import cross_attention, write_cache

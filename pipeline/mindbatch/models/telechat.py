@@ -1,7 +1,5 @@
 """telechat: TeleChat2. Llama with biases behind attention and MLP, and each head's key beside its value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.layers.linear import RowLinear

@@ -1,7 +1,5 @@
 """telechat3: Llama's shape under other defaults; what TeleChat's code can do besides is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mindbatch.models import llama, qwen2

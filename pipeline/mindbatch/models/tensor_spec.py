@@ -4,8 +4,6 @@ One declaration serves the layers (which slice they hold), the loader (which byt
 resharding tools (which element goes where).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """Streams between the processes of a job: both ends prove the job's key before either is told anything."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """The collective operations that sliced layers meet in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindspore import Tensor, mint, nn, ops

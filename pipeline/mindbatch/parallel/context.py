@@ -1,7 +1,5 @@
 """Setting MindSpore up for one process: graph mode and device."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import mindspore

@@ -1,7 +1,5 @@
 """The process in which the ranks of a replica find each other: MindSpore's scheduler of a dynamic cluster."""
 
-from __future__ import annotations
-
 
 def main() -> None:
     """Serves the ranks that the environment names, until they have ended; see `world_variables`."""

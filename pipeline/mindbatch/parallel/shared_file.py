@@ -1,7 +1,5 @@
 """A file in memory that the ranks of one host share: its first rank makes it, and hands it to the others."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

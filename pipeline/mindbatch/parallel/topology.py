@@ -1,7 +1,5 @@
 """Place of a process among dp x pp x mp others, and the layers, and shards of them, that are its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Words of texts with Chinese in them, as jieba divides them."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Source: the behaviour of tokenization_chatglm.py in the published folders.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

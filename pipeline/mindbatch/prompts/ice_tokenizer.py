@@ -3,8 +3,6 @@
 Source: the behaviour of tokenization_chatglm.py in the published folder, in its last release.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ What transformers 4.57 would add to the file or change in it is known for a few 
 where there is anything else, it is asked itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

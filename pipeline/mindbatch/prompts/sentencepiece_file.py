@@ -1,7 +1,5 @@
 """Tokenizers of sentencepiece's byte pair models, as the `tokenizers` library has them."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

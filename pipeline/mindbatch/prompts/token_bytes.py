@@ -1,7 +1,5 @@
 """Owns what bytes one token adds to a text, for any decoder of the `tokenizers` library."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ transformers takes file names, and addresses, from tokenizer_config.json and spe
 given a folder of our own: files that were opened and checked here, and of the settings only known ones.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Batches of Ray Data, as rows to be run and as a table of results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 

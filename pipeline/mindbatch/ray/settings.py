@@ -1,7 +1,5 @@
 """Settings of `Generate`: the sections of a run over a dataset, checked as `mindbatch batch` does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

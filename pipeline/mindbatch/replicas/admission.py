@@ -1,7 +1,5 @@
 """Admission of processes to a job: equal versions and folders, enough memory; and what each is told."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path

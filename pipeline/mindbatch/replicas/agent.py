@@ -1,7 +1,5 @@
 """An agent: starts and watches the rank processes of one node for the front, which is on another."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

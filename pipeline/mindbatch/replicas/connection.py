@@ -1,7 +1,5 @@
 """Connections between the processes of a job: both ends prove its key; messages are never pickled."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

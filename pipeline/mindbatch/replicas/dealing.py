@@ -1,7 +1,5 @@
 """Deals requests to replicas: one queue for all, dealt as replicas have capacity, and dealt again."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Sequence, Set

@@ -1,7 +1,5 @@
 """Commands that would be started on each node, as a shell takes them; the key of the job is hidden."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A rank process's end of its connection to the front: messages in order, a sign of life each second."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """A model over the processes of a job: refused, or started, loaded and ready."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """Rendezvous of a replica's ranks: in memory that they share, through MPI, or in a MindSpore world."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress

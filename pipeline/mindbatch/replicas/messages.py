@@ -1,7 +1,5 @@
 """Contents of a job's messages: requests, step results, statistics, and how a process fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any

@@ -1,7 +1,5 @@
 """The front's connections to the rank processes: who is there, and what they send, in one queue."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from contextlib import suppress

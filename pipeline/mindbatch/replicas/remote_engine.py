@@ -1,7 +1,5 @@
 """An engine whose replicas run in processes of their own: requests are dealt to them, results collected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from dataclasses import replace
 

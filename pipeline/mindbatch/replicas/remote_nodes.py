@@ -1,7 +1,5 @@
 """The front's side of the agents: which have come, and the processes that each has on its node."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence

@@ -4,8 +4,6 @@ Every copy makes the same calls, so that its n-th request is the n-th of all. Ra
 and what its steps brought; the others wait for that where they would compute.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Starts the rank processes of a job, by way of agents those of other nodes; serves it on such a node."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

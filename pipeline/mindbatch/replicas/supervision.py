@@ -1,7 +1,5 @@
 """Notices that a replica cannot go on: a process that ended, a connection that is gone, ranks that hang."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

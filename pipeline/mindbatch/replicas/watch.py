@@ -1,7 +1,5 @@
 """Decides which ranks of a job hang: from their heartbeats, and from what their processes do meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal

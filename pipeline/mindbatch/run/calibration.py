@@ -1,7 +1,5 @@
 """Measuring how fast rows are generated, by running a few of them."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

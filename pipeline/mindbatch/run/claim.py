@@ -1,7 +1,5 @@
 """The folder of a run: taking it, and whether the run in it is the one that was asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The loop at the heart of a run: rows into the model, what comes back into the ledger."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Generator as Steps

@@ -1,7 +1,5 @@
 """Fields of a run's fingerprint: all that its results depend on besides the row itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

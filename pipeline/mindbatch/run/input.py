@@ -1,7 +1,5 @@
 """Source of a run's data; standard input is kept in the run's folder, so that the run can be resumed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Container
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One run over a dataset: claim its folder, survey the rows, run what is missing, write the result files."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress

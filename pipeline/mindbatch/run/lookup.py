@@ -1,7 +1,5 @@
 """One row of a run: as the data asks for it, and what the ledger says came of it."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import dataclass
 

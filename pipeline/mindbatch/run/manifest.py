@@ -1,7 +1,5 @@
 """manifest.json: what a run was made from, what came out of it, and how long it took."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The run's measurements over time: a JSON line every few seconds, and TensorBoard where it is asked for."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import time

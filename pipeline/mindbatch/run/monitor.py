@@ -1,7 +1,5 @@
 """Watching a run: what the engine says after each step goes to the progress display and the metrics."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

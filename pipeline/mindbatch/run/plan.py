@@ -1,7 +1,5 @@
 """Requirements of a run over a dataset: its rows and tokens, the memory for them, and the time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field

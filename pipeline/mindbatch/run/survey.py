@@ -1,7 +1,5 @@
 """Reading a dataset once, before anything costly starts: which rows there are, and which are chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b

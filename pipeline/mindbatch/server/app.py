@@ -1,7 +1,5 @@
 """The routes, and no others."""
 
-from __future__ import annotations
-
 import asyncio
 from importlib.resources import files
 

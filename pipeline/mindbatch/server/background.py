@@ -1,7 +1,5 @@
 """The rows of a batch in an engine that others use: they fill what requests from outside leave free."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator

@@ -1,7 +1,5 @@
 """/v1/files and /v1/batches."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The life of a batch in a thread of its own: checked, run, finished; its failures are its own."""
 
-from __future__ import annotations
-
 import threading
 import time
 import traceback

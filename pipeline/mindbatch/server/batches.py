@@ -1,7 +1,5 @@
 """Batches: each is a run in a folder of its own, resumed when the server starts, ended or cancelled."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """/v1/chat/completions and /v1/completions: a body is a line of a batch, with what only a server can do."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """/v1/embeddings, and /v1/score: how alike two texts are, by their embeddings."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Counts of the server for Prometheus; the names are vLLM's where they mean the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest

@@ -1,7 +1,5 @@
 """Files of clients, and the records of files and batches: small JSON files, each written whole."""
 
-from __future__ import annotations
-
 import re
 import secrets
 import stat

@@ -1,7 +1,5 @@
 """Requests: JSON bodies within bounds, work that ends when its client has gone, errors in OpenAI's form."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Input of /v1/responses as the body of a chat; what a chat has too is checked with its row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

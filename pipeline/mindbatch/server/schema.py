@@ -1,7 +1,5 @@
 """The keys of `mindbatch serve`, and what they may be together."""
 
-from __future__ import annotations
-
 import ipaddress
 import ssl
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Owns what every route of the server uses: engine, names of models, settings, counts."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """The life of the server's process: it listens, answers, drains when it is told to end, and is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

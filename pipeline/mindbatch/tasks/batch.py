@@ -1,7 +1,5 @@
 """`mindbatch batch`: a dataset in, every generation out; the same command resumes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mindbatch.ledger.run_folder import RunFolder

@@ -1,7 +1,5 @@
 """Pages that `mindbatch inspect` prints, and the same for programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mindbatch serve`: the model behind OpenAI's API, with batches that are runs."""
 
-from __future__ import annotations
-
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import open_model
 from mindbatch.run.identity import replica_of

@@ -1,7 +1,5 @@
 """`--multirun`: a task once for every combination of the swept values, each job in a folder below one."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Text as people read it: tables of aligned columns, ranges of numbers."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence

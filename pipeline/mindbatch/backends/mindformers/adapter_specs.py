@@ -1,7 +1,5 @@
 """The weights of MindFormers' models that adapters act on: those of our own layers that its modules have."""
 
-from __future__ import annotations
-
 import re
 
 from mindbatch.models.model_spec import ModelSpec

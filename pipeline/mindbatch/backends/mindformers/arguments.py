@@ -1,7 +1,5 @@
 """Arguments of MindFormers' configuration classes, by family, and what these do not compute."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

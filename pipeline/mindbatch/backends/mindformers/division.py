@@ -1,7 +1,5 @@
 """Over how many ranks MindFormers' classes divide a model: told from its sizes alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from mindbatch.models.architecture import Architecture

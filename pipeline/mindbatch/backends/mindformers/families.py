@@ -1,7 +1,5 @@
 """The families of models that MindFormers 1.9 runs: the one table, and what their classes are given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

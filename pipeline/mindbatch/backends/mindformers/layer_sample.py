@@ -1,7 +1,5 @@
 """Layers of a MindFormers model that stand for all, for graphs that are compiled and never compute."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The network is a step's decoder and its head. It takes what the project's own ne
 [T], and what the kernels' outermost cell hands to attention.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

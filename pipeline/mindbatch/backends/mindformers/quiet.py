@@ -1,7 +1,5 @@
 """Keeps what MindFormers prints while a network is made from the user's screen."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout

@@ -1,7 +1,5 @@
 """Giving MindFormers' network its weights: by its own loader, from files that our reader has checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any

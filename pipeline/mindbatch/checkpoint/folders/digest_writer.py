@@ -1,7 +1,5 @@
 """Writes digests.json beside checkpoints of every kind."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

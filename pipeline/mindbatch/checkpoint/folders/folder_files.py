@@ -1,7 +1,5 @@
 """Files of a model folder that may be opened, regular ones of it or of its Hugging Face cache; its config."""
 
-from __future__ import annotations
-
 import os
 from itertools import islice
 from pathlib import Path

@@ -6,8 +6,6 @@ iteration_00000010/PREFIX-model-0000000-0000002.safetensors
 iteration_00000010/PREFIX-opt-0000000-0000002.safetensors    the optimizer's, which is left alone
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from pathlib import Path

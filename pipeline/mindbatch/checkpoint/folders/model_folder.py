@@ -1,7 +1,5 @@
 """Model folders of Hugging Face, and single ranks of them: configuration and weights, checked as a whole."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rank folders with copies of one checkpoint, as data-parallel trainings save it, and no slices of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mindbatch.checkpoint.faults import shown

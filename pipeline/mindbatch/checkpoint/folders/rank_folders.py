@@ -1,7 +1,5 @@
 """Folders `rank_0`, `rank_1`, ... of a distributed checkpoint, and which file of each is meant."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """reshard.json, the marker of a finished reshard: its settings, files that changed since, adapters merged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Opens the tensors of a source: a model folder, one file, or a folder of rank folders."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

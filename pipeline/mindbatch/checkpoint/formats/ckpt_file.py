@@ -4,8 +4,6 @@ Stricter than a parser of Protocol Buffers, which takes fields in any order and 
 come in the order in which MindSpore writes them, and each once, so that a changed byte is found.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Floats of tensors: read as float32; between float32, float16 and bfloat16, rounded once, ties to even."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Opening files of tensors, whichever of the formats they are in."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Callable, Hashable, Iterable

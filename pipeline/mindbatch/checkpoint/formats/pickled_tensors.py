@@ -3,8 +3,6 @@
 Source of the names and their arguments: torch/_utils.py and torch/serialization.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO

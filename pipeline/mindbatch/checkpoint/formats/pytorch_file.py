@@ -5,8 +5,6 @@ torch.save writes a zip file with a pickle, data.pkl, and a member of bytes for 
 names to tensors (a state_dict), which are views of the storages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path

@@ -4,8 +4,6 @@ Of what PKWARE's APPNOTE.TXT 6.3.10 describes, torch.save uses a small part: no 
 disk; sizes may stand after the bytes, and in 64 bits.
 """
 
-from __future__ import annotations
-
 import struct
 import zipfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is asked for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

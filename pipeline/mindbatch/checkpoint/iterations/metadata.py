@@ -3,8 +3,6 @@
 Source: mindformers 2.0, checkpoint/metadata.py, sharded_tensor.py and reshard.py.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files of a Checkpoint 2.0 beside its tensors, by which MindFormers loads what a reshard has cut."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

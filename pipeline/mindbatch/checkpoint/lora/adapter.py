@@ -1,7 +1,5 @@
 """Opens LoRA adapters of PEFT or MindFormers, and checks them in themselves."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

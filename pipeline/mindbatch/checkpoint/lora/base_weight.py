@@ -1,7 +1,5 @@
 """A weight of the model as the files of its ranks hold it: DoRA needs norms of whole rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Checks the tensors of an adapter in themselves: ranks, dtypes, values, and that they have an effect."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """adapter_config.json of a LoRA adapter: read strictly, so that nothing in it is passed over."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Everything is float32; the sum is rounded once, to the dtype that is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

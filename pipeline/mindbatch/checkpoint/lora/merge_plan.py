@@ -1,7 +1,5 @@
 """Plans the merge of an adapter on the way of a reshard: what is added to each stored tensor."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A model's tensors with an adapter merged into them as they are read: `lora.mode=merge`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Matches names of modules against regular expressions of adapters, in bounded time whatever they say."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Effect of an adapter on one module: a low-rank addition, or a full weight in place of the model's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass

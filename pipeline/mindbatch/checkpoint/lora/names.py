@@ -1,7 +1,5 @@
 """Names of the tensors of LoRA adapters: which module each is of, and what it is of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

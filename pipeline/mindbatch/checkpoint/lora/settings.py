@@ -1,7 +1,5 @@
 """Settings of an adapter: rank and scaling of each module, and the modules that it targets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

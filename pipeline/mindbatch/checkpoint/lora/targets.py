@@ -1,7 +1,5 @@
 """Modules that an adapter's settings target, by the rules of PEFT."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

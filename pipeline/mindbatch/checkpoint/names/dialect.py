@@ -1,7 +1,5 @@
 """Declarations of names: rules between the tensors of two checkpoints of a model, and the rule of a name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Experts of a layer in one matrix each: below one another, transposed, gate beside up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from mindbatch.checkpoint.faults import shown

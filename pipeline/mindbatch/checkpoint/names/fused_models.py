@@ -1,7 +1,5 @@
 """Names of MindFormers' models whose attention and gates may be fused: Llama, ChatGLM2, the Mcore models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mindbatch.checkpoint.names.dialect import EXPERT, Dialect, Form, Options, Rule, Sections, renamed

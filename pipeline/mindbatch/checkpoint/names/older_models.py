@@ -1,7 +1,5 @@
 """Names of models that MindFormers 1.9 has no more: GPT-2, PanGu-Alpha, ChatGLM-6B."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from mindbatch.checkpoint.names.dialect import Dialect, Form, Options, Rule, Sections, renamed, renamed_norm

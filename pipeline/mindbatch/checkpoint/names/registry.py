@@ -1,7 +1,5 @@
 """Model types that have MindFormers names, and the names that the tensors of a checkpoint have."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

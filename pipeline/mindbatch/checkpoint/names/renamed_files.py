@@ -1,7 +1,5 @@
 """Rank files with MindFormers' names: which region of which Hugging Face tensor is where in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown

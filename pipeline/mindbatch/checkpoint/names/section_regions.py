@@ -1,7 +1,5 @@
 """Shapes, views and regions of a layer's sections within the tensors of a form."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Cost of a placement: for each tensor how it is sharded, and its bytes on each rank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

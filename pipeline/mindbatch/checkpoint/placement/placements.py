@@ -4,8 +4,6 @@ A rank is (stage * data_parallel + replica) * model_parallel + its place among i
 which is how MindSpore counts devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache

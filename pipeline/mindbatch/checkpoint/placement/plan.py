@@ -1,7 +1,5 @@
 """Plans a reshard: the copies between regions of stored tensors that make every target rank's file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator

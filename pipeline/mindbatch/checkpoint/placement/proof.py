@@ -5,8 +5,6 @@ where it goes, is worked out in coordinates of the full tensors from what the fi
 regions and exact counts, so that the cost does not depend on the sizes of the tensors.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache

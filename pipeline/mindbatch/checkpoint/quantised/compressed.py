@@ -1,7 +1,5 @@
 """Matrices as compressed-tensors stores them: plain int8, or packed along the inputs with an offset."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

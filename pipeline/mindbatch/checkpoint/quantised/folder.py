@@ -1,7 +1,5 @@
 """A model folder with quantised matrices, which are given as floats."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Interface of a storage layout of quantised matrices: the tensors that make one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A matrix of integers with scales and zeros, as floats or as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

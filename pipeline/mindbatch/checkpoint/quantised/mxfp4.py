@@ -3,8 +3,6 @@
 Source: Open Compute Project, "OCP Microscaling Formats (MX) Specification", version 1.0, 2023.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

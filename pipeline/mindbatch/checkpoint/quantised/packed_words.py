@@ -1,7 +1,5 @@
 """Matrices as GPTQ and AWQ store them: qweight and qzeros, several numbers in a word, and scales."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Carrying out a reshard: written beside, proved, marked as whole and given its name; or taken up again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """In which portions a job is done: rows of several targets at once, so that each source row is read once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

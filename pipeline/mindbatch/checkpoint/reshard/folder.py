@@ -1,7 +1,5 @@
 """The folders of a reshard: the finished one with its marker, and DIR.part beside it while it is made."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -4,8 +4,6 @@ One line of JSON each. The first says which reshard it is; the others were appen
 been synced. What a crash has torn at the end is cut off.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A reshard that was asked for, planned and proved; and what came of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Progress reports of those who do the work, and the lines made of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Elements that several ranks of a source hold: a reshard reads one, so the others must be the same."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

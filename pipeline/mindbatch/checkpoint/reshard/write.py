@@ -1,7 +1,5 @@
 """One job of a reshard: chunks are read, put together, written at their places and digested."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Placements from strategies, and strategies from placements."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown

@@ -1,7 +1,5 @@
 """Parallel strategies of MindSpore: the layout of each parameter over the devices of a pipeline stage."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

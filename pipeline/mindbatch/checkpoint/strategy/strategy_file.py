@@ -4,8 +4,6 @@ A file is a message of Protocol Buffers (see wire_form), or JSON with the same f
 in .json. In a merged one, parameters are named STAGE-NAME.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

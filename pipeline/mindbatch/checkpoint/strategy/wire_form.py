@@ -1,7 +1,5 @@
 """Strategy files in Protocol Buffers: ParallelStrategyMap of mindspore/train/node_strategy_pb2.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 

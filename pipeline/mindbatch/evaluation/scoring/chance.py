@@ -1,7 +1,5 @@
 """Uncertainty of scores over other rows, and tests whether two systems differ by more than chance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reading the answer out of a generated text."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Mapping

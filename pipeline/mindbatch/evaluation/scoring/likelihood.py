@@ -1,7 +1,5 @@
 """Metrics of given texts: which of several continuations is the likeliest, and how likely a text is."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

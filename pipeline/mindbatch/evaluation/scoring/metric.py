@@ -1,7 +1,5 @@
 """Base of metrics: sums over rows, and a value of any set of rows."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

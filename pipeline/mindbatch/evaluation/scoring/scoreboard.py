@@ -1,7 +1,5 @@
 """Scores of several columns by several metrics, over the same rows, and how they differ from a baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

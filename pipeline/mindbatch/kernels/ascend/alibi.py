@@ -5,8 +5,6 @@ scale that all products get. p, s and s q are sums of numbers that half precisio
 operators add their products up in float32, where what is left of them is small.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

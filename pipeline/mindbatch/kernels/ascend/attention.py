@@ -1,7 +1,5 @@
 """Attention on Ascend: the step is written to the paged cache, then one operator attends, by kind of step."""
 
-from __future__ import annotations
-
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 

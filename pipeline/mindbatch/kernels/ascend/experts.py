@@ -3,8 +3,6 @@
 The operators and their arguments are those with which MindFormers 1.9 runs such models.
 """
 
-from __future__ import annotations
-
 from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype
 

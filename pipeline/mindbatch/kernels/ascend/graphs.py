@@ -1,7 +1,5 @@
 """The outermost cells on Ascend: the names that operators look inputs up by, masks, and float32 outside."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Sources: CANN 8.5, Ascend Transformer Boost, PagedAttention, constraints (page a
 reference); for FlashAttentionScore the docstring of MindSpore 2.9's operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from mindbatch.kernels.memory import FLOAT16, FLOAT32, FloatType

@@ -1,7 +1,5 @@
 """The fused operators of norms, rotation and activations, and linear layers, on Ascend."""
 
-from __future__ import annotations
-
 import numpy as np
 from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype

@@ -1,7 +1,5 @@
 """Attention by plain operators: over gathered keys and values, and what encoder-decoders have beside."""
 
-from __future__ import annotations
-
 import numpy as np
 from mindspore import Tensor, mint, nn, ops
 from mindspore import dtype as mstype

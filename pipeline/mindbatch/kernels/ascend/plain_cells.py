@@ -1,7 +1,5 @@
 """Cells of plain operators of MindSpore."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

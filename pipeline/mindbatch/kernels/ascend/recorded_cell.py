@@ -1,7 +1,5 @@
 """A recording as one cell of MindSpore: its calls, one line each, as the source of a `construct`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

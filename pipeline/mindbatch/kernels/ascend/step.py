@@ -6,8 +6,6 @@ bucket is filled with sequences of their own, each of at least one token, for no
 of 0; they write to the cache's padding block and read from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Caches [blocks, block_size, kv_heads, head_dim]. Of a step slots, rows, lengths 
 `kernels.step.Batch`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Collectives of the ranks of one model; NumPy computes one rank of one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindbatch.kernels.arrays import FloatArray

@@ -3,8 +3,6 @@
 x, y [T, width] float32. "or None" is of vectors that a model has not.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mixtures of experts: a router's choice, and the weighted sum of what the chosen compute."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mindbatch.kernels.arrays import Array, FloatArray

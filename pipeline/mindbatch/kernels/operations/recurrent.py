@@ -5,8 +5,6 @@ token, and is zeros where that has position 0. Behind the tokens that are kept c
 after which the state is not written. So no result depends on how a sequence is divided into steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ qkv [T, (heads + 2 * kv_heads) * head_dim]: the heads of query, key and value, o
 Source: Su et al., "RoFormer" (2021).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Passes over a recording: calls made one, and a head that says what it knows of its logits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A recorded program over memory of its own, run by the C++ library for any number of rows."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A model's step and head as programs: what a step is run with where nothing is compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """An assistant's message in OpenAI's form: reasoning and tool calls apart from the text, where they parse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

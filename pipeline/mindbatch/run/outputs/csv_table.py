@@ -1,7 +1,5 @@
 """Results as CSV (RFC 4180, UTF-8): a header, then a line for each generation."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 from collections.abc import Iterator

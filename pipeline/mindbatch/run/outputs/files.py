@@ -1,7 +1,5 @@
 """Opening the result and error files of a run in the format asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

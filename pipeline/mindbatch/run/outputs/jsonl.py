@@ -1,7 +1,5 @@
 """Results and errors as JSON, a row a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict

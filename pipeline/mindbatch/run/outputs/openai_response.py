@@ -4,8 +4,6 @@ The shapes are those of OpenAI's API reference: the request output object of a b
 completion or a (text) completion object.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

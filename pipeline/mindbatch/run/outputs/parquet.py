@@ -1,7 +1,5 @@
 """Results as Parquet: a row for each row of the data, its generations nested in it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

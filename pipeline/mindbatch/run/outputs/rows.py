@@ -1,7 +1,5 @@
 """The rows that an output file gets, and what it should say of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Running the strategies of `mindbatch compare` one after the other, each timed by itself."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence

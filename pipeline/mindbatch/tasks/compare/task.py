@@ -1,7 +1,5 @@
 """`mindbatch compare`: the same prompts under several decoding strategies, by metrics without references."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """`mindbatch diff`: two runs compared row by row."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from itertools import islice

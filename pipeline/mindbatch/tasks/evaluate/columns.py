@@ -1,7 +1,5 @@
 """The columns of an evaluation: what is compared, and the run over the dataset that each of them is."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Answers behind prompts: solved examples before one that is asked, and continuations that are scored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Columns over tasks of lm-evaluation-harness as an `Evaluation`: what the page is made of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone

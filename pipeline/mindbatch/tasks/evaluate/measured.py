@@ -1,7 +1,5 @@
 """From the results of a column's runs to what the metrics measure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The rows of a task as questions: what is asked, what is right, and what else must be scored."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace

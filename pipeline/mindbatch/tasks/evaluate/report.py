@@ -1,7 +1,5 @@
 """The page of an evaluation: one HTML file that needs nothing else, no script and no network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Requests of a task: files of prompts to continue, and of tokens the last of which are scored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

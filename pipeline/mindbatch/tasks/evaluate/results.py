@@ -1,7 +1,5 @@
 """Results of an evaluation and their files: results.json, and those that lm-evaluation-harness has, too."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Table printed by `mindbatch evaluate`: a row for each column, a score and its interval for each metric."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """`mindbatch evaluate`: one task, several checkpoints and decodings, their scores side by side."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from pathlib import Path
 

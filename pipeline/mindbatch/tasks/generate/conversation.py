@@ -1,7 +1,5 @@
 """`interactive=true`: asking for prompts, or keeping up a chat, until the user leaves."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import suppress

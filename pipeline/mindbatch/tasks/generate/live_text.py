@@ -1,7 +1,5 @@
 """`stream=true`: outputs shown while they grow, one after the other."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TextIO

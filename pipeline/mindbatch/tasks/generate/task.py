@@ -1,7 +1,5 @@
 """`mindbatch generate`: prompts in, text out; each result is written once all before it are."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

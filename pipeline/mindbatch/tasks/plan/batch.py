@@ -1,7 +1,5 @@
 """`mindbatch plan` of a batch: rows, tokens, memory and time, and the page that shows them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Outcome of compiling the graphs of ranks, its memory compared with that of an NPU, and the page of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any

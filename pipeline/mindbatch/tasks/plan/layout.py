@@ -1,7 +1,5 @@
 """Layouts over ranks, whoever works them out, and the folder of their strategy files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mindbatch plan model.provider=mindformers`: MindSpore's own layout of a model, and its strategy files."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

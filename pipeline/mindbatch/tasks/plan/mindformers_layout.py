@@ -1,7 +1,5 @@
 """Sharding of a MindFormers model by MindSpore over NPU ranks, worked out on this machine without any."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence

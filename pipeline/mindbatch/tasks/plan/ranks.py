@@ -4,8 +4,6 @@ Only config.json is needed. Weights are opened where they are there, for their n
 their headers is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

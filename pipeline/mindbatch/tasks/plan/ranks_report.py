@@ -1,7 +1,5 @@
 """Ranks as shown by `mindbatch plan`: a page, and values of JSON."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

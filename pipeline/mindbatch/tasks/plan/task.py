@@ -1,7 +1,5 @@
 """`mindbatch plan`: what a batch would need before it is run, and what ranks would hold of the model."""
 
-from __future__ import annotations
-
 from mindbatch.io.errors import EXIT_DONE
 from mindbatch.io.screen_text import show, show_json
 from mindbatch.tasks.plan.schema import PlanConfig

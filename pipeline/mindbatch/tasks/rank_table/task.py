@@ -1,7 +1,5 @@
 """`mindbatch rank-table`: writes the table of one server or several, checks tables, merges them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError

@@ -1,7 +1,5 @@
 """`lora.merge` of `mindbatch reshard`: the adapter checked against the source."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from mindbatch.checkpoint.folders.reshard_marker import refuse_merged_before

@@ -1,7 +1,5 @@
 """Whose names the tensors have that `mindbatch reshard` reads and writes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path

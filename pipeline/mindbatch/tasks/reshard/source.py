@@ -1,7 +1,5 @@
 """Source of `mindbatch reshard`: its tensors, the model they are of, and where each is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A checkpoint read as one whole model under Hugging Face names, however its files are cut and named."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """For norms, attention and rotary embeddings: by our kernels, or MindSpore's plain operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops

@@ -1,7 +1,5 @@
 """For `transformer.moe` and grouped linear layers: from MindSpore's plain operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindspore import Tensor, nn, ops

@@ -1,7 +1,5 @@
 """Puts the stand-ins into a network that was built; MindFormers' own modules stay as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

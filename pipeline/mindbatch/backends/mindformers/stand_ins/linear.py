@@ -4,8 +4,6 @@ MindSpore's MatMul has a CPU kernel, but the last digits of what it gives for a 
 there are. With ours a row's result is the same in any batch, so that a resumed run equals an unbroken one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
