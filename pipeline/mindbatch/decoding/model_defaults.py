@@ -24,8 +24,10 @@ _NAMED = re.compile(r"decoding\.(\w+)=")
 
 
 def recommended(folder: Path) -> dict[str, Any]:
-    """The file's content but for nulls. ConfigError where it is missing, or read as strictly as config.json
-    no JSON object."""
+    """The file's content but for nulls.
+
+    ConfigError where it is missing, or holds no JSON object, read as strictly as config.json is.
+    """
     path = folder / FILE_NAME
     try:
         data = read_regular(path, _MAX_BYTES)
@@ -36,7 +38,7 @@ def recommended(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not there, so the model has no decoding parameters of its own") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except JsonFault as error:
+    except ValueError as error:  # JsonFault; or a path that can be none
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must be a JSON object")
