@@ -43,6 +43,7 @@ class Batches:
         self.files = Files(folder / "files", storage, config.server.max_files)
         self.records = Records(folder / "batches", BatchRecord, storage)
         self._running: dict[str, BatchWork] = {}
+        self._is_ending = False
         self._setup = BatchSetup(config, opened, llm, engine, self._share, self.records.keep)
         self._changing = self._setup.changing
         self._pool = ThreadPoolExecutor(config.server.max_batches, "batch")
@@ -60,8 +61,9 @@ class Batches:
         self._lock.release()
 
     def interrupt(self) -> None:
-        """Has the batches end, to go on another time."""
+        """Has the batches end, to go on another time; one that is created now begins then."""
         with self._changing:
+            self._is_ending = True
             for running in self._running.values():
                 running.end("interrupted")
 
@@ -123,10 +125,10 @@ class Batches:
                 raise ApiError(409, f"file {name}: {user} runs its lines; cancel that first", "file_in_use")
             self.files.delete(name)
             return
-        batch, file = self.records.find(batch_id), self.file(name)
-        if batch is None or file is None:
-            return
         with self._changing:
+            batch, file = self.records.find(batch_id), self.file(name)
+            if batch is None or file is None:
+                return
             batch.removed.append(kind)
             self.records.keep(batch)
         file[1].unlink(missing_ok=True)
@@ -157,6 +159,8 @@ class Batches:
         return max(2, 2 * self._setup.llm.settings.batch_size // max(1, sum(running)))
 
     def _submit(self, record: BatchRecord) -> None:
+        if self._is_ending:
+            return
         data = self.files.content(record.input_file_id)
         work = BatchWork(record, self._setup, data, self.records.path(record.id))
         self._running[record.id] = work

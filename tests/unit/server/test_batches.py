@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import queue
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from starlette.requests import Request
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.server.batch_routes import file_content
+from mindbatch.server.batch_work import BatchWork
 from mindbatch.server.batches import Batches
 from mindbatch.server.records import BatchRecord, FileRecord
 from mindbatch.server.requests import ApiError
@@ -64,6 +66,23 @@ def test_a_link_is_no_file_of_a_batch(tmp_path: Path) -> None:
     assert kept.file(done.result_id("output") or "") is None
     assert kept.file(file.id) is None
     kept.stop()
+
+
+def test_a_batch_that_comes_while_the_server_ends_begins_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+    monkeypatch.setattr(BatchWork, "run", lambda work: begun.put(work.record.id))
+    kept = batches(tmp_path)
+    file = kept.files.add(io.BytesIO(b"{}\n"), "a")
+    kept.interrupt()
+    record = kept.create(file.id, "/v1/completions", "24h", 86400, None)
+    kept.stop()
+    assert begun.empty()
+    again = batches(tmp_path)
+    again.start()
+    assert begun.get(timeout=60) == record.id
+    again.stop()
 
 
 def test_bounds(tmp_path: Path) -> None:
