@@ -174,28 +174,9 @@ def begun(cluster: Cluster, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def texts_of(results: Path) -> list[tuple[str, str]]:
-    return [(row["key"], row["generations"][0]["text"]) for row in lines_of(results)]
-
-
 def assert_same_files(one: Path, other: Path) -> None:
     for name in ("results.jsonl", "errors.jsonl"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
-
-
-@pytest.mark.on_demand
-def test_a_replica_of_two_ranks_has_a_place_on_two_nodes(
-    cluster: Cluster, command: CommandLine, tmp_path: Path
-) -> None:
-    arguments = sampled(tmp_path / "rows.jsonl", 5, 8)
-    alone = command.run(*arguments, f"output.dir={tmp_path / 'alone'}")
-    assert alone.returncode == 0, alone.stderr
-    run = begun(cluster, *arguments, f"output.dir={tmp_path / 'run'}", "parallel.model_parallel=2")
-    _, said = run.communicate(timeout=300)
-    assert run.returncode == 0, said
-    # Sums over ranks end in other digits: the log-probabilities are not the same to the last one.
-    first, second = (texts_of(tmp_path / name / "results.jsonl") for name in ("run", "alone"))
-    assert first == second
 
 
 def test_a_run_over_two_nodes_outlives_one_of_them(
