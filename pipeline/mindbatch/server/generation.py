@@ -18,7 +18,13 @@ from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import result_body
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
-from mindbatch.run.outputs.chat_message import call_id, end_of, parser_of, tool_call
+from mindbatch.run.outputs.chat_message import (
+    call_id,
+    end_of,
+    parser_of,
+    reason_with_calls,
+    tool_call,
+)
 from mindbatch.run.outputs.openai_response import (
     chat_logprobs,
     completion,
@@ -171,10 +177,8 @@ class Stream:
         return self._choices[place]
 
     def _finish(self, output: RequestOutput) -> Iterable[dict[str, Any]]:
-        row = self._rows[output.key]
-        whole = self._generation.completion_of(row, output)["choices"]
-        for completed, choice in zip(output.outputs, whole, strict=True):
-            yield from self._choice(output.key, completed.index).finished(choice, completed.finish_reason)
+        for completed in output.outputs:
+            yield from self._choice(output.key, completed.index).finished(completed.finish_reason)
 
     def _event(self, choices: list[dict[str, Any]]) -> bytes:
         generation = self._generation
@@ -200,6 +204,7 @@ class _Choice:
         self._generation, self._row, self._index, self._place = generation, row, index, place
         self._parser: MessageParser | None = parser_of(row, generation.options)
         self._num_calls = 0
+        self._notes: list[str] = []
         self._is_begun = False
         self._logprobs = _Logprobs(generation, row)
 
@@ -217,16 +222,16 @@ class _Choice:
             chunks[-1]["logprobs"] = self._logprobs.part()
         return self._begun(chunks)
 
-    def finished(self, choice: dict[str, Any], reason: str) -> Iterable[dict[str, Any]]:
-        """The last chunks. choice: as it stands in an answer that is no stream."""
+    def finished(self, reason: str) -> Iterable[dict[str, Any]]:
+        """The last chunks; the last of all tells why something that looks like a call stayed text."""
         logprobs = self._logprobs.part()
         if not self._generation.is_chat:
             return [self._text("", logprobs, reason)]
         left = [] if self._parser is None else self._parser.finish()
         chunks = [self._delta(delta) for delta in map(self._delta_of, left) if delta]
-        errors = choice["message"].get("parse_errors")
-        last = {} if errors is None else {"parse_errors": errors}
-        return self._begun([*chunks, self._delta(last, logprobs, choice["finish_reason"])])
+        last = {"parse_errors": self._notes} if self._notes else {}
+        reason = reason_with_calls(reason) if self._num_calls else reason
+        return self._begun([*chunks, self._delta(last, logprobs, reason)])
 
     def _begun(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if chunks and not self._is_begun:
@@ -243,7 +248,8 @@ class _Choice:
             place, self._num_calls = self._num_calls, self._num_calls + 1
             name = call_id(self._row, self._index, place, self._generation.options)
             return {"tool_calls": [{"index": place, **tool_call(piece, name)}]}
-        return {}  # told at the end
+        self._notes.append(piece.reason)
+        return {}
 
     def _delta(
         self, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, reason: str | None = None

@@ -63,12 +63,17 @@ def chat_message(
             tool_call(call, call_id(row, generation["index"], place, options))
             for place, call in enumerate(parsed.tool_calls)
         ]
-        reason = "tool_calls" if reason == "stop" else reason
+        reason = reason_with_calls(reason)
     elif parsed.content is None:
         message["content"] = ""
     if parsed.notes:
         message["parse_errors"] = [*parsed.notes]
     return message, reason
+
+
+def reason_with_calls(reason: str) -> str:
+    """The finish reason of a message that has tool calls."""
+    return "tool_calls" if reason == "stop" else reason
 
 
 def tool_call(call: ToolCall, name: str) -> dict[str, Any]:
