@@ -198,15 +198,14 @@ def _sampled(group: SequenceGroup, sequence: Sequence, branch: Branch, scheduler
                 sequence.finish_reason = "stop"
         group.finished.append(sequence.output())
         scheduler.release([sequence])
-    added, logprobs = tuple(sequence.row.output_token_ids[before:]), sequence.row.logprobs
-    return StreamEvent(
-        group.request.key,
-        branch.sample_index,
-        text,
-        added,
-        sequence.finish_reason,
-        None if logprobs is None else tuple(logprobs[before:]),
-    )
+    row, key = sequence.row, group.request.key
+    added, logprobs = tuple(row.output_token_ids[before:]), _part(row.logprobs, before)
+    return StreamEvent(key, branch.sample_index, text, added, sequence.finish_reason, logprobs)
+
+
+def _part(logprobs: Items[dict[int, float]] | None, start: int) -> tuple[dict[int, float], ...] | None:
+    """The log-probabilities from a token on, if they were asked for."""
+    return None if logprobs is None else tuple(logprobs[start:])
 
 
 def _agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[StreamEvent]:
@@ -225,10 +224,10 @@ def _agreed_events(group: SequenceGroup, kept: Items[Hypothesis]) -> list[Stream
     added = hypotheses[0][start:stop]
     group.num_agreed_tokens = stop
     text = "" if group.agreed is None else "".join(group.agreed.push(token) for token in added)
-    logprobs = group.sequences[0].row.logprobs
-    known = None if logprobs is None else tuple(logprobs[start:stop])
+    logprobs = _part(group.sequences[0].row.logprobs, start)
+    logprobs = logprobs and logprobs[: len(added)]
     outputs = range(group.request.params.num_return_sequences)
-    return [StreamEvent(group.request.key, index, text, tuple(added), None, known) for index in outputs]
+    return [StreamEvent(group.request.key, index, text, tuple(added), None, logprobs) for index in outputs]
 
 
 def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[StreamEvent]:
@@ -250,8 +249,8 @@ def _result_events(group: SequenceGroup, results: Items[Hypothesis]) -> list[Str
                 embedding=None if hypothesis.embedding is None else list(hypothesis.embedding),
             )
         )
-        known = hypothesis.logprobs and tuple(hypothesis.logprobs[group.num_agreed_tokens :])
-        events.append(StreamEvent(group.request.key, index, text, rest, hypothesis.finish_reason, known))
+        logprobs = _part(hypothesis.logprobs, group.num_agreed_tokens)
+        events.append(StreamEvent(group.request.key, index, text, rest, hypothesis.finish_reason, logprobs))
     return events
 
 

@@ -51,17 +51,15 @@ class EngineStatistics:
 
     def since(self, earlier: EngineStatistics) -> EngineStatistics:
         """Totals without those of an earlier time, and the load now."""
-        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in _TOTALS})
+        totals = {*asdict(self)} - {*_LOAD, "cache_waste"}
+        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in totals})
 
     def at_rest(self) -> EngineStatistics:
         """The totals of an engine that has ended: it has no load any more."""
-        return replace(self, running_sequences=0, waiting_requests=0, blocks_used=0, blocks_total=0)
+        return replace(self, **dict.fromkeys(_LOAD, 0))
 
 
-_TOTALS = (
-    *("steps", "prompt_tokens", "cached_prompt_tokens", "computed_tokens", "generated_tokens"),
-    *("drafted_tokens", "accepted_tokens", "num_preemptions"),
-)
+_LOAD = ("running_sequences", "waiting_requests", "blocks_used", "blocks_total")
 
 
 def total_of(parts: Sequence[EngineStatistics]) -> EngineStatistics:
