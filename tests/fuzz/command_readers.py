@@ -15,8 +15,8 @@ from model_folders import descriptions, write_folder
 
 from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_lines
+from migrate_predict_yaml import config_text, migrated
 from mindbatch import cli
-from mindbatch.config.predict_yaml.config_file import config_text, migrated
 from mindbatch.config.schema import TaskConfig
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError
 from mindbatch.tasks.registry import TASKS, Task

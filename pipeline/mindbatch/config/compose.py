@@ -15,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from mindbatch.config import paths
 from mindbatch.config.composition import Composition, assign
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.hydra_tree import HydraTree, take_errors
-from mindbatch.config.options import OptionFiles
+from mindbatch.config.hydra_tree import HydraTree, OptionFiles, take_errors
 from mindbatch.config.overrides import read_command_line
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
 from mindbatch.config.settings import (
@@ -73,7 +72,7 @@ def compose_task(
     ]
     is_continued = schema.continues_run or _is_set(schema.continuing_key, layers)
     if is_continued:
-        from mindbatch.config.continued import read_saved  # most tasks begin anew
+        from mindbatch.config.settings import read_saved  # most tasks begin anew
 
         layers.insert(0, read_saved([*chain(*layers)], reader, log))
     layers = [[item for item in layer if _exists(item, options, log)] for layer in layers]
@@ -194,7 +193,7 @@ def _lay_predict_yaml(
     if is_continued:
         log.add(f"{PREDICT_YAML}: the run that is continued holds what came of its predict YAML; remove it")
         return ()
-    from mindbatch.config.predict_yaml.layer import predict_layer  # the table: most runs have no such file
+    from mindbatch.config.predict_yaml.apply import predict_layer  # the table: most runs have no such file
 
     contents = {choice: files.of(choice) for choice in _choices([*chain(*layers)])}
     for content in contents.values():

@@ -8,8 +8,8 @@ import pytest
 
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.predict_yaml.apply import TABLE, Applied, apply_table
-from mindbatch.config.predict_yaml.entries import Sets
-from mindbatch.config.predict_yaml.run_table import UNREAD
+from mindbatch.config.predict_yaml.conversions import Sets
+from mindbatch.config.predict_yaml.tables import UNREAD
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.plan.schema import PlanConfig

@@ -1,14 +1,17 @@
-"""The table of all keys of a predict YAML, and its application: settings, and keys without effect."""
+"""A predict YAML as the lowest layer of a configuration: its settings, and its keys without effect."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mindbatch.config.faults import shown
+from mindbatch.config.faults import FaultLog, shown
+from mindbatch.config.path_faults import LONGEST_SHOWN
+from mindbatch.config.paths import resolve_path
 from mindbatch.config.predict_yaml import conversions as to
-from mindbatch.config.predict_yaml.architecture import ALIASES, check_same, folder_config
-from mindbatch.config.predict_yaml.entries import (
+from mindbatch.config.predict_yaml.architecture import ALIASES, agrees, config_entry, folder_config
+from mindbatch.config.predict_yaml.conversions import (
     CPU,
     Agreed,
     Checked,
@@ -19,12 +22,11 @@ from mindbatch.config.predict_yaml.entries import (
     Unfit,
     WithoutEffect,
 )
-from mindbatch.config.predict_yaml.model_table import IDLE_MODEL, MODEL
-from mindbatch.config.predict_yaml.pet_table import IDLE_PET, PET
-from mindbatch.config.predict_yaml.run_table import IDLE, RUN, UNREAD
-from mindbatch.config.schema import SchemaKeys
-from mindbatch.config.settings import Assignment
+from mindbatch.config.predict_yaml.tables import IDLE, IDLE_MODEL, IDLE_PET, MODEL, PET, RUN, UNREAD
+from mindbatch.config.schema import SchemaKeys, TaskConfig
+from mindbatch.config.settings import PREDICT_YAML, Assignment, Choice, Setting, resolved_text
 from mindbatch.config.yaml_file import read_with_lines
+from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean
 
 CHECKPOINT, PROVIDER, DEVICE_TARGET = (
@@ -45,6 +47,9 @@ SECTIONS = frozenset(name.rsplit(".", depth)[0] for name in TABLE for depth in r
 """Keys that hold keys."""
 _PLACES = {name: place for place, name in enumerate(TABLE)}
 """The order of application; keys that are not in the table come last, as in the file."""
+
+Contents = Mapping[Choice, list[Assignment]]
+"""What chosen options set."""
 
 
 @dataclass
@@ -184,8 +189,11 @@ def _pass_over(name: str, value: Any, facts: Facts) -> NoReturn:
     idle = next((prefix for prefix in _IDLE if name.startswith(prefix)), None)
     leaf = name.removeprefix(to.MODEL_CONFIG)
     describes_network = idle is None and leaf != name
-    if describes_network:
-        check_same(leaf, value, facts.model_config)
+    if describes_network and (entry := config_entry(leaf, facts.model_config)):
+        if agrees(value, *entry):
+            raise Agreed
+        theirs = f"{entry[0]}={shown(entry[1])}"
+        raise Unfit(f"config.json of the model's folder says {theirs}, and that counts; remove it")
     if idle != name and leaf not in ALIASES and (near := _near(name, is_anywhere=idle is None)):
         raise Unfit(f"unknown key{near}")
     if idle is not None:
@@ -228,3 +236,58 @@ def _set(key: str, value: Any, name: str, facts: Facts, applied: Applied) -> Non
         raise Agreed if applied.settings[key].value == value else WithoutEffect(f"{first} goes before it")
     applied.settings[key] = Assignment(key, value, f"{applied.place(name)} -> ")
     applied.set_by[key] = name
+
+
+def predict_layer(
+    written: object,
+    layers: Sequence[list[Setting]],
+    contents: Contents,
+    schema: type[TaskConfig],
+    keys: SchemaKeys,
+    log: FaultLog,
+) -> tuple[list[Assignment], list[str]]:
+    """The settings of the predict YAML that `written` names, and a line for each reason why keys have none.
+
+    layers, contents: what goes before the YAML, and what the chosen options in it set.
+    Its faults go to `log`, and where each setting comes from.
+    """
+    strategy = _strategy([*chain(*layers)], schema)
+    try:
+        path = _path(written)
+        applied = apply_table(path, keys, _values_above(layers, contents), strategy)
+    except ConfigError as error:
+        for line in error.faults:
+            log.add(line, CHECKPOINT)
+        return [], []
+    for line in applied.faults:
+        log.add(line, *applied.doubtful)
+    settings = [*applied.settings.values()]
+    log.origins |= {setting.key: setting.source for setting in settings}
+    return settings, applied.notes
+
+
+def _path(written: object) -> Path:
+    try:
+        return resolve_path(resolved_text(written, "a predict YAML of MindFormers"))
+    except ValueError as error:
+        raise ConfigError(f"{PREDICT_YAML}={shown(written, LONGEST_SHOWN)}: {error}") from error
+
+
+def _values_above(layers: Sequence[list[Setting]], contents: Contents) -> dict[str, Any]:
+    """The values that go before the YAML's, by key, the last of each."""
+    settings = [setting for layer in layers for setting in _with_options(layer, contents)]
+    return {setting.key: setting.value for setting in settings}
+
+
+def _with_options(layer: list[Setting], contents: Contents) -> list[Assignment]:
+    """The assignments of a layer in their order of application: first those of its options."""
+    of_options = [contents.get(setting, []) for setting in layer if isinstance(setting, Choice)]
+    return [*chain(*of_options), *(setting for setting in layer if isinstance(setting, Assignment))]
+
+
+def _strategy(settings: list[Setting], schema: type[TaskConfig]) -> str:
+    """Names the given setting that says how tokens are chosen; empty where none does."""
+    if schema.listed_group == "decoding":
+        return "the list of strategies"
+    options = [item.option for item in settings if isinstance(item, Choice) and item.group == "decoding"]
+    return f"decoding={options[-1]}" if options else ""

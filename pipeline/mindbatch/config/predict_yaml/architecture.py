@@ -4,9 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mindbatch.config.faults import shown
 from mindbatch.config.paths import resolve_path
-from mindbatch.config.predict_yaml.entries import Agreed, Unfit
 from mindbatch.hub.cache import cached_model
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import JsonFault, StrictReader
@@ -73,19 +71,17 @@ def folder_config(folder: object) -> Mapping[str, Any] | None:
     return older_form(content, newer_names(content.get("model_type"))).content
 
 
-def check_same(leaf: str, value: Any, config: Mapping[str, Any] | None) -> None:
-    """Raises Agreed where config.json says the same of the key `leaf`, Unfit where it says something else."""
+def config_entry(leaf: str, config: Mapping[str, Any] | None) -> tuple[str, Any] | None:
+    """Name and value in config.json of the key `leaf` of the network; None where it says nothing of it."""
     names = ALIASES.get(leaf, (leaf,))
-    name = next((name for name in names if (config or {}).get(name) is not None), None)
-    if config is None or name is None:
-        return
+    return next(((name, config[name]) for name in names if config and config.get(name) is not None), None)
+
+
+def agrees(value: Any, name: str, counting: Any) -> bool:
+    """True if the value of a predict YAML means what config.json says under `name`."""
     if name == "rope_scaling" and not isinstance(value, Mapping):
         value = {"factor": value}
-    if _is_same(value, config[name]) or config[name] in _ALIKE.get(str(value), ()):
-        raise Agreed
-    raise Unfit(
-        f"config.json of the model's folder says {name}={shown(config[name])}, and that counts; remove it"
-    )
+    return _is_same(value, counting) or counting in _ALIKE.get(str(value), ())
 
 
 def _is_same(one: Any, other: Any) -> bool:
