@@ -13,7 +13,7 @@ from mindbatch.dataset.template import DataTemplate
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
+from mindbatch.prompts.messages import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import (
     TEMPLATE_KWARGS,
     TOOLS,

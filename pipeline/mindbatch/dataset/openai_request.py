@@ -15,7 +15,7 @@ from mindbatch.dataset.records import REQUEST, ColumnError, Record, RowDraft
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
-from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
+from mindbatch.prompts.messages import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 
 if TYPE_CHECKING:

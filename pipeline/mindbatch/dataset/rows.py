@@ -17,8 +17,8 @@ from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import OptionalColumns, Record, RowDraft, missing_column
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
-from mindbatch.prompts.chat_options import chat_options
 from mindbatch.prompts.chat_process import ChatLimits
+from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import Prompt
 
 if TYPE_CHECKING:

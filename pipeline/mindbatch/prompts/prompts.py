@@ -12,8 +12,15 @@ from mindbatch.io.errors import ConfigError, PromptError, is_panic
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.strict_json import JsonFault, unicode_fault
-from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions, chat_options
-from mindbatch.prompts.messages import Message, checked_conversation, is_sharegpt, sharegpt_messages
+from mindbatch.prompts.messages import (
+    NO_OPTIONS,
+    ChatOptions,
+    Message,
+    chat_options,
+    checked_conversation,
+    is_sharegpt,
+    sharegpt_messages,
+)
 from mindbatch.prompts.prompt_lines import DEFAULT_MAX_LINE_BYTES, Line, parse_json, text_lines
 from mindbatch.prompts.tokenizer import Tokenizer
 

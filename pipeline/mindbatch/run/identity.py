@@ -21,7 +21,7 @@ from mindbatch.io.regular_file import size_and_digest
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.loading.providers import OpenedFolder, open_assistant, open_model
 from mindbatch.parallel.topology import WHOLE, Topology
-from mindbatch.prompts.chat_options import chat_options
+from mindbatch.prompts.messages import chat_options
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.manifest import ADAPTERS
 

@@ -13,8 +13,8 @@ from small_tokenizers import CHATML, byte_level, write_folder
 from tokenizers import AddedToken
 
 from mindbatch.prompts import tokenizer_files
-from mindbatch.prompts.plain_tokenizer import load_plain
 from mindbatch.prompts.token_bytes import LoadedTokenizer
+from mindbatch.prompts.tokenizer_files import load_plain
 
 ROOT = Path(__file__).parents[3]
 END = "<|endoftext|>"

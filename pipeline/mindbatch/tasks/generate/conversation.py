@@ -11,7 +11,7 @@ from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.interrupts import Terminated
 from mindbatch.io.screen_text import data_output, say
 from mindbatch.llm import LLM
-from mindbatch.prompts.chat_options import NO_OPTIONS, ChatOptions
+from mindbatch.prompts.messages import NO_OPTIONS, ChatOptions
 from mindbatch.prompts.prompt_lines import EMPTY_LINE, text_lines
 from mindbatch.prompts.prompts import Prompt
 

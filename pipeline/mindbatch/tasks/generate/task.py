@@ -21,7 +21,7 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import data_output, say
 from mindbatch.io.storage import WholeFile
 from mindbatch.llm import LLM
-from mindbatch.prompts.chat_options import chat_options
+from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import PromptRows
 from mindbatch.tasks.generate.live_text import label, stream
 from mindbatch.tasks.generate.schema import GenerateConfig

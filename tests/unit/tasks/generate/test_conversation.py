@@ -10,7 +10,7 @@ import pytest
 from mindbatch import ConfigError, DecodingParams
 from mindbatch.io.interrupts import Terminated
 from mindbatch.llm import LLM
-from mindbatch.prompts.chat_options import ChatOptions
+from mindbatch.prompts.messages import ChatOptions
 from mindbatch.tasks.generate.conversation import INTRODUCTION, converse
 from shadow_llm import load_tokenizer, make_llm
 
