@@ -24,11 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 
 from mindbatch.config.paths import configs_folder
 from mindbatch.io.errors import EXIT_USAGE, ConfigError
-from mindbatch.io.fault_lines import shown
-from mindbatch.io.override_text import text_override, texts_override
+from mindbatch.io.fault_lines import shown, text_override, texts_override
 from mindbatch.io.regular_file import open_regular
-from mindbatch.io.screen_text import say
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import run_tool, say
 from mindbatch.io.storage import reason_of
 from mindbatch.io.tool_parser import ToolParser
 from mindbatch.models.registry import MODEL_TYPES

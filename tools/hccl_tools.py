@@ -17,8 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
 from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
-from mindbatch.io.screen_text import say, show
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser
 from mindbatch.launch.given_servers import parse_list, parse_range, physical_devices
 from mindbatch.launch.hccn import (

@@ -13,8 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
-from mindbatch.io.screen_text import say, show
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser
 from mindbatch.launch.rank_table import size_faults, table_rows
 from mindbatch.launch.table_files import merge_files, name_for_servers, write_table

@@ -33,8 +33,7 @@ from mindbatch.config.schema import SchemaKeys, schema_keys
 from mindbatch.config.settings import Assignment
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.io.errors import EXIT_DONE, ConfigError, MindBatchError
-from mindbatch.io.screen_text import data_output, printable, say, show
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import data_output, printable, run_tool, say, show
 from mindbatch.io.storage import write_whole
 from mindbatch.io.tool_parser import ToolParser
 

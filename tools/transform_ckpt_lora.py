@@ -29,8 +29,7 @@ from mindbatch.checkpoint.reshard.progress import PlainProgress
 from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, plan_transform
 from mindbatch.checkpoint.transform_lora import plan_beside
 from mindbatch.io.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
-from mindbatch.io.screen_text import printable, say, show
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import printable, run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser
 
 NAME = "transform_ckpt_lora.py"

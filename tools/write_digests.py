@@ -7,8 +7,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # ins
 
 from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
-from mindbatch.io.screen_text import printable, say, show
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import printable, run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser
 
 NAME = "write_digests.py"

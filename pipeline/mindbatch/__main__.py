@@ -10,8 +10,7 @@ import os
 from typing import NoReturn
 
 from mindbatch.io.interrupts import interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import say
-from mindbatch.io.standard_streams import watch_streams
+from mindbatch.io.screen_text import say, watch_streams
 
 
 def start() -> NoReturn:

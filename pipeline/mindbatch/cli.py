@@ -17,8 +17,7 @@ from mindbatch.config.paths import configs_folder, expand_home
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError, is_panic
 from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.io.interrupts import PUT_OFF, interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import data_output, say, show, shown_traceback
-from mindbatch.io.standard_streams import end_output, hold_libraries_back
+from mindbatch.io.screen_text import data_output, end_output, hold_libraries_back, say, show, shown_traceback
 from mindbatch.tasks.registry import TASKS, Task
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import orjson
 from mindbatch.io.storage import Storage, WholeFile
 from mindbatch.ledger.entries import Entry
 from mindbatch.ledger.ledger import Ledger
-from mindbatch.ledger.lock import RunLock
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.ledger.run_record import RunRecord
 
 RECORD = RunRecord(

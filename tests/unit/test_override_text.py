@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mindbatch.config.compose import compose_task
-from mindbatch.io.override_text import text_override, texts_override
+from mindbatch.io.fault_lines import text_override, texts_override
 from mindbatch.tasks.registry import TASKS
 
 CHARACTERS = st.text(st.sampled_from("\\\"'${}[](),:=#;`*?-~ \n\r\ta1é\u2028\0"), max_size=12)

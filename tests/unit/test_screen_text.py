@@ -24,7 +24,6 @@ PRINTS = {
     "io/screen_text.py": {"print"},
     "streaming.py": {"print"},
     "tasks/generate/conversation.py": {"print"},
-    "tasks/generate/live_text.py": {"print"},
     "tasks/generate/task.py": {"print"},
     "tasks/replay.py": {"print"},
     "tasks/compare/task.py": {"print"},

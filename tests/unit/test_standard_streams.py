@@ -87,7 +87,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
 def test_output_of_anybody_is_discarded_meanwhile(tmp_path: Path, is_held: bool) -> None:
     script = """
 import os, sys
-from mindbatch.io.standard_streams import discarded_output, hold_libraries_back
+from mindbatch.io.screen_text import discarded_output, hold_libraries_back
 if HELD:
     hold_libraries_back()
 print("before")

@@ -22,8 +22,7 @@ from ascend_check.models import NAMES
 from ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
-from mindbatch.io.screen_text import printable, say, show
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import printable, run_tool, say, show
 from mindbatch.io.storage import write_whole
 from mindbatch.io.tool_parser import ToolParser
 from mindbatch.kernels.memory import DTYPES

@@ -22,8 +22,7 @@ from mindbatch.config.paths import near_sibling
 from mindbatch.config.settings import FIXED_SETTINGS, Choice
 from mindbatch.config.yaml_file import read_mapping
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import did_you_mean
-from mindbatch.io.override_text import quoted
+from mindbatch.io.fault_lines import did_you_mean, quoted
 
 GLOBAL_PACKAGE = "_global_"
 

@@ -17,7 +17,7 @@ from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.path_faults import LONGEST_SHOWN
 from mindbatch.config.schema import TaskConfig
 from mindbatch.config.settings import Assignment, Choice, Setting, SettingReader
-from mindbatch.io.override_text import literal
+from mindbatch.io.fault_lines import literal
 from mindbatch.io.strict_json import JsonFault, StrictReader, value_faults
 
 MODEL_FOLDER = "model.checkpoint_name_or_path"

@@ -15,8 +15,7 @@ from mindbatch.config.paths import SAVED_CONFIG, near_sibling, resolve_path
 from mindbatch.config.schema import SchemaKeys
 from mindbatch.config.yaml_file import HYDRA_NAME, is_hydra_key, read_mapping
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.fault_lines import nearest
-from mindbatch.io.override_text import literal
+from mindbatch.io.fault_lines import literal, nearest
 from mindbatch.io.regular_file import open_regular
 
 JSON_SCHEMA = "decoding.json_schema"

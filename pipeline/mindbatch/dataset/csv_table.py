@@ -4,8 +4,7 @@ import csv
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from mindbatch.dataset.byte_streams import DamagedData, opened
-from mindbatch.dataset.data_files import DataFile
+from mindbatch.dataset.data_files import DamagedData, DataFile, opened
 from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.prompts.prompt_lines import EMPTY_LINE, RawLine, raw_lines, too_long_fault, utf8_fault
 

@@ -5,9 +5,17 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from mindbatch.dataset.byte_streams import DamagedData, disk_faults, opened
 from mindbatch.dataset.csv_table import table_fault, table_rows
-from mindbatch.dataset.data_files import AUTO, DataFile, Format, find_files, named_file
+from mindbatch.dataset.data_files import (
+    AUTO,
+    DamagedData,
+    DataFile,
+    Format,
+    disk_faults,
+    find_files,
+    named_file,
+    opened,
+)
 from mindbatch.dataset.json_array import array_fault, array_rows
 from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
 from mindbatch.dataset.records import (

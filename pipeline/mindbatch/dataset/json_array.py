@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mindbatch.dataset.byte_streams import BUFFER_BYTES, opened
-from mindbatch.dataset.data_files import DataFile
+from mindbatch.dataset.data_files import BUFFER_BYTES, DataFile, opened
 from mindbatch.dataset.records import Record
 from mindbatch.io.strict_json import JsonFault
 from mindbatch.prompts.prompt_lines import BYTE_ORDER_MARK, parse_row, too_long_fault, utf8_fault

@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any
 
 from mindbatch.dataset import parquet_worker
-from mindbatch.dataset.byte_streams import DamagedData
-from mindbatch.dataset.data_files import DataFile
+from mindbatch.dataset.data_files import DamagedData, DataFile
 from mindbatch.dataset.records import Record, columns_fault
 from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
 from mindbatch.io.errors import MindBatchError

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from mindbatch.dataset.byte_streams import opened
-from mindbatch.dataset.data_files import DataFile
+from mindbatch.dataset.data_files import DataFile, opened
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.strict_json import JsonFault

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import orjson
 
 from mindbatch.config.lora_schema import LoraConfig, idle_faults
-from mindbatch.dataset.column_rows import ColumnRows
+from mindbatch.dataset.column_rows import ColumnRows, OverrideRules
 from mindbatch.dataset.data_config import DataConfig, idle_with_openai
 from mindbatch.dataset.openai_request import OpenAIRequests
-from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import OptionalColumns, Record, RowDraft, missing_column
 from mindbatch.dataset.template import DataTemplate, template_source
 from mindbatch.decoding import DecodingParams
+from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.chat_process import ChatLimits
 from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import Prompt
-
-if TYPE_CHECKING:
-    from mindbatch.message_formats.parser import MessageFormat
 
 Stage = Literal["read", "row", "prompt", "cancelled", "expired"]
 

@@ -1,7 +1,8 @@
-"""The parts of a fault line: a value shown shortly, and the near name offered for a misspelt one."""
+"""The parts of a fault line: values shown shortly or as overrides, the name nearest to a misspelt one."""
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import Any
 
@@ -110,3 +111,31 @@ def _likely(word: str, names: Iterable[str]) -> list[str]:
 def _pairs(text: str) -> set[str]:
     """Pairs of neighbouring characters of a word."""
     return {text[place : place + 2] for place in range(len(text) - 1)}
+
+
+_REFERENCE = re.compile(r"(\\*)\$\{")
+_QUOTE_OR_END = re.compile(r'(\\*)("|\Z)')
+
+
+def literal(text: str) -> str:
+    """`text` as OmegaConf takes it to the letter: ${ begins a reference but after a backslash."""
+    return _REFERENCE.sub(lambda match: match[1] * 2 + "\\${", text)
+
+
+def text_override(key: str, text: str) -> str:
+    """`key="text"` in Hydra's grammar."""
+    return f"{key}={quoted(literal(text))}"
+
+
+def quoted(text: str) -> str:
+    """A text in Hydra's grammar, in which a backslash is special before a quote only; a ${ stays one."""
+
+    def escaped(match: re.Match[str]) -> str:
+        return match[1] * 2 + ('\\"' if match[2] else "")
+
+    return f'"{_QUOTE_OR_END.sub(escaped, text)}"'
+
+
+def texts_override(key: str, texts: Sequence[str]) -> str:
+    """`key=["text", ...]` in JSON."""
+    return f"{key}={json.dumps([literal(text) for text in texts])}"

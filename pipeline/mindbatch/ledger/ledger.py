@@ -11,9 +11,8 @@ from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import Storage, StorageError, reason_of
-from mindbatch.ledger.entries import Entry, Kind, decode, encode, entry_of, seal, unseal
+from mindbatch.ledger.entries import Entry, Kind, LedgerWriter, decode, encode, entry_of, seal, unseal
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.ledger.writer import LedgerWriter
 
 FORMAT = 2
 ComputedWith = dict[str, str | int]

@@ -6,8 +6,7 @@ if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "saf
     del sys.path[0]  # the current folder, as in mindbatch/__main__.py
 
 from mindbatch.io.errors import EXIT_USAGE, MindBatchError
-from mindbatch.io.screen_text import say
-from mindbatch.io.standard_streams import run_tool
+from mindbatch.io.screen_text import run_tool, say
 from mindbatch.lm_eval import MISSING, MODEL
 
 

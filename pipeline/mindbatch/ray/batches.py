@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import pyarrow as pa
 
-from mindbatch.dataset.arrow_values import column_values, split, usable
+from mindbatch.dataset.parquet_worker import column_values, split, usable
 from mindbatch.dataset.records import Record, columns_fault, missing_column
 from mindbatch.dataset.rows import RowFailure
 from mindbatch.decoding import DecodingParams

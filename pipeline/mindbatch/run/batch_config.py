@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from mindbatch.config.faults import shown
 from mindbatch.config.model_task import ModelTaskConfig
-from mindbatch.config.path_faults import run_folder_fault, settled
+from mindbatch.config.path_faults import folder_fault, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
 from mindbatch.engine.result_json import GENERATION_FIELDS
@@ -118,6 +118,24 @@ class BatchTaskConfig(BatchConfig):
     @property
     def is_continued(self) -> bool:
         return self.retry
+
+
+@dataclass
+class ReplayConfig(BatchConfig):
+    """The keys of `mindbatch replay`."""
+
+    continues_run: ClassVar[bool] = True
+    advises_sampling: ClassVar[bool] = False
+
+    key: str | None = option(None, "key of the row to run again")
+
+    def folder_fault(self, path: Path) -> str | None:
+        return folder_fault(path)  # it is only read
+
+    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
+        yield from super().run_faults(keys)
+        if not self.key:
+            yield "key: must be given: the key of the row to run again"
 
 
 def save_as_written(made: BatchConfig, written: Mapping[str, Any]) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.ledger import Ledger
-from mindbatch.ledger.lock import RunLock
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.ledger.run_record import RunRecord, changes
 from mindbatch.run.index import RowIndex, Standing
 from mindbatch.run.manifest import status_of

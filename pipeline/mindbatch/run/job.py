@@ -25,7 +25,6 @@ from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
 from mindbatch.run.generation import Generator, Tally, generate
 from mindbatch.run.index import RowIndex
-from mindbatch.run.input import DataInput, selection_of
 from mindbatch.run.manifest import (
     RowCounts,
     Status,
@@ -36,11 +35,10 @@ from mindbatch.run.manifest import (
     write_manifest,
     written_results,
 )
-from mindbatch.run.monitor import Monitor
 from mindbatch.run.outputs.chat_message import message_format
 from mindbatch.run.outputs.files import output_options, result_format, write_result_files
-from mindbatch.run.progress import ReadingLine
-from mindbatch.run.survey import Items, survey, too_many_errors
+from mindbatch.run.progress import Monitor, ReadingLine
+from mindbatch.run.survey import DataInput, Items, selection_of, survey, too_many_errors
 
 MOST_FOLDERS = 1000
 OnStep = Callable[[Tally], None]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from mindbatch.async_llm import AsyncLLM
 from mindbatch.io.storage import Storage, make_folder
-from mindbatch.ledger.lock import RunLock
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.server.batch_work import BatchSetup, BatchWork

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from mindbatch.io.moving_bar import LoadingLine
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder, open_model
@@ -9,7 +10,6 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig, BatchTaskConfig
 from mindbatch.run.identity import fingerprint_fields, replica_of
 from mindbatch.run.job import BatchJob, typed_command
-from mindbatch.tasks.loading_line import LoadingLine
 
 
 def run(config: BatchTaskConfig) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 from mindbatch.checkpoint.folders.tensor_set import ITERATION, RANKS, Source
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
+from mindbatch.io.amounts import ranges, shape_text, table
 from mindbatch.io.screen_text import printable
-from mindbatch.tasks.tables import ranges, shape_text, table
 
 _DIGEST_SHOWN = 12
 _MAX_RANKS_SHOWN = 16

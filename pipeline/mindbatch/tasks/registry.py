@@ -135,7 +135,7 @@ _ALL = (
     Task(
         name="replay",
         summary="run one row of a batch again and compare it with what it gave",
-        keys="mindbatch.tasks.replay:ReplayConfig",
+        keys="mindbatch.run.batch_config:ReplayConfig",
         module="mindbatch.tasks.replay",
         examples=("mindbatch replay output.dir=runs/a key=17",),
     ),

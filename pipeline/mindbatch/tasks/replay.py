@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
 
-from mindbatch.config.path_faults import folder_fault
-from mindbatch.config.schema import SchemaKeys, option
-from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.decoding import DecodingParams
+from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, PromptError
 from mindbatch.io.screen_text import data_output, printable, show
-from mindbatch.run.batch_config import BatchConfig
-
-if TYPE_CHECKING:
-    from mindbatch.ledger.entries import Entry
-    from mindbatch.llm import LLM
-    from mindbatch.run.lookup import StoredRow
-
-
-@dataclass
-class ReplayConfig(BatchConfig):
-    """The keys of `mindbatch replay`."""
-
-    continues_run: ClassVar[bool] = True
-    advises_sampling: ClassVar[bool] = False
-
-    key: str | None = option(None, "key of the row to run again")
-
-    def folder_fault(self, path: Path) -> str | None:
-        return folder_fault(path)  # it is only read
-
-    def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
-        yield from super().run_faults(keys)
-        if not self.key:
-            yield "key: must be given: the key of the row to run again"
+from mindbatch.io.storage import Storage
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.ledger import ComputedWith, Ledger
+from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_record import RunRecord, changes
+from mindbatch.llm import LLM
+from mindbatch.run.batch_config import BatchConfig, ReplayConfig
+from mindbatch.run.generation import entry_of
+from mindbatch.run.identity import fingerprint_fields
+from mindbatch.run.manifest import computed_with, differences
+from mindbatch.run.survey import DataInput
+from mindbatch.tasks.diff.run_pair import difference
 
 
 def run(config: ReplayConfig) -> int:
     """Runs the task; returns the exit code: failed when the outcome is another one."""
-    from mindbatch.ledger.run_folder import RunFolder  # these bring the engine: not needed for the keys
-    from mindbatch.ledger.run_record import changes
-    from mindbatch.llm import LLM
-    from mindbatch.run.identity import fingerprint_fields
-    from mindbatch.run.lookup import stored_row
-    from mindbatch.run.manifest import computed_with, differences
-
     stored = stored_row(config, RunFolder(Path(config.output.dir or "")), config.key or "")
     with LLM.from_config(_with_one_replica(config)) as llm:
         again, now = _again(config, stored, llm), computed_with(config, llm.kernels)
@@ -62,9 +42,6 @@ def run(config: ReplayConfig) -> int:
 
 
 def _again(config: ReplayConfig, stored: StoredRow, llm: LLM) -> Entry:
-    from mindbatch.decoding import DecodingParams
-    from mindbatch.run.generation import entry_of
-
     row, params = stored.row, DecodingParams(**vars(config.decoding))
     prompt = row.prompt(config.data.date or stored.record.date)
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
@@ -87,8 +64,6 @@ def _outcome(entry: Entry) -> list[str]:
 
 def _changed(before: Entry, after: Entry) -> str | None:
     """Describes in one line what is no longer as it was; None if nothing changed."""
-    from mindbatch.tasks.diff.run_pair import difference
-
     if before.kind == after.kind == "result":
         changed = difference(before.body, after.body)
         if changed is None:
@@ -101,3 +76,52 @@ def _changed(before: Entry, after: Entry) -> str | None:
 
 def _named(entry: Entry) -> str:
     return "a result" if entry.kind == "result" else f"error: {entry.body['reason']}"
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A row of a run, its outcome, the run it belongs to, and what it was computed with."""
+
+    row: DataRow
+    entry: Entry
+    record: RunRecord
+    computed_with: ComputedWith
+
+
+def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
+    """The row of that key.
+
+    Raises:
+        ConfigError: the folder holds no run, no row has the key, or it was not run yet.
+        PromptError: the row cannot be run as it was read.
+    """
+    record = RunRecord.read(folder)
+    outcome = _entry(folder, record, key)
+    row = _row(config, folder, key)
+    if isinstance(row, RowFailure):
+        raise PromptError(f"{row.place}: {row.reason}")
+    if outcome is None:
+        raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
+    entry, kind = outcome
+    return StoredRow(row, entry, record, kind)
+
+
+def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, ComputedWith] | None:
+    """Reads the last entry of a row in the ledger, and with what it was computed."""
+    with Ledger(folder, record.fingerprint) as ledger:
+        places = [entry.place for entry in ledger.recover() if entry.key == key]
+        if not places:
+            return None
+        return ledger.read(places[-1]), ledger.computed_with_in(places[-1].session)
+
+
+def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow | RowFailure:
+    dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
+    params = DecodingParams(**vars(config.decoding))
+    maker = RowMaker(config.data, params, dataset.is_openai, lora=config.lora)
+    with closing(maker):
+        for position, record in enumerate(dataset.records()):
+            row = maker.make(position, record)
+            if row.key == key:
+                return row
+    raise ConfigError(f"key={key}: no row of {config.data.path} has this key")

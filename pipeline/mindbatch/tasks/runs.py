@@ -14,14 +14,12 @@ import orjson
 
 from mindbatch.config.path_faults import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
-from mindbatch.io.amounts import per_second
+from mindbatch.io.amounts import per_second, table
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.regular_file import first_bytes, open_regular
 from mindbatch.io.screen_text import printable, show, show_json
-from mindbatch.ledger.lock import is_running
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RunFolder, is_running
 from mindbatch.ledger.run_record import RunRecord
-from mindbatch.tasks.tables import table
 
 DEEPEST = 6
 """Folders are looked into this far: more would be a search of the whole disk."""

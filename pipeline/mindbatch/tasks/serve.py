@@ -1,11 +1,11 @@
 """`mindbatch serve`: the model behind OpenAI's API, with batches that are runs."""
 
+from mindbatch.io.moving_bar import LoadingLine
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import open_model
 from mindbatch.run.identity import replica_of
 from mindbatch.server.schema import ServeConfig
 from mindbatch.server.serving import bound_socket, hide_keys, serve
-from mindbatch.tasks.loading_line import LoadingLine
 
 
 def run(config: ServeConfig) -> int:

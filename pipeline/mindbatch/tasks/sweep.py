@@ -23,13 +23,13 @@ from mindbatch.config.hydra_tree import OptionFiles
 from mindbatch.config.overrides import FOLDER_KEYS, OUTPUT_FOLDER, json_value, key_of
 from mindbatch.config.schema import TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import OPTION
+from mindbatch.io.amounts import table
 from mindbatch.io.children import command, spawn
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
-from mindbatch.io.override_text import text_override
+from mindbatch.io.fault_lines import text_override
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.runs import state_of
-from mindbatch.tasks.tables import table
 
 LONGEST_NAME = 120
 OUTPUTS = (OUTPUT_FOLDER, "output.file", "report", "target.dir", "layout.dir")

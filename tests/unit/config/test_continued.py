@@ -7,9 +7,8 @@ import pytest
 from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import save_config
 from mindbatch.io.errors import ConfigError
-from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.batch_config import BatchConfig, ReplayConfig
 from mindbatch.tasks.registry import TASKS
-from mindbatch.tasks.replay import ReplayConfig
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mindbatch.dataset.byte_streams import BUFFER_BYTES
+from mindbatch.dataset.data_files import BUFFER_BYTES
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.io.errors import ConfigError, MindBatchError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.dataset import byte_streams, json_array
+from mindbatch.dataset import data_files, json_array
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
 from mindbatch.io.errors import ConfigError
@@ -148,7 +148,7 @@ def test_an_array_reads_like_its_lines(
 
 
 @given(
-    content=st.text('[]{},:"\\a1 \n', max_size=30), size=st.sampled_from([1, 2, 5, byte_streams.BUFFER_BYTES])
+    content=st.text('[]{},:"\\a1 \n', max_size=30), size=st.sampled_from([1, 2, 5, data_files.BUFFER_BYTES])
 )
 def test_any_content_reads_the_same_in_any_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, size: int

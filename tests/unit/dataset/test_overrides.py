@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from mindbatch.dataset import overrides as overrides_module
+from mindbatch.dataset import column_rows
+from mindbatch.dataset.column_rows import OverrideRules
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.dataset.overrides import OverrideRules
 from mindbatch.dataset.records import Record
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
@@ -156,7 +156,7 @@ def test_each_distinct_set_is_validated_once(monkeypatch: pytest.MonkeyPatch):
         assert rules.check({"seed": -1}, {"seed": "x.seed"})[1][0].startswith("x.seed=-1: must be")
         assert rules.check({"seed": -1}, {"seed": "y.seed"})[1][0].startswith("y.seed=-1: must be")
     assert validated == [{"seed": 1, "top_k": 2}, {"seed": -1}]
-    monkeypatch.setattr(overrides_module, "_MOST_KEPT_BYTES", 4 * len(b'[["seed",10]]'))
+    monkeypatch.setattr(column_rows, "_MOST_KEPT_BYTES", 4 * len(b'[["seed",10]]'))
     for seed in range(20):
         rules.check({"seed": seed}, {})
     assert len(rules._known) <= 4

@@ -9,13 +9,12 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.ledger.lock import RunLock, is_running
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RunFolder, RunLock, is_running
 
 HOLD = """
 import sys
 from pathlib import Path
-from mindbatch.ledger.lock import RunLock
+from mindbatch.ledger.run_folder import RunLock
 from mindbatch.ledger.run_folder import RunFolder
 with RunLock(RunFolder(Path(sys.argv[1]))):
     print("held", flush=True)

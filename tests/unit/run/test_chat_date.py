@@ -13,9 +13,8 @@ from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.batch_config import BatchConfig
+from mindbatch.run.batch_config import BatchConfig, ReplayConfig
 from mindbatch.tasks import replay
-from mindbatch.tasks.replay import ReplayConfig
 from shadow_llm import load_tokenizer, make_llm
 from stub_job import FIELDS, Interrupting, job_config, make_job, results
 
@@ -98,5 +97,5 @@ def test_failed_rows_are_tried_again_and_rows_replayed_with_the_date_of_the_run(
     assert results(tmp_path / "run") == results(tmp_path / "whole")
     asked = ReplayConfig(data=config.data, output=config.output, decoding=config.decoding, key="1")
     monkeypatch.setattr(LLM, "from_config", lambda config: make_llm(tokenizer))
-    monkeypatch.setattr("mindbatch.run.identity.fingerprint_fields", lambda config: FIELDS)
+    monkeypatch.setattr("mindbatch.tasks.replay.fingerprint_fields", lambda config: FIELDS)
     assert replay.run(asked) == 0

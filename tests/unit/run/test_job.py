@@ -14,8 +14,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, CheckpointError, ConfigError, RankError
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.ledger.lock import RunLock
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RunFolder, RunLock
 from mindbatch.prompts.prompts import Prompt
 from mindbatch.run.batch_config import BatchConfig
 from shadow_llm import greedy_tokens, make_llm

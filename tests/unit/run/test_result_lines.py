@@ -3,8 +3,7 @@
 import json
 from functools import partial
 
-from mindbatch.run.outputs.jsonl import error_lines, result_lines
-from mindbatch.run.outputs.rows import OutputOptions
+from mindbatch.run.outputs.rows import OutputOptions, error_lines, result_lines
 from output_rows import AWKWARD_TEXT, failed, finished, generation, written
 
 

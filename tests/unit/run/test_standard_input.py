@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import Storage, StorageError
-from mindbatch.run.input import spool_standard_input
+from mindbatch.run.survey import spool_standard_input
 
 
 class TornPipe(io.RawIOBase):

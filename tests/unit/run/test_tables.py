@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mindbatch.run.outputs import parquet
-from mindbatch.run.outputs.csv_table import columns, csv_table
 from mindbatch.run.outputs.parquet import parquet_table
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, columns, csv_table
 from output_rows import AWKWARD_TEXT, finished, generation, written
 
 MESSAGES = [{"role": "user", "content": "今天"}]

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from mindbatch.tasks.loading_line import CLEARED, LoadingLine
+from mindbatch.io.moving_bar import CLEARED, LoadingLine
 
 
 @pytest.mark.parametrize(("at_terminal", "shown"), [(True, True), (False, True), (True, False)])

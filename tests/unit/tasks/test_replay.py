@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from mindbatch.io.errors import ConfigError, PromptError
-from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.replay import ReplayConfig, _with_one_replica, run
+from mindbatch.run.batch_config import BatchConfig, ReplayConfig
+from mindbatch.tasks.replay import _with_one_replica, run
 from shadow_llm import make_llm
 from stub_job import FIELDS, job_config, make_job, shared_tokenizer
 
@@ -35,7 +35,7 @@ def replay(config: BatchConfig, key: str, max_new_tokens: int = 4) -> int:
     llm = make_llm(shared_tokenizer())
     with (
         mock.patch("mindbatch.llm.LLM.from_config", return_value=llm),
-        mock.patch("mindbatch.run.identity.fingerprint_fields", return_value=fields),
+        mock.patch("mindbatch.tasks.replay.fingerprint_fields", return_value=fields),
     ):
         return run(asked)
 

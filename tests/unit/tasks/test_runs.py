@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.ledger.lock import RunLock
+from mindbatch.ledger.run_folder import RunLock
 from mindbatch.tasks.runs import DEEPEST, RunsConfig, find_runs, run, state_of
 from small_runs import make_run
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mindbatch.tasks.tables import in_parts, table
+from mindbatch.io.amounts import in_parts, table
 
 NAMES = [f"column {number}" for number in range(10)]
 

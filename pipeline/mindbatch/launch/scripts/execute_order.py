@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mindbatch.io.fault_lines import shown
-from mindbatch.io.override_text import text_override, texts_override
+from mindbatch.io.fault_lines import shown, text_override, texts_override
 
 Kind = Literal["mindbatch", "generate_custom", "other"]
 

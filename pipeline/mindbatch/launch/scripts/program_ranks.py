@@ -12,8 +12,7 @@ from typing import NoReturn
 from mindbatch.io import children
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, ConfigError, MindBatchError
 from mindbatch.io.interrupts import interrupt_outcome, signal_notes
-from mindbatch.io.screen_text import say, show
-from mindbatch.io.standard_streams import end_output, watch_streams
+from mindbatch.io.screen_text import end_output, say, show, watch_streams
 from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_log import made_folder
 from mindbatch.launch.scripts.execute_order import ExecuteOrder

@@ -17,10 +17,17 @@ from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import IndexedRow, RowIndex
 from mindbatch.run.outputs.chat_message import prompt_end
-from mindbatch.run.outputs.csv_table import csv_table
-from mindbatch.run.outputs.jsonl import error_lines, result_lines
 from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
-from mindbatch.run.outputs.rows import AddRow, FinishedRow, OutputOptions, RowWriter, columns_of
+from mindbatch.run.outputs.rows import (
+    AddRow,
+    FinishedRow,
+    OutputOptions,
+    RowWriter,
+    columns_of,
+    csv_table,
+    error_lines,
+    result_lines,
+)
 
 
 @contextmanager

@@ -13,8 +13,14 @@ from mindbatch.dataset.rows import RowFailure
 from mindbatch.engine.result_json import EMBEDDING, num_generated_tokens
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.run.outputs.chat_message import chat_message
-from mindbatch.run.outputs.jsonl import json_lines
-from mindbatch.run.outputs.rows import FailureWriter, FinishedRow, OutputOptions, RowWriter, identifier
+from mindbatch.run.outputs.rows import (
+    FailureWriter,
+    FinishedRow,
+    OutputOptions,
+    RowWriter,
+    identifier,
+    json_lines,
+)
 
 UNLIKELY = -9999.0
 """Log-probability that OpenAI writes for a token that is as good as impossible; JSON has no infinity."""

@@ -1,14 +1,17 @@
-"""The rows that an output file gets, and what it should say of them."""
+"""The rows of an output file: what it says of them, and writing them as JSON lines or CSV."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import codecs
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
 from mindbatch.dataset.rows import DataRow, RowFailure
+from mindbatch.engine.result_json import EMBEDDING, GENERATION_FIELDS, generation_fields, result_fields
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.token_bytes import TokenBytes
 
@@ -96,3 +99,85 @@ def prompt_text(row: DataRow) -> str:
 
 def json_text(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+@contextmanager
+def csv_table(file: BinaryIO, options: OutputOptions) -> Iterator[AddRow]:
+    """Writes a line for each generation of each row; lists and mappings in a cell are JSON.
+
+    The cells hold the data as it is. A text that begins with =, +, - or @ is a formula to a spreadsheet:
+    import such a file with its columns as text, never with a double click.
+    """
+    text = codecs.getwriter("utf-8")(file)
+    table = csv.DictWriter(text, columns(options), restval="", extrasaction="ignore")
+    table.writeheader()
+
+    def add(row: FinishedRow) -> None:
+        shared = {
+            **{name: cell_text(value) for name, value in columns_of(row.row).items()},
+            "key": row.key,
+            **({"adapter": row.row.adapter} if options.adapter else {}),
+            "prompt": prompt_text(row.row),
+            "prompt_tokens": row.body["prompt_tokens"],
+            "prompt_logprobs": row.body.get("prompt_logprobs"),
+        }
+        for generation in row.body["generations"]:
+            cells = shared | generation_fields(generation, options.token_ids)
+            table.writerow({name: _cell(value) for name, value in cells.items()})
+
+    yield add
+
+
+def columns(options: OutputOptions) -> list[str]:
+    """The names of the columns. Cells are empty where a row did not ask for log-probabilities, nothing was
+    ranked and nothing drafted."""
+    unwanted = {EMBEDDING: not options.embeddings, "token_ids": not options.token_ids, "logprobs": True}
+    return [
+        "key",
+        *options.columns,
+        *(["adapter"] if options.adapter else []),
+        *(["prompt"] if options.prompt else []),
+        *(name for name in GENERATION_FIELDS if not unwanted.get(name)),
+        "prompt_tokens",
+        "logprobs",  # which are long
+        "prompt_logprobs",
+    ]
+
+
+def _cell(value: object) -> object:
+    return json_text(value) if isinstance(value, list) else value
+
+
+@contextmanager
+def json_lines(
+    file: BinaryIO, as_json: Callable[[Any], Mapping[str, Any]]
+) -> Iterator[Callable[[Any], None]]:
+    """Writes a line for each row, which says what `as_json` makes of it."""
+
+    def add(row: FinishedRow | RowFailure) -> None:
+        file.write(orjson.dumps(as_json(row), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE))
+
+    yield add
+
+
+def result_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
+    """The project's own form of results.
+
+    key, the columns asked for, adapter (null for none; only where there are any), prompt (unless left out)
+    and `result_fields`.
+    """
+
+    def as_json(row: FinishedRow) -> Mapping[str, Any]:
+        line: dict[str, Any] = {"key": row.key, **columns_of(row.row)}
+        if options.adapter:
+            line["adapter"] = row.row.adapter
+        if options.prompt:
+            line["prompt"] = prompt_of(row.row)
+        return line | result_fields(row.body, options.token_ids)
+
+    return json_lines(file, as_json)
+
+
+def error_lines(file: BinaryIO) -> FailureWriter:
+    """The project's own form of errors: key, source, line, stage and reason."""
+    return json_lines(file, asdict)

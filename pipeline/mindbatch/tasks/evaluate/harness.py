@@ -16,18 +16,16 @@ import orjson
 from rich.console import Console
 
 from mindbatch.config.composition import save_config
-from mindbatch.io.amounts import decimal, is_day, today
+from mindbatch.io.amounts import decimal, is_day, table, today
 from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.moving_bar import MovingBar
-from mindbatch.io.screen_text import concealed, printable, say
-from mindbatch.io.standard_streams import discarded_output
+from mindbatch.io.screen_text import concealed, discarded_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import file_digest, fingerprint_fields
 from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
 from mindbatch.tasks.evaluate.matrix_run import SharedLLM
 from mindbatch.tasks.evaluate.schema import CONFIG, RESULTS, EvaluateConfig
-from mindbatch.tasks.tables import table
 
 if TYPE_CHECKING:  # an extra
     from mindbatch.lm_eval.tasks import HarnessTasks

@@ -16,7 +16,7 @@ from mindbatch.config.model_task import SEED
 from mindbatch.io.amounts import today
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.moving_bar import LoadingLine, MovingBar
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder
 from mindbatch.ledger.run_folder import RunFolder
@@ -33,7 +33,6 @@ from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import GENERATION, Requests, prepare_requests
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
-from mindbatch.tasks.loading_line import LoadingLine
 
 
 @dataclass(frozen=True)

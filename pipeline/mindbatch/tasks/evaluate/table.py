@@ -16,11 +16,10 @@ from mindbatch.evaluation.scoring.chance import (
 )
 from mindbatch.evaluation.scoring.metric import Metric
 from mindbatch.evaluation.scoring.scoreboard import MetricScores
-from mindbatch.io.amounts import counted, decimal
+from mindbatch.io.amounts import counted, decimal, in_parts, table
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.tables import in_parts, table
 
 FULL_METRICS = 6
 """With more metrics the table has a number for each, and a mark in place of intervals and p-values."""

@@ -1,6 +1,7 @@
-"""`mindbatch generate`: prompts in, text out; each result is written once all before it are."""
+"""`mindbatch generate`: prompts in, text out; each result is written once all before it are, or grows."""
 
 import io
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field
@@ -13,19 +14,18 @@ from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.request import CompletionOutput, RequestOutput
+from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import result_body, result_fields
 from mindbatch.generation_progress import GenerationProgress
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from mindbatch.io.moving_bar import LoadingLine
 from mindbatch.io.screen_text import data_output, say
 from mindbatch.io.storage import WholeFile
 from mindbatch.llm import LLM
 from mindbatch.prompts.messages import chat_options
 from mindbatch.prompts.prompts import PromptRows
-from mindbatch.tasks.generate.live_text import label, stream
 from mindbatch.tasks.generate.schema import GenerateConfig
-from mindbatch.tasks.loading_line import LoadingLine
 
 STREAM_NEEDS_TEXT = (
     "stream=true: the model's folder has no tokenizer, so there is no text to print; leave it out, or give "
@@ -174,3 +174,88 @@ class ResultWriter:
             return content | {"error": result.error}
         content["prompt_token_ids"] = result.prompt_token_ids
         return content | result_fields(result_body(result), token_ids=True)
+
+
+Place = tuple[str, int]  # key of the prompt, number of the sample
+
+
+def stream(llm: LLM, run: Run, file: TextIO, labelled: bool, line: LoadingLine) -> list[RequestOutput]:
+    """Prints the outputs one after the other, the first one token by token while all of them run.
+
+    Returns the results of prompts that could not go on.
+    """
+    live = LiveText(run.requests, file, labelled=labelled, with_prompt=llm.continues_prompts)
+    failures = []
+    for item in line.until_first(run):
+        if isinstance(item, RequestOutput):
+            live.finish(item)
+            failures += [item] if item.error is not None else []
+        else:
+            live.put(item)
+    return failures
+
+
+class LiveText:
+    """Prints the text of one output as it comes; that of outputs whose turn has not come is kept.
+
+    labelled: put the prompt's key, and the sample's number, before each text.
+    with_prompt: before each text the prompt that it goes on from, as it was given.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], file: TextIO, *, labelled: bool, with_prompt: bool = True
+    ) -> None:
+        self._turns = [
+            (request, sample) for request in requests for sample in range(request.params.num_return_sequences)
+        ]
+        self._turns.reverse()
+        self._labelled = labelled
+        self._with_prompt = with_prompt
+        self._file = file
+        self._kept: dict[Place, list[StreamEvent]] = defaultdict(list)
+        self._absent: set[Place] = set()
+        self._has_begun = False
+
+    def put(self, event: StreamEvent) -> None:
+        """Takes one event; prints it, and what waited for it to end, if its output has the turn."""
+        self._kept[event.key, event.index].append(event)
+        self._print_turns()
+
+    def finish(self, result: RequestOutput) -> None:
+        """Ends a request; nobody waits for outputs that were asked for and that a search did not find."""
+        for request, sample in self._turns:
+            if request.key == result.key and sample >= len(result.outputs):
+                self._absent.add((request.key, sample))
+        self._print_turns()
+
+    def _print_turns(self) -> None:
+        while self._turns and self._print_kept():
+            self._turns.pop()
+            self._has_begun = False
+
+    def _print_kept(self) -> bool:
+        """Prints what there is of the output that has the turn; whether it has ended."""
+        request, sample = self._turns[-1]
+        if (request.key, sample) in self._absent:
+            if self._has_begun:
+                self._print("\n")
+            return True
+        if not self._has_begun:
+            self._has_begun = True
+            if self._labelled:
+                self._print(f"[{label(request.key, sample, request.params.num_return_sequences)}] ")
+            self._print((request.prompt or "") if self._with_prompt else "")
+        for event in self._kept.pop((request.key, sample), []):
+            self._print(event.text)
+            if event.finish_reason is not None:
+                self._print("\n")
+                return True
+        return False
+
+    def _print(self, text: str) -> None:
+        print(text, end="", flush=True, file=self._file)
+
+
+def label(key: str, index: int, samples: int) -> str:
+    """The name of one output: the prompt's key, with the sample's number where there are several."""
+    return key if samples == 1 else f"{key}.{index}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from mindbatch.config.machine import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.io.amounts import duration, size
+from mindbatch.io.amounts import duration, ranges, size
 from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import Storage
@@ -22,7 +22,6 @@ from mindbatch.parallel.topology import DeviceMap, Topology
 from mindbatch.replicas.load import topology_of
 from mindbatch.run.calibration import calibrate, sample_rows
 from mindbatch.run.index import RowIndex
-from mindbatch.run.input import DataInput, selection_of
 from mindbatch.run.plan import (
     Lengths,
     Plan,
@@ -33,10 +32,9 @@ from mindbatch.run.plan import (
     time_after,
     time_at,
 )
-from mindbatch.run.survey import RowCheck, survey
+from mindbatch.run.survey import DataInput, RowCheck, selection_of, survey
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.runs import state_of
-from mindbatch.tasks.tables import ranges
 
 SAMPLE_BATCHES = 64
 """How many batches a calibration runs at most: so many that the last one, which empties, is little of it."""

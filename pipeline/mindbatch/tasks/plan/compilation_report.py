@@ -5,10 +5,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.io.amounts import size
+from mindbatch.io.amounts import ranges, size, table
 from mindbatch.io.screen_text import printable
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
-from mindbatch.tasks.tables import ranges, table
 
 FUSED = frozenset(
     {

@@ -11,6 +11,7 @@ from mindbatch.backends.llama_options import llama_options
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
+from mindbatch.io.amounts import shape_text, table
 from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
 from mindbatch.models.architecture import Architecture
@@ -29,7 +30,6 @@ from mindbatch.tasks.plan.mindformers_layout import (
     infer_layouts,
 )
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.tables import shape_text, table
 
 _WITH_CACHE = "compiled for Ascend, simulated, in bfloat16 with flash attention and a paged cache"
 _WITHOUT_CACHE = (

@@ -7,11 +7,10 @@ from typing import Any
 
 from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.regions import Placement, Shard
-from mindbatch.io.amounts import counted
+from mindbatch.io.amounts import counted, ranges, shape_text, table
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.plan.layout import strategy_lines
 from mindbatch.tasks.plan.ranks import RankPlan
-from mindbatch.tasks.tables import ranges, shape_text, table
 
 _UNSAYABLE = "MindSpore's strategy files cannot say this layout: they know no padding, and one piece a rank"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

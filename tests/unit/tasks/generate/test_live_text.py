@@ -8,8 +8,7 @@ import pytest
 from mindbatch import DecodingParams
 from mindbatch.engine.request import FinishReason, Request, StreamEvent
 from mindbatch.llm import LLM
-from mindbatch.tasks.generate.live_text import LiveText
-from mindbatch.tasks.generate.task import ResultWriter
+from mindbatch.tasks.generate.task import LiveText, ResultWriter
 
 TWICE = DecodingParams(do_sample=True, num_return_sequences=2)
 

@@ -10,10 +10,8 @@ import pytest
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.run.generation import outcome_of
-from mindbatch.run.outputs.jsonl import result_lines
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
-from mindbatch.tasks.generate.live_text import label
-from mindbatch.tasks.generate.task import ResultWriter, destination
+from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, result_lines
+from mindbatch.tasks.generate.task import ResultWriter, destination, label
 
 
 def result(key: str, *texts: str, prompt: str | None = "p") -> RequestOutput:
