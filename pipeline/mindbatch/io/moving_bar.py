@@ -1,4 +1,4 @@
-"""Lines that move on a terminal and disappear: a bar that grows as rows end, a line before the first result."""
+"""Lines that move on a terminal and then disappear: a bar as rows end, a line before the first result."""
 
 from __future__ import annotations
 

@@ -176,15 +176,8 @@ class WholeFile(io.BufferedIOBase):
 
     def __enter__(self) -> WholeFile:
         try:
-            check_own(self._path)
-            remove_abandoned(self._path.parent, lambda name: leftover_of(name) == self._path.name)
-            self._is_beside = True  # first: an interrupt may come when the file is there already
-            self._file = self._storage.create(self._beside)
-            if not hold(self._file):  # somebody who looked at that moment took it for one that was left
-                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        except OSError as error:
-            self.close()
-            raise StorageError.writing(self._path, error) from error
+            with writing(self._path):
+                self._open()
         except BaseException:
             self.close()
             raise
@@ -195,11 +188,18 @@ class WholeFile(io.BufferedIOBase):
     ) -> None:
         try:
             if error is None:
-                self._finish()
-        except OSError as failure:
-            raise StorageError.writing(self._path, failure) from failure
+                with writing(self._path):
+                    self._finish()
         finally:
             self.close()
+
+    def _open(self) -> None:
+        check_own(self._path)
+        remove_abandoned(self._path.parent, lambda name: leftover_of(name) == self._path.name)
+        self._is_beside = True  # first: an interrupt may come when the file is there already
+        self._file = self._storage.create(self._beside)
+        if not hold(self._file):  # somebody who looked at that moment took it for one that was left
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _finish(self) -> None:
         """The order matters: the content is on the disk before it has its name, then so is the name."""

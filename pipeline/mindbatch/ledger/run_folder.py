@@ -10,13 +10,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 
 import orjson
 
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import check_own, first_bytes, open_regular
-from mindbatch.io.storage import Storage, StorageError, reason_of, remove_leftovers
+from mindbatch.io.storage import Storage, reason_of, remove_leftovers, writing
 
 RESULT_NAMES = {
     "jsonl": "results.jsonl",
@@ -74,10 +74,8 @@ class RunFolder:
         StorageError when it cannot be made.
         """
         self._check()
-        try:
+        with writing(self.path):
             _make_durable(self.path, storage)
-        except OSError as error:
-            raise StorageError.writing(self.path, error) from error
 
     def _check(self) -> None:
         if not os.path.lexists(self.path):
@@ -130,25 +128,21 @@ class RunFolder:
         Raises StorageError.
         """
         kept = {self.run_file, self.ledger, self.lock, self.index, *keep}
-        try:
+        with writing(self.path):
             for paths in (sorted(self._files() - kept), [self.ledger]):
                 for path in paths:
                     if path.exists():
                         storage.remove(path)
                 storage.sync_folder(self.path)
-        except OSError as error:
-            raise StorageError.writing(self.path, error) from error
 
     def remove_results(self, names: Collection[str], storage: Storage) -> list[str]:
         """Removes those result files of the run that are there; returns their names. Raises StorageError."""
         present = sorted(name for name in names if (self.path / name).is_file())
-        try:
+        with writing(self.path):
             for name in present:
                 storage.remove(self.path / name)
             if present:
                 storage.sync_folder(self.path)
-        except OSError as error:
-            raise StorageError.writing(self.path, error) from error
         return present
 
 
@@ -172,57 +166,47 @@ _MAX_HOLDER_BYTES = 4096
 _HELD = {errno.EAGAIN, errno.EACCES}
 
 
-class RunLock:
-    """Holds the folder's lock within `with`: flock on a file that is never removed.
+class RunLock(Closing):
+    """The folder's lock, until it is closed: flock on a file that is never removed.
 
     The system gives it back when the process ends, however it ends; a child made by fork alone shares it.
     ConfigError, saying who has it, when another run holds it; StorageError when the file cannot be written.
     """
 
     def __init__(self, folder: RunFolder, storage: Storage | None = None) -> None:
-        self._folder = folder
-        self._storage = storage or Storage()
+        storage = storage or Storage()
         self._file: int | None = None
-
-    def __enter__(self) -> RunLock:
         try:
-            self._file = self._taken()
-            self._storage.truncate(self._file, 0)
-            self._storage.write(self._file, _describe_this_process())
-        except OSError as error:
-            self.release()
-            raise StorageError.writing(self._folder.lock, error) from error
+            with writing(folder.lock):
+                self._file = _locked(folder, storage)
+                storage.truncate(self._file, 0)
+                storage.write(self._file, _describe_this_process())
         except BaseException:
-            self.release()
+            self.close()
             raise
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Gives the lock back; a second time does nothing."""
+    def close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
-    def _taken(self) -> int:
-        """The file, locked; it is taken anew if it lost its name meanwhile: a refused run tidies up."""
-        while True:
-            file = self._storage.append(self._folder.lock)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(file), self._folder.lock.stat()):
-                    return file
-            except OSError as error:
-                os.close(file)
-                if error.errno not in _HELD:
-                    raise
-                holder = _describe_holder(self._folder)
-                raise ConfigError(f"{self._folder.path}: another run is writing here{holder}") from None
+
+def _locked(folder: RunFolder, storage: Storage) -> int:
+    """The file, locked; it is taken anew if it lost its name meanwhile: a refused run tidies up."""
+    while True:
+        file = storage.append(folder.lock)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), folder.lock.stat()):
+                return file
+        except OSError as error:
             os.close(file)
+            if error.errno not in _HELD:
+                raise
+            raise ConfigError(
+                f"{folder.path}: another run is writing here{_describe_holder(folder)}"
+            ) from None
+        os.close(file)
 
 
 def is_running(folder: RunFolder) -> bool:

@@ -1,4 +1,4 @@
-"""The run record, run.json: what a run's results depend on, so that changed settings are noticed."""
+"""The run record, run.json: what results depend on, so that changed settings are noticed; the manifest."""
 
 from __future__ import annotations
 
@@ -90,6 +90,15 @@ class RunRecord:
                 content["hub"] = hub if isinstance(hub := content.get("hub"), dict) else None
                 return cls(**{field.name: content[field.name] for field in fields(cls)})
         raise ConfigError(f"{path}: damaged: created, command, fields, dataset or date is not a run's")
+
+
+def read_manifest(folder: RunFolder) -> dict[str, Any]:
+    """What manifest.json says of the run; nothing where it is not there or cannot be read."""
+    try:
+        content = orjson.loads(read_regular(folder.manifest, MAX_BYTES))
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

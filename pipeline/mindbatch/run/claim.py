@@ -10,9 +10,8 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.storage import Storage
 from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder, RunLock
-from mindbatch.ledger.run_record import RunRecord, changes
+from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.run.index import RowIndex, Standing
-from mindbatch.run.manifest import status_of
 
 WAYS_OUT = "give another output.dir, or output.on_mismatch=new_dir or overwrite"
 RETRY_WAY_OUT = "rows are tried again with the settings of the run"
@@ -118,7 +117,7 @@ def refuse_unfinished(folder: RunFolder) -> None:
     Raises:
         ConfigError: the run has rows that were never tried.
     """
-    status = status_of(folder)
+    status = read_manifest(folder).get("status")
     if status != "complete":
         raise ConfigError(
             f"{folder.path}: the run has not ended ({status or 'not begun'}); its own command resumes it, "

@@ -12,11 +12,10 @@ import xxhash
 
 from mindbatch.config.model_task import ModelTaskConfig, kept_weights
 from mindbatch.io.amounts import counted, per_second
-from mindbatch.io.regular_file import read_regular
 from mindbatch.io.storage import Storage, write_whole
 from mindbatch.ledger.ledger import ComputedWith, Ledger
 from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
-from mindbatch.ledger.run_record import MAX_BYTES, RunRecord, changes
+from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowIndex
 
@@ -164,15 +163,9 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def status_of(folder: RunFolder) -> str | None:
-    """Reads the status of the run; None if there is no manifest to be read."""
-    status = _read(folder).get("status")
-    return status if isinstance(status, str) else None
-
-
 def rows_of(folder: RunFolder) -> RowCounts:
     """Reads what has become of the rows as the manifest was written; zeros if there is none to be read."""
-    match _read(folder).get("rows"):
+    match read_manifest(folder).get("rows"):
         case {"total": int(total), "done": int(done), "failed": int(failed)}:
             return RowCounts(total, done, failed)
     return RowCounts(0, 0, 0)
@@ -180,8 +173,7 @@ def rows_of(folder: RunFolder) -> RowCounts:
 
 def written_results(folder: RunFolder) -> set[str]:
     """The names of the result files that the run has written, as far as its manifest tells."""
-    manifest = _read(folder)
-    match manifest:
+    match read_manifest(folder):
         case {"results": [*names]}:
             return {name for name in names if name in RESULT_NAMES.values()}
     return set()
@@ -190,17 +182,9 @@ def written_results(folder: RunFolder) -> set[str]:
 def _earlier_sessions(folder: RunFolder) -> list[dict[str, Any]]:
     """Reads the sessions of the manifest; one that cannot be read is only a loss of statistics."""
     try:
-        return [asdict(Session(**session)) for session in _read(folder).get("sessions", [])]
+        return [asdict(Session(**session)) for session in read_manifest(folder).get("sessions", [])]
     except TypeError:
         return []
-
-
-def _read(folder: RunFolder) -> dict[str, Any]:
-    try:
-        content = orjson.loads(read_regular(folder.manifest, MAX_BYTES))
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -38,7 +38,6 @@ class Batches:
         storage = Storage()
         make_folder(folder)
         self._lock = RunLock(RunFolder(folder), storage)
-        self._lock.__enter__()
         self.files = Files(folder / "files", storage, config.server.max_files)
         self.records = Records(folder / "batches", BatchRecord, storage)
         self._running: dict[str, BatchWork] = {}
@@ -57,7 +56,7 @@ class Batches:
         """Ends the threads; what was finished is committed, and the batches go on another time."""
         self.interrupt()
         self._pool.shutdown(cancel_futures=True)
-        self._lock.release()
+        self._lock.close()
 
     def interrupt(self) -> None:
         """Has the batches end, to go on another time; one that is created now begins then."""

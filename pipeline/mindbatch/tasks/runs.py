@@ -16,10 +16,10 @@ from mindbatch.config.path_faults import folder_fault, settled
 from mindbatch.config.schema import TaskConfig, option
 from mindbatch.io.amounts import per_second, table
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
-from mindbatch.io.regular_file import first_bytes, open_regular
+from mindbatch.io.regular_file import open_regular
 from mindbatch.io.screen_text import printable, show, show_json
 from mindbatch.ledger.run_folder import RunFolder, is_running
-from mindbatch.ledger.run_record import RunRecord
+from mindbatch.ledger.run_record import RunRecord, read_manifest
 
 DEEPEST = 6
 """Folders are looked into this far: more would be a search of the whole disk."""
@@ -28,7 +28,6 @@ TITLES = ("status", "done", "failed", "rows", "tokens/s", "begun (UTC)", "run")
 NUMBERS = (1, 2, 3, 4)
 
 NO_RUNS = "no runs"
-LARGEST_MANIFEST = 1 << 26
 _TAIL_BYTES = 1 << 16
 Status = Literal["running", "complete", "interrupted", "incomplete", "damaged"]
 
@@ -129,7 +128,7 @@ def state_of(path: Path) -> RunState:
         record = RunRecord.read(folder)
     except MindBatchError as error:
         return RunState(folder=str(path), status="damaged", fault=str(error))
-    manifest, sample = _manifest(folder), _last_sample(folder.metrics)
+    manifest, sample = read_manifest(folder), _last_sample(folder.metrics)
     status = _status(folder, manifest)
     counts = _of_manifest(manifest) if status in ("complete", "interrupted") else _of_sample(sample)
     return RunState(
@@ -164,13 +163,6 @@ def _of_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 def _number(value: object) -> Any:
     """`value` if it is a number."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _manifest(folder: RunFolder) -> Mapping[str, Any]:
-    try:
-        return _mapping(first_bytes(folder.manifest, LARGEST_MANIFEST))
-    except OSError:
-        return {}
 
 
 def _last_sample(path: Path) -> Mapping[str, Any]:
