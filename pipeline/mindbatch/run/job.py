@@ -35,8 +35,7 @@ from mindbatch.run.manifest import (
     write_manifest,
     written_results,
 )
-from mindbatch.run.outputs.chat_message import message_format
-from mindbatch.run.outputs.files import output_options, result_format, write_result_files
+from mindbatch.run.outputs.files import message_format, output_options, result_format, write_result_files
 from mindbatch.run.progress import Monitor, ReadingLine
 from mindbatch.run.survey import DataInput, Items, selection_of, survey, too_many_errors
 

@@ -18,18 +18,16 @@ from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import result_body
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
-from mindbatch.run.outputs.chat_message import (
-    call_id,
-    end_of,
-    parser_of,
-    reason_with_calls,
-    tool_call,
-)
 from mindbatch.run.outputs.openai_response import (
+    call_id,
     chat_logprobs,
     completion,
     completion_logprobs,
+    end_of,
     error_code,
+    parser_of,
+    reason_with_calls,
+    tool_call,
     usage,
 )
 from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
@@ -104,7 +102,7 @@ class OnlineRequest:
 
     def completion_of(self, row: DataRow, output: RequestOutput) -> dict[str, Any]:
         body = result_body(output)
-        answer = completion(FinishedRow(row.key, row, body), self.options, self.service.names)
+        answer = completion(FinishedRow(row.key, row, body), self.options)
         if self.echo:
             for choice, generation in zip(answer["choices"], body["generations"], strict=True):
                 choice |= self._echoed(row, output, generation)
@@ -121,7 +119,7 @@ class OnlineRequest:
         }
         return {
             "text": self._prompt_text(row, output) + generation["text"],
-            "logprobs": completion_logprobs(whole, 0, self.service.names),
+            "logprobs": completion_logprobs(whole, 0, self.service.token_bytes),
         }
 
     def _prompt_text(self, row: DataRow, output: RequestOutput) -> str:
@@ -266,7 +264,7 @@ class _Logprobs:
     """The log-probabilities of one choice, in the parts that its chunks tell."""
 
     def __init__(self, generation: OnlineRequest, row: DataRow) -> None:
-        self._is_chat, self._names = generation.is_chat, generation.service.names
+        self._is_chat, self._token_bytes = generation.is_chat, generation.service.token_bytes
         self._count = row.overrides.get("logprobs", generation.options.logprobs) or 0
         self._offset = len(row.content.get("text") or "")
         self._previous: int | None = None
@@ -285,9 +283,9 @@ class _Logprobs:
             return None
         generation = {"token_ids": self._token_ids, "logprobs": self._logprobs}
         if self._is_chat:
-            part = chat_logprobs(generation, self._count, self._names, self._previous)
+            part = chat_logprobs(generation, self._count, self._token_bytes, self._previous)
         else:
-            part = completion_logprobs(generation, self._offset, self._names, self._previous)
+            part = completion_logprobs(generation, self._offset, self._token_bytes, self._previous)
             assert part is not None
             self._offset = part["text_offset"][-1] + len(part["tokens"][-1])
         self._previous, self._token_ids, self._logprobs = self._token_ids[-1], [], []

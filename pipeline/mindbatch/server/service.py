@@ -23,7 +23,6 @@ from mindbatch.llm import LLM
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.outputs.openai_response import TokenNames
 from mindbatch.run.outputs.rows import OutputOptions
 from mindbatch.server.batch_work import count_fault, model_fault
 from mindbatch.server.batches import Batches
@@ -84,7 +83,7 @@ class Service:
         data = DataConfig(format="openai")
         self.model_name = self.config.name
         tokenizer = self.llm.tokenizer
-        self.names = TokenNames(None if tokenizer is None else tokenizer.token_bytes)
+        self.token_bytes = None if tokenizer is None else tokenizer.token_bytes
         self._maker = RowMaker(
             data,
             decoding,
@@ -99,6 +98,7 @@ class Service:
             logprobs=self._params.logprobs,
             created=int(time.time()),
             model=row.adapter or self.model_name,
+            token_bytes=self.token_bytes,
             message_format=self.format,
         )
 

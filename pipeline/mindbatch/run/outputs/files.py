@@ -13,11 +13,12 @@ from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.message_formats.parser import MessageFormat
+from mindbatch.message_formats.registry import FORMATS, detect
+from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import IndexedRow, RowIndex
-from mindbatch.run.outputs.chat_message import prompt_end
-from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
+from mindbatch.run.outputs.openai_response import end_of, refusal_lines, response_lines
 from mindbatch.run.outputs.rows import (
     AddRow,
     FinishedRow,
@@ -84,6 +85,14 @@ def result_format(asked: str, is_openai: bool) -> str:
     return "openai" if is_openai else "jsonl"
 
 
+def message_format(name: str, tokenizer: Tokenizer | None) -> MessageFormat | None:
+    """The format of that name; auto is the one that the chat template writes, none is None."""
+    if name != "auto":
+        return FORMATS.get(name)
+    template = None if tokenizer is None else tokenizer.chat_template
+    return None if template is None else detect(template)
+
+
 def output_options(
     config: BatchConfig, record: RunRecord, tokenizer: Tokenizer | None, format: MessageFormat | None
 ) -> OutputOptions:
@@ -93,7 +102,9 @@ def output_options(
     """
 
     def end(row: DataRow) -> str:
-        return "" if tokenizer is None else prompt_end(tokenizer, row.prompt(record.date))
+        if tokenizer is None:
+            return ""
+        return end_of(tokenizer, token_ids_of(row.prompt(record.date), tokenizer))
 
     return OutputOptions(
         prompt=config.output.prompt,

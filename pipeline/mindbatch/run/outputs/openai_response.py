@@ -9,10 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
-from mindbatch.dataset.rows import RowFailure
+from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.engine.result_json import EMBEDDING, num_generated_tokens
+from mindbatch.message_formats.parser import MessageParser
+from mindbatch.message_formats.pieces import ParsedMessage, ToolCall
+from mindbatch.message_formats.registry import begins_in_reasoning
 from mindbatch.prompts.token_bytes import TokenBytes
-from mindbatch.run.outputs.chat_message import chat_message
+from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.outputs.rows import (
     FailureWriter,
     FinishedRow,
@@ -21,6 +24,73 @@ from mindbatch.run.outputs.rows import (
     identifier,
     json_lines,
 )
+
+_END_TOKENS = 64
+"""Tokens at the end of a prompt that show whether it leaves reasoning open."""
+
+
+def end_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+    """The last text of a prompt, its control tokens spelt out."""
+    return tokenizer.decode(token_ids[-_END_TOKENS:], skip_special_tokens=False)
+
+
+def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
+    """The parser of one output of a row; None where the model's messages are plain text."""
+    format = options.message_format
+    if format is None or "messages" not in row.content:
+        return None
+    in_reasoning = bool(format.reasoning_opening) and begins_in_reasoning(format, options.prompt_end(row))
+    return format.parser(in_reasoning=in_reasoning, with_tools=bool(row.content.get("tools")))
+
+
+def chat_message(
+    row: DataRow, generation: Mapping[str, Any], options: OutputOptions
+) -> tuple[dict[str, Any], str]:
+    """The message of one output, and its finish reason.
+
+    content is None beside tool calls alone; reasoning_content, tool_calls and parse_errors (why something
+    that looks like a call stayed text) are there where the message has any.
+    """
+    message: dict[str, Any] = {"role": "assistant", "content": generation["text"], "refusal": None}
+    reason: str = generation["finish_reason"]
+    parser = parser_of(row, options)
+    if parser is None:
+        return message, reason
+    parsed = ParsedMessage.of_pieces(parser.push(generation["text"]) + parser.finish())
+    message["content"] = parsed.content
+    if parsed.reasoning is not None:
+        message["reasoning_content"] = parsed.reasoning
+    if parsed.tool_calls:
+        message["tool_calls"] = [
+            tool_call(call, call_id(row, generation["index"], place, options))
+            for place, call in enumerate(parsed.tool_calls)
+        ]
+        reason = reason_with_calls(reason)
+    elif parsed.content is None:
+        message["content"] = ""
+    if parsed.notes:
+        message["parse_errors"] = [*parsed.notes]
+    return message, reason
+
+
+def reason_with_calls(reason: str) -> str:
+    """The finish reason of a message that has tool calls."""
+    return "tool_calls" if reason == "stop" else reason
+
+
+def tool_call(call: ToolCall, name: str) -> dict[str, Any]:
+    """A tool call object. name: its identifier."""
+    return {
+        "id": name,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+def call_id(row: DataRow, index: int, place: int, options: OutputOptions) -> str:
+    """The identifier of a call: of its run, row, output and place."""
+    return identifier("call_", f"{row.key}/{index}/{place}", options)
+
 
 UNLIKELY = -9999.0
 """Log-probability that OpenAI writes for a token that is as good as impossible; JSON has no infinity."""
@@ -38,28 +108,23 @@ class TokenName(NamedTuple):
     is_part: bool = False
 
 
-class TokenNames:
-    """The texts by which OpenAI's formats name tokens.
+def token_name(token_bytes: TokenBytes | None, token_id: int, previous: int | None) -> TokenName:
+    """The text by which OpenAI's formats name a token.
 
     token_bytes: what a token adds to a text; None where there is no tokenizer, then a token is named by its
         number, like token_id:17.
+    previous: the token before it; None at the beginning of a generation.
     """
-
-    def __init__(self, token_bytes: TokenBytes | None) -> None:
-        self._token_bytes = token_bytes
-
-    def read(self, token_id: int, previous: int | None) -> TokenName:
-        """The name of a token. `previous` is the token before it; None at the beginning of a generation."""
-        # A generation follows its prompt, so even its first token stands inside a text, where a leading space
-        # is kept. Which token comes before does not matter for that: the token itself serves.
-        before = token_id if previous is None else previous
-        token_bytes = None if self._token_bytes is None else self._token_bytes(token_id, before)
-        if token_bytes is None:
-            return TokenName(f"token_id:{token_id}", None)
-        try:
-            return TokenName(token_bytes.decode(), token_bytes)
-        except UnicodeDecodeError:
-            return TokenName("".join(f"\\x{byte:02x}" for byte in token_bytes), token_bytes, is_part=True)
+    # A generation follows its prompt, so even its first token stands inside a text, where a leading space
+    # is kept. Which token comes before does not matter for that: the token itself serves.
+    before = token_id if previous is None else previous
+    added = None if token_bytes is None else token_bytes(token_id, before)
+    if added is None:
+        return TokenName(f"token_id:{token_id}", None)
+    try:
+        return TokenName(added.decode(), added)
+    except UnicodeDecodeError:
+        return TokenName("".join(f"\\x{byte:02x}" for byte in added), added, is_part=True)
 
 
 class _Place(NamedTuple):
@@ -73,7 +138,7 @@ class _Place(NamedTuple):
 
 
 def chat_logprobs(
-    generation: Mapping[str, Any], count: int, names: TokenNames, previous: int | None = None
+    generation: Mapping[str, Any], count: int, token_bytes: TokenBytes | None, previous: int | None = None
 ) -> dict[str, Any] | None:
     """The `logprobs` of a chat choice, with the `count` likeliest tokens a place; None unless asked for.
 
@@ -81,23 +146,19 @@ def chat_logprobs(
     """
     if generation.get("logprobs") is None:
         return None
-    return {
-        "content": [
-            _chat_token(place.token_id, place.previous, place.logprob, names)
-            | {
-                "top_logprobs": [
-                    _chat_token(token_id, place.previous, logprob, names)
-                    for token_id, logprob in islice(place.likely.items(), count)
-                ]
-            }
-            for place in _places(generation, previous)
-        ],
-        "refusal": None,
-    }
+    content = []
+    for place in _places(generation, previous):
+        token = _chat_token(token_bytes, place.token_id, place.previous, place.logprob)
+        token["top_logprobs"] = [
+            _chat_token(token_bytes, token_id, place.previous, logprob)
+            for token_id, logprob in islice(place.likely.items(), count)
+        ]
+        content.append(token)
+    return {"content": content, "refusal": None}
 
 
 def completion_logprobs(
-    generation: Mapping[str, Any], offset: int, names: TokenNames, previous: int | None = None
+    generation: Mapping[str, Any], offset: int, token_bytes: TokenBytes | None, previous: int | None = None
 ) -> dict[str, Any] | None:
     """The `logprobs` of a completion's choice; None unless asked for.
 
@@ -109,11 +170,11 @@ def completion_logprobs(
     tokens, offsets = [], []
     token_logprobs, top_logprobs = [], []
     for place in _places(generation, previous):
-        name = _completion_name(place.token_id, place.previous, names)
+        name = _completion_name(place.token_id, place.previous, token_bytes)
         tokens.append(name)
         offsets.append(offset)
         token_logprobs.append(place.logprob)
-        top_logprobs.append(_completion_likely(place, names) or None)
+        top_logprobs.append(_completion_likely(place, token_bytes) or None)
         offset += len(name)
     return {
         "tokens": tokens,
@@ -132,23 +193,23 @@ def _places(generation: Mapping[str, Any], previous: int | None) -> Iterator[_Pl
 
 
 def _chat_token(
-    token_id: int, previous: int | None, logprob: float | None, names: TokenNames
+    token_bytes: TokenBytes | None, token_id: int, previous: int | None, logprob: float | None
 ) -> dict[str, Any]:
-    name = names.read(token_id, previous)
+    name = token_name(token_bytes, token_id, previous)
     return {"token": name.text, "logprob": logprob, "bytes": name.bytes and list(name.bytes)}
 
 
-def _completion_likely(place: _Place, names: TokenNames) -> dict[str, float]:
+def _completion_likely(place: _Place, token_bytes: TokenBytes | None) -> dict[str, float]:
     """By name; of several tokens with one name the likeliest stands."""
     named: dict[str, float] = {}
     for token_id, logprob in place.likely.items():
-        named.setdefault(_completion_name(token_id, place.previous, names), logprob)
+        named.setdefault(_completion_name(token_id, place.previous, token_bytes), logprob)
     return named
 
 
-def _completion_name(token_id: int, previous: int | None, names: TokenNames) -> str:
+def _completion_name(token_id: int, previous: int | None, token_bytes: TokenBytes | None) -> str:
     """Completions have no list of bytes; half a character is marked in its name."""
-    name = names.read(token_id, previous)
+    name = token_name(token_bytes, token_id, previous)
     return f"bytes:{name.text}" if name.is_part else name.text
 
 
@@ -166,11 +227,10 @@ def response_lines(file: BinaryIO, options: OutputOptions) -> RowWriter:
     have `token_ids`; where a row asks for log-probabilities of its prompt, the completion has
     `prompt_logprobs`; OpenAI knows neither.
     """
-    names = TokenNames(options.token_bytes)
 
     def as_json(row: FinishedRow) -> Mapping[str, Any]:
-        body = completion(row, options, names)
-        return _line(row.key, row.key, options, {"status_code": 200, "body": body}, None)
+        body = completion(row, options)
+        return _line(row.key, row.key, options, _response(row.key, options, 200, body))
 
     return json_lines(file, as_json)
 
@@ -184,15 +244,15 @@ def refusal_lines(file: BinaryIO, options: OutputOptions) -> FailureWriter:
         message = f"{row.place}: {row.reason}"
         if row.key is None or row.stage in _NEVER_TRIED:
             error = {"code": _NEVER_TRIED.get(row.stage, code or "server_error"), "message": message}
-            return _line(row.key, row.key or row.place, options, None, error)
+            return _line(row.key, row.key or row.place, options, error=error)
         detail = {
             "message": message,
             "type": "invalid_request_error" if code else "server_error",
             "param": None,
             "code": code,
         }
-        response = {"status_code": 400 if code else 500, "body": {"error": detail}}
-        return _line(row.key, row.key, options, response, None)
+        response = _response(row.key, options, 400 if code else 500, {"error": detail})
+        return _line(row.key, row.key, options, response)
 
     return json_lines(file, as_json)
 
@@ -202,16 +262,17 @@ def error_code(stage: str, reason: str) -> str | None:
     return TOO_LONG if stage == "prompt" and _LENGTH.search(reason) else _ERROR_CODES.get(stage)
 
 
+def _response(name: str, options: OutputOptions, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    return {"status_code": status, "request_id": identifier("req_", name, options), "body": body}
+
+
 def _line(
     custom_id: str | None,
     name: str,
     options: OutputOptions,
-    response: Mapping[str, Any] | None,
-    error: Mapping[str, Any] | None,
+    response: Mapping[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    if response is not None:
-        status, body = response["status_code"], response["body"]
-        response = {"status_code": status, "request_id": identifier("req_", name, options), "body": body}
     return {
         "id": identifier("batch_req_", name, options),
         "custom_id": custom_id,
@@ -220,22 +281,23 @@ def _line(
     }
 
 
-def completion(row: FinishedRow, options: OutputOptions, names: TokenNames) -> dict[str, Any]:
+def completion(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     """A chat completion object where the prompt was a conversation, else one of text, or embeddings."""
     if row.body["generations"][0].get(EMBEDDING) is not None:
         return embeddings([row], options)
     is_chat = "messages" in row.row.content
     choice = _chat_choice if is_chat else _text_choice
     generations = row.body["generations"]
+    choices = [choice(row, generation, options) for generation in generations]
+    if options.token_ids:
+        for written, generation in zip(choices, generations, strict=True):
+            written["token_ids"] = generation["token_ids"]
     answer = {
         "id": identifier("chatcmpl-" if is_chat else "cmpl-", row.key, options),
         "object": "chat.completion" if is_chat else "text_completion",
         "created": options.created,
         "model": row.row.extra.get("model") or options.model,
-        "choices": [
-            choice(row, generation, options, names) | _token_ids(generation, options)
-            for generation in generations
-        ],
+        "choices": choices,
         "usage": usage(row.body["prompt_tokens"], num_generated_tokens(generations)),
         "system_fingerprint": f"fp_{options.fingerprint}",
     }
@@ -259,32 +321,25 @@ def embeddings(rows: Sequence[FinishedRow], options: OutputOptions) -> dict[str,
     }
 
 
-def _chat_choice(
-    row: FinishedRow, generation: Mapping[str, Any], options: OutputOptions, names: TokenNames
-) -> dict[str, Any]:
+def _chat_choice(row: FinishedRow, generation: Mapping[str, Any], options: OutputOptions) -> dict[str, Any]:
     asked = row.row.overrides.get("logprobs", options.logprobs)
     message, reason = chat_message(row.row, generation, options)
     return {
         "index": generation["index"],
         "message": message,
-        "logprobs": chat_logprobs(generation, asked or 0, names),
+        "logprobs": chat_logprobs(generation, asked or 0, options.token_bytes),
         "finish_reason": reason,
     }
 
 
-def _text_choice(
-    row: FinishedRow, generation: Mapping[str, Any], options: OutputOptions, names: TokenNames
-) -> dict[str, Any]:
+def _text_choice(row: FinishedRow, generation: Mapping[str, Any], options: OutputOptions) -> dict[str, Any]:
+    offset = len(row.row.content.get("text") or "")
     return {
         "text": generation["text"],
         "index": generation["index"],
-        "logprobs": completion_logprobs(generation, len(row.row.content.get("text") or ""), names),
+        "logprobs": completion_logprobs(generation, offset, options.token_bytes),
         "finish_reason": generation["finish_reason"],
     }
-
-
-def _token_ids(generation: Mapping[str, Any], options: OutputOptions) -> dict[str, Any]:
-    return {"token_ids": generation["token_ids"]} if options.token_ids else {}
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
