@@ -55,9 +55,12 @@ class DataRow:
         asked = orjson.dumps([self.content, self.overrides, self.adapter], option=orjson.OPT_SORT_KEYS)
         return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
 
+    @property
+    def place(self) -> str:
+        return f"{self.source}:{self.line}"
+
     def prompt(self, date: str | None = None) -> Prompt:
-        place = f"{self.source}:{self.line}"
-        return Prompt(key=self.key, source=place, adapter=self.adapter, date=date, **self.content)
+        return Prompt(key=self.key, source=self.place, adapter=self.adapter, date=date, **self.content)
 
     def params(self, base: DecodingParams) -> DecodingParams:
         return replace(base, **self.overrides) if self.overrides else base

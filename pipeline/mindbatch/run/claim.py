@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 from mindbatch.io.errors import ConfigError, MindBatchError
@@ -49,29 +49,24 @@ def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
             return
 
 
-class FinishedRows:
-    """The keys of the rows that have a result in a folder, read when the first is asked for.
+def finished_rows(folder: RunFolder) -> Callable[[str], bool]:
+    """True of the key of a row that has a result in the folder, which is read when the first is asked for.
 
     Only for where a row cannot be read as it was: that is rare, and the keys are in memory then.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    @cached_property
-    def _keys(self) -> frozenset[str]:
-        if not self._folder.holds_a_run:
+    @cache
+    def keys() -> frozenset[str]:
+        if not folder.holds_a_run:
             return frozenset()
-        ledger = Ledger(self._folder, RunRecord.read(self._folder).fingerprint)
+        ledger = Ledger(folder, RunRecord.read(folder).fingerprint)
         kinds = {outcome.key: outcome.kind for outcome in ledger.recover()}
         return frozenset(key for key, kind in kinds.items() if kind == "result")
 
+    return lambda key: key in keys()
 
-@contextmanager
-def opened_ledger(
+
+def open_ledger(
     folder: RunFolder,
     record: RunRecord,
     index: RowIndex,
@@ -80,9 +75,9 @@ def opened_ledger(
     *,
     retry: bool,
     date: str | None = None,
-) -> Iterator[tuple[Ledger, RunRecord]]:
-    """The ledger of the run and its record: if it is the same run the old one, with the data of today, else
-    the new one, written.
+) -> tuple[Ledger, RunRecord]:
+    """The ledger of the run, to be closed, and its record: if it is the same run the old one, with the data
+    of today, else the new one, written.
 
     accept: called once it is sure that the run goes on here, and before a new one's record is written.
     retry: rows that failed are to run again. date: the one that was asked for.
@@ -102,13 +97,13 @@ def opened_ledger(
     else:
         accept()
         record.write(folder, storage)
-    with Ledger(folder, record.fingerprint, storage) as ledger:
-        standing = index.settle(ledger.recover(), errors_too=not retry)
-        _refuse_changed(folder, standing)
-        if standing.gone:
-            ledger.notes.append(f"{folder.path}: {standing.gone} rows of earlier sessions are not chosen now")
-        accept()
-        yield ledger, record
+    ledger = Ledger(folder, record.fingerprint, storage)
+    standing = index.settle(ledger.recover(), errors_too=not retry)
+    _refuse_changed(folder, standing)
+    if standing.gone:
+        ledger.notes.append(f"{folder.path}: {standing.gone} rows of earlier sessions are not chosen now")
+    accept()
+    return ledger, record
 
 
 def refuse_unfinished(folder: RunFolder) -> None:

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Generator as Steps
 from contextlib import closing
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from mindbatch.dataset.rows import DataRow
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import RequestOutput
@@ -38,23 +40,16 @@ class Generator(Protocol):
         ...
 
 
-class _Asked(NamedTuple):
-    """Source and digest of a row while it runs."""
-
-    source: str
-    digest: str
-
-
+@dataclass
 class Tally:
     """Rows that were finished in this session.
 
     last_error: the place and the reason of the last one that failed.
     """
 
-    def __init__(self) -> None:
-        self.done = 0
-        self.failed = 0
-        self.last_error = ""
+    done: int = 0
+    failed: int = 0
+    last_error: str = ""
 
 
 def generate(
@@ -73,7 +68,7 @@ def generate(
     Raises:
         StorageError: the ledger cannot be written; what was committed before is safe.
     """
-    asked: dict[str, _Asked] = {}
+    asked: dict[str, DataRow] = {}
     tally = Tally()
     try:
         with closing(generator.steps(_rows(index, params, asked, date))) as steps:
@@ -99,26 +94,25 @@ def _commit(ledger: Ledger) -> None:
 
 
 def _rows(
-    index: RowIndex, params: DecodingParams, asked: dict[str, _Asked], date: str | None
+    index: RowIndex, params: DecodingParams, asked: dict[str, DataRow], date: str | None
 ) -> Iterator[tuple[Prompt, DecodingParams]]:
     for row in index.pending():
-        prompt = row.prompt(date)
-        asked[row.key] = _Asked(prompt.source, row.digest)
-        yield prompt, row.params(params)
+        asked[row.key] = row
+        yield row.prompt(date), row.params(params)
 
 
-def _record(output: RequestOutput, asked: _Asked, index: RowIndex, ledger: Ledger, tally: Tally) -> None:
-    entry = entry_of(output, asked.source, asked.digest)
+def _record(output: RequestOutput, row: DataRow, index: RowIndex, ledger: Ledger, tally: Tally) -> None:
+    entry = entry_of(output, row)
     index.mark(entry.key, entry.kind, ledger.append(entry))
     if entry.kind == "result":
         tally.done += 1
     else:
         tally.failed += 1
-        tally.last_error = f"{asked.source}: {entry.body['reason']}"
+        tally.last_error = f"{row.place}: {entry.body['reason']}"
 
 
-def entry_of(output: RequestOutput, source: str, digest: str) -> Entry:
-    return Entry(output.key, digest, *outcome_of(output, source))
+def entry_of(output: RequestOutput, row: DataRow) -> Entry:
+    return Entry(output.key, row.digest, *outcome_of(output, row.place))
 
 
 def outcome_of(output: RequestOutput, source: str) -> tuple[Kind, dict[str, Any]]:

@@ -1,17 +1,15 @@
 """The index of a dataset: every row, on disk, by its place and its key, with what has become of it."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import orjson
 
 from mindbatch.dataset.rows import DataRow, RowFailure
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
 from mindbatch.ledger.entries import Kind
@@ -54,19 +52,7 @@ class Standing(NamedTuple):
     gone: int
 
 
-class IndexedRow(NamedTuple):
-    """One row in the order of the data: to be run or run (`row`), or unusable (`failure`).
-
-    kind, place: what became of it; None where nothing has yet.
-    """
-
-    row: DataRow | None
-    failure: RowFailure | None
-    kind: Kind | None
-    place: Place | None
-
-
-class RowIndex:
+class RowIndex(Closing):
     """An SQLite file that is made anew for every run and removed with it; memory does not grow with the rows.
 
     Nothing in it needs to survive: it can always be made again from the data and the ledger.
@@ -84,12 +70,8 @@ class RowIndex:
             self._database.execute(_TABLE)
         self._waiting: list[tuple[object, ...]] = []
 
-    def __enter__(self) -> RowIndex:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Removes the file."""
         self._database.close()
         self._path.unlink(missing_ok=True)
 
@@ -213,8 +195,8 @@ class RowIndex:
             if not fetched:
                 return
 
-    def in_order(self) -> Iterator[IndexedRow]:
-        """Every row in the order of the data."""
+    def in_order(self) -> Iterator[tuple[DataRow | RowFailure, Place | None]]:
+        """Every row in the order of the data, and where the ledger has its outcome, if there is one yet."""
         last = -1
         while fetched := self._rows(
             f"{_SELECT} WHERE position > ? ORDER BY position LIMIT {_ROWS_AT_ONCE}", (last,)
@@ -253,14 +235,14 @@ class RowIndex:
         return int(self._rows(statement, values)[0][0])
 
 
-_SELECT = "SELECT position, key, source, line, row, stage, reason, kind, session, start, length FROM rows"
+_SELECT = "SELECT position, key, source, line, row, stage, reason, session, start, length FROM rows"
 
 
-def _indexed(columns: tuple[Any, ...]) -> IndexedRow:
-    _, key, source, line, row, stage, reason, kind, *place = columns
+def _indexed(columns: tuple[Any, ...]) -> tuple[DataRow | RowFailure, Place | None]:
+    _, key, source, line, row, stage, reason, session, start, length = columns
     if row is None:
-        return IndexedRow(None, RowFailure(key, source, line, stage, reason), None, None)
-    return IndexedRow(DataRow.from_json(row), None, kind, None if kind is None else Place(*place))
+        return RowFailure(key, source, line, stage, reason), None
+    return DataRow.from_json(row), None if session is None else Place(session, start, length)
 
 
 @contextmanager

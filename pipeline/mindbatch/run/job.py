@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +22,7 @@ from mindbatch.ledger.run_record import RunRecord
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.run.claim import FinishedRows, RunMismatch, claimed, opened_ledger, refuse_unfinished
+from mindbatch.run.claim import RunMismatch, claimed, finished_rows, open_ledger, refuse_unfinished
 from mindbatch.run.generation import Generator, Tally, generate
 from mindbatch.run.index import RowIndex
 from mindbatch.run.manifest import (
@@ -131,7 +131,7 @@ class BatchJob:
             self._params,
             dataset.is_openai,
             columns=self._config.output.columns,
-            is_finished=FinishedRows(folder).__contains__,
+            is_finished=finished_rows(folder),
             lora=self._config.lora,
             model_name=self._config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
@@ -147,11 +147,12 @@ class BatchJob:
             seed_was_drawn=bool(self._config.drawn),
             hub=fetched(Path(self._config.model.checkpoint_name_or_path or "")),
         )
-        with ExitStack() as stack:
-            ledger, record = self._ledger(folder, record, index, stack)
+        ledger, record = self._ledger(folder, record, index)
+        with ledger:
             if not self._retry:
                 save_config(self._config, folder.config_file, self._storage)
-            self._work(folder, index, ledger, record, is_openai=dataset.is_openai)
+            format = result_format(self._config.output.format, dataset.is_openai)
+            self._work(folder, index, ledger, record, format)
         return EXIT_FAILED if _counts(index).failed else EXIT_DONE
 
     def _keep_seed(self, folder: RunFolder) -> None:
@@ -166,17 +167,14 @@ class BatchJob:
             self._fields[SEED] = seed
             self._params = DecodingParams(**vars(config.decoding))
 
-    def _ledger(
-        self, folder: RunFolder, record: RunRecord, index: RowIndex, stack: ExitStack
-    ) -> tuple[Ledger, RunRecord]:
-        """The folder's ledger, which the stack closes. That of another run goes first if the user says so, or
-        if that run came to nothing.
-        """
+    def _ledger(self, folder: RunFolder, record: RunRecord, index: RowIndex) -> tuple[Ledger, RunRecord]:
+        """The folder's ledger. That of another run goes first if the user says so, or if that run came to
+        nothing."""
         accept = partial(self._input.accept, folder)
         date = self._config.data.date
-        open_ledger = partial(opened_ledger, folder, record, index, self._storage, accept, date=date)
+        opened = partial(open_ledger, folder, record, index, self._storage, accept, date=date)
         try:
-            return stack.enter_context(open_ledger(retry=self._retry))
+            return opened(retry=self._retry)
         except RunMismatch:
             worthless = folder.is_without_rows and not self._retry
             if self._config.output.on_mismatch != "overwrite" and not worthless:
@@ -184,16 +182,16 @@ class BatchJob:
         folder.clear(self._storage, keep=self._input.needs(folder))
         accept()
         record.write(folder, self._storage)
-        return stack.enter_context(open_ledger(retry=False))
+        return opened(retry=False)
 
     def _work(
-        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
+        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, format: str
     ) -> None:
         """Runs what is pending and writes the result files; the manifest says how far it came."""
         drawn = [f"{folder.path}: {SEED}={self._params.seed} was drawn"] if self._config.drawn else []
         self._say(*ledger.notes, *drawn)
         monitor = Monitor(self._config, folder, _counts(index))
-        results = folder.results(result_format(self._config.output.format, is_openai)).name
+        results = folder.results(format).name
         others = written_results(folder) - {results}
 
         def write_status(status: Status) -> None:
@@ -205,7 +203,7 @@ class BatchJob:
         try:
             if index.count(None):
                 self._generate(folder, index, ledger, monitor, record.date)
-            first_failed = self._write_results(folder, index, ledger, record, is_openai=is_openai)
+            first_failed = self._write_results(folder, index, ledger, record, format)
             removed = folder.remove_results(others, self._storage)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
@@ -257,9 +255,8 @@ class BatchJob:
             say(*lines)
 
     def _write_results(
-        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, *, is_openai: bool
+        self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, format: str
     ) -> RowFailure | None:
-        format = result_format(self._config.output.format, is_openai)
         # Only OpenAI's format names tokens by their text, and parses messages.
         tokenizer = self._tokenizer if format == "openai" else None
         message_format = self._message_format if format == "openai" else None

@@ -16,7 +16,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
 from mindbatch.io.errors import ConfigError, PromptError
-from mindbatch.io.storage import Storage, StorageError, WholeFile, reason_of
+from mindbatch.io.storage import Storage, WholeFile, reason_of, writing
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import STANDARD_INPUT, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -73,11 +73,9 @@ class DataInput:
         """
         if self._spooled is None or self._spooled == folder.standard_input:
             return
-        try:
+        with writing(folder.standard_input):
             self._storage.replace(self._spooled, folder.standard_input)
             self._storage.sync_folder(folder.path)
-        except OSError as error:
-            raise StorageError.writing(folder.standard_input, error) from error
         self._spooled = folder.standard_input
 
     def needs(self, folder: RunFolder) -> list[Path]:

@@ -45,7 +45,7 @@ def _again(config: ReplayConfig, stored: StoredRow, llm: LLM) -> Entry:
     row, params = stored.row, DecodingParams(**vars(config.decoding))
     prompt = row.prompt(config.data.date or stored.record.date)
     finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
-    return entry_of(finished[0], prompt.source, row.digest)
+    return entry_of(finished[0], row)
 
 
 def _with_one_replica(config: ReplayConfig) -> ReplayConfig:

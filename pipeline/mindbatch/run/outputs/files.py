@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.screen_text import without_hidden
 from mindbatch.io.storage import Storage, WholeFile
-from mindbatch.ledger.ledger import Ledger
+from mindbatch.ledger.ledger import Ledger, Place
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.message_formats.parser import MessageFormat
@@ -17,7 +17,7 @@ from mindbatch.message_formats.registry import FORMATS, detect
 from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.run.index import IndexedRow, RowIndex
+from mindbatch.run.index import RowIndex
 from mindbatch.run.outputs.openai_response import end_of, refusal_lines, response_lines
 from mindbatch.run.outputs.rows import (
     AddRow,
@@ -133,8 +133,8 @@ def write_result_files(
     kinds = _kinds(index, options.columns) if format == "parquet" else None
     with open_outputs(format, folder, options, storage, kinds) as (add, add_error):
         first = None
-        for indexed in index.in_order():
-            outcome = _outcome(indexed, ledger)
+        for item, place in index.in_order():
+            outcome = _outcome(item, place, ledger)
             if isinstance(outcome, FinishedRow):
                 add(outcome)
             else:
@@ -146,7 +146,7 @@ def write_result_files(
 def _kinds(index: RowIndex, names: Sequence[str]) -> dict[str, set[type]]:
     """The types of the values in columns of the data, null left out."""
     kinds: dict[str, set[type]] = {name: set() for name in names}
-    rows = (indexed.row for indexed in index.in_order() if indexed.row is not None) if names else ()
+    rows = (item for item, _ in index.in_order() if isinstance(item, DataRow)) if names else ()
     for row in rows:
         for name, value in columns_of(row).items():
             if value is not None:
@@ -159,13 +159,11 @@ def _kind(value: Any) -> type:
     return object if isinstance(value, int) and abs(value) >= 1 << 63 else type(value)
 
 
-def _outcome(indexed: IndexedRow, ledger: Ledger) -> FinishedRow | RowFailure:
-    row, failure = indexed.row, indexed.failure
-    if row is None:
-        assert failure is not None
-        return replace(failure, reason=without_hidden(failure.reason))
-    assert indexed.place is not None, "a row that was not run"
-    body = ledger.read(indexed.place).body
-    if indexed.kind == "result":
-        return FinishedRow(row.key, row, body)
-    return RowFailure(row.key, row.source, row.line, body["stage"], body["reason"])
+def _outcome(item: DataRow | RowFailure, place: Place | None, ledger: Ledger) -> FinishedRow | RowFailure:
+    if isinstance(item, RowFailure):
+        return replace(item, reason=without_hidden(item.reason))
+    assert place is not None, "a row that was not run"
+    entry = ledger.read(place)
+    if entry.kind == "result":
+        return FinishedRow(item.key, item, entry.body)
+    return RowFailure(item.key, item.source, item.line, entry.body["stage"], entry.body["reason"])

@@ -164,10 +164,7 @@ def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFai
         folder = stack.enter_context(TemporaryFolder())
         index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
         survey(dataset, maker, selection_of(data), index)
-        for indexed in index.in_order():
-            row = indexed.row or indexed.failure
-            assert row is not None
-            yield row
+        yield from (row for row, _ in index.in_order())
 
 
 def _examples(config: EvaluateConfig, names: _ColumnNames) -> Examples:
