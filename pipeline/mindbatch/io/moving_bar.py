@@ -1,7 +1,5 @@
 """Lines that move on a terminal and then disappear: a bar as rows end, a line before the first result."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TextIO, TypeVar
@@ -9,6 +7,8 @@ from typing import TextIO, TypeVar
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from mindbatch.io.closing import Closing
 
 REDRAWS_PER_SECOND = 5.0
 
@@ -57,31 +57,31 @@ Item = TypeVar("Item")
 CLEARED = "\r\x1b[K"
 
 
-class LoadingLine:
-    """Shows what it is called with in place of what it showed before, until it is stopped."""
+class LoadingLine(Closing):
+    """Shows what it is called with in place of what it showed before, until it is closed: on a terminal.
 
-    def __init__(self, *, shown: bool = True, file: TextIO | None = None) -> None:
+    forced: on anything else, too.
+    """
+
+    def __init__(self, *, shown: bool = True, file: TextIO | None = None, forced: bool = False) -> None:
         self._file = file or sys.stderr
-        self._shown = shown and self._file.isatty()
+        self._shown = shown and (forced or self._file.isatty())
+        self._is_drawn = False
 
     def __call__(self, text: str) -> None:
         if self._shown:
+            self._is_drawn = True
             self._file.write(CLEARED + text)
             self._file.flush()
 
-    def __enter__(self) -> LoadingLine:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
+    def close(self) -> None:
         """Clears the line; nothing is shown from now on."""
-        self("")
+        if self._is_drawn:
+            self("")
         self._shown = False
 
     def until_first(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items; the line is gone before the first one."""
         for item in items:
-            self.stop()
+            self.close()
             yield item

@@ -136,7 +136,7 @@ class BatchJob:
             model_name=self._config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
         )
-        with closing(maker), closing(ReadingLine(self._config.progress)) as line:
+        with closing(maker), ReadingLine(self._config.progress) as line:
             survey(dataset, maker, selection_of(self._config.data), index, line, self._check)
         record = RunRecord(
             created=now(),

@@ -1,19 +1,17 @@
 """Watching a run: what the engine says after each step is shown on standard error and recorded."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
 
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.amounts import counted, duration
-from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.closing import Closing
+from mindbatch.io.moving_bar import LoadingLine, MovingBar
 from mindbatch.io.screen_text import show
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.batch_config import BatchConfig
@@ -24,10 +22,9 @@ from mindbatch.run.metrics import MetricsLog, RateMeter, Rates, Snapshot, rates_
 _LOOKED_AT = 1 << 12
 """Rows between two looks at the clock."""
 _MOVING_SECONDS = 0.5
-_CLEARED = "\r\x1b[K"
 
 
-class ReadingLine:
+class ReadingLine(Closing):
     """Called with counts of rows: on a terminal a line that changes, else one every 30 s.
 
     kind: as of `RunProgress`.
@@ -38,11 +35,11 @@ class ReadingLine:
     ) -> None:
         self._file = file or sys.stderr
         self._moves = kind == "rich" or (kind == "auto" and self._file.isatty())
+        self._line = LoadingLine(shown=self._moves, file=self._file, forced=kind == "rich")
         self._seconds = _MOVING_SECONDS if self._moves else PLAIN_LINE_SECONDS
         self._is_silent = kind == "none"
         self._clock = clock
         self._shown = clock()
-        self._is_drawn = False
 
     def __call__(self, rows: int, errors: int) -> None:
         if rows % _LOOKED_AT or self._is_silent or self._clock() - self._shown < self._seconds:
@@ -50,17 +47,12 @@ class ReadingLine:
         self._shown = self._clock()
         text = f"{counted(rows, 'row')} read, {counted(errors, 'error')}"
         if self._moves:
-            self._is_drawn = True
-            self._file.write(_CLEARED + text)
-            self._file.flush()
+            self._line(text)
         else:
             show(text, self._file)
 
     def close(self) -> None:
-        """Clears what moves."""
-        if self._is_drawn:
-            self._file.write(_CLEARED)
-            self._file.flush()
+        self._line.close()
 
 
 PLAIN_LINE_SECONDS = 30.0
@@ -68,8 +60,8 @@ PLAIN_LINE_SECONDS = 30.0
 ROW_RATE_SECONDS = 300.0
 
 
-class RunProgress:
-    """Shows the snapshots of one run, in a `with` or between `start` and `stop`.
+class RunProgress(Closing):
+    """Shows the snapshots of one run; the bar stays empty until the first one.
 
     kind: none, plain, rich or auto, which is rich on a terminal that can move its cursor, else plain.
     """
@@ -86,18 +78,6 @@ class RunProgress:
         self._printed = 0.0
         self._tokens = RateMeter()
         self._rows = RateMeter(ROW_RATE_SECONDS)
-
-    def __enter__(self) -> RunProgress:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Begins to show; the bar stays empty until the first snapshot."""
         self._bar.start()
 
     def update(self, snapshot: Snapshot) -> None:
@@ -115,12 +95,11 @@ class RunProgress:
             self._printed = snapshot.seconds
             show(status_line(snapshot, tokens, left), self._file)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Ends the display; says what this run has done, an interrupted one too."""
         self._bar.stop()
         if self._first is not None and self._last is not None and not self._is_silent:
             show(closing_line(self._first, self._last), self._file)
-        self._first = None
 
 
 def seconds_left(snapshot: Snapshot, rows_per_second: float) -> float | None:
@@ -168,27 +147,20 @@ class Monitor:
     rows: what earlier sessions have done.
     """
 
-    def __init__(
-        self,
-        config: BatchConfig,
-        folder: RunFolder,
-        rows: RowCounts,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, config: BatchConfig, folder: RunFolder, rows: RowCounts) -> None:
         self._config = config
         self._folder = folder
         self._before = rows
-        self._clock = clock
         self._started = now()
         self._tally = Tally()
-        self._seconds = 0.0
-        self._statistics: EngineStatistics | None = None
+        self._last = Snapshot(seconds=0.0, rows_total=rows.total)
+        self._cache_waste = 0.0
 
     @contextmanager
     def watching(self, generator: Generator) -> Iterator[Callable[[Tally], None]]:
         """Gives what is to be called after each step; shows and records its counts."""
         tensorboard = self._folder.tensorboard if self._config.output.tensorboard else None
-        start = self._clock()
+        start = time.perf_counter()
         with (
             RunProgress(self._config.progress) as progress,
             MetricsLog(self._folder.metrics, tensorboard) as metrics,
@@ -196,31 +168,31 @@ class Monitor:
             before = generator.statistics  # of other runs, where the model is shared
 
             def on_step(tally: Tally) -> None:
-                self._tally, self._statistics = tally, generator.statistics.since(before)
-                self._seconds = self._clock() - start
-                snapshot = self._snapshot(self._statistics)
-                progress.update(snapshot)
-                metrics.sample(snapshot)
+                self._tally = tally
+                self._take(generator.statistics.since(before), time.perf_counter() - start)
+                progress.update(self._last)
+                metrics.sample(self._last)
 
-            self._statistics = before.since(before)
-            progress.update(self._snapshot(self._statistics))
+            self._take(before.since(before), 0.0)
+            progress.update(self._last)
             yield on_step
 
     def session(self) -> Session:
-        statistics = self._statistics
+        last = self._last
         return Session(
             started=self._started,
-            seconds=round(self._seconds, 3),
+            seconds=round(last.seconds, 3),
             rows=self._tally.done + self._tally.failed,
-            prompt_tokens=statistics.prompt_tokens if statistics else 0,
-            cached_prompt_tokens=statistics.cached_prompt_tokens if statistics else 0,
-            generated_tokens=statistics.generated_tokens if statistics else 0,
-            cache_waste=round(statistics.cache_waste, 4) if statistics else 0.0,
+            prompt_tokens=last.prompt_tokens,
+            cached_prompt_tokens=last.cached_prompt_tokens,
+            generated_tokens=last.generated_tokens,
+            cache_waste=round(self._cache_waste, 4),
         )
 
-    def _snapshot(self, statistics: EngineStatistics) -> Snapshot:
-        return Snapshot(
-            seconds=self._seconds,
+    def _take(self, statistics: EngineStatistics, seconds: float) -> None:
+        self._cache_waste = statistics.cache_waste
+        self._last = Snapshot(
+            seconds=seconds,
             rows_total=self._before.total,
             rows_done=self._before.done + self._tally.done,
             rows_failed=self._before.failed + self._tally.failed,

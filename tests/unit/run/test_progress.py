@@ -89,12 +89,11 @@ def test_a_bar_with_everything_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     progress = RunProgress(kind, file)
-    progress.start()
     for snapshot in RUN:
         progress.update(snapshot)
     progress._bar.refresh()
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).replace("\r", "")
-    progress.stop()
+    progress.close()
     assert re.search(r"11/20 in \d:\d\d:\d\d 1 failed, 1:40 left", drawn)
     assert (
         "prompt 4 tokens/s, generated 9 tokens/s, 8 running, 3 waiting, cache 42%, prefix hits 25%" in drawn

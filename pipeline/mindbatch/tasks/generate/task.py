@@ -94,7 +94,7 @@ def _write(
         writer.add(failure)
     failed = []
     if len(keys) > 1:
-        line.stop()  # there may be a progress bar
+        line.close()  # there may be a progress bar
     shown = len(keys) > 1 and len(run.requests) > 0
     alone = not file.isatty()
     with GenerationProgress(len(run.requests), shown=shown, alone=alone) as progress:
