@@ -5,7 +5,6 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from mindbatch.dataset.csv_table import table_fault, table_rows
 from mindbatch.dataset.data_files import (
     AUTO,
     DamagedData,
@@ -16,14 +15,19 @@ from mindbatch.dataset.data_files import (
     named_file,
     opened,
 )
-from mindbatch.dataset.json_array import array_fault, array_rows
 from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
 from mindbatch.dataset.records import (
     MOST_COLUMNS,
     Record,
     columns_fault,
     is_request,
+)
+from mindbatch.dataset.text_formats import (
+    array_fault,
+    array_rows,
     json_line_rows,
+    table_fault,
+    table_rows,
     text_rows,
 )
 from mindbatch.io.errors import ConfigError, MindBatchError

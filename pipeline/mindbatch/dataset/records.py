@@ -1,16 +1,13 @@
 """A row of a dataset as a reader found it, its columns, or why there are none."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from mindbatch.dataset.data_files import DataFile, opened
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown
-from mindbatch.io.strict_json import JsonFault
-from mindbatch.prompts.prompt_lines import parse_row, text_lines
 
 MOST_COLUMNS = 10_000
 _MOST_TWICE = 5
@@ -136,30 +133,3 @@ def _line(name: str, columns: tuple[str, ...], whose: str = "the row has") -> st
 def _named(name: str) -> str:
     """The name as it is where that is unmistakable, else quoted and cut short."""
     return name if name.isidentifier() and len(name) <= 40 else shown(name)
-
-
-TEXT_COLUMN = "prompt"
-
-
-def json_line_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
-    """A row from each line, which must hold a JSON object."""
-    name = file.name
-    with opened(file) as stream:
-        for line in text_lines(stream, max_line_bytes):
-            if line.text is None:
-                yield Record(name, line.number, None, line.fault)
-                continue
-            try:
-                columns = parse_row(line.text)
-            except JsonFault as fault:
-                yield Record(name, line.number, None, str(fault))
-            else:
-                yield Record(name, line.number, columns)
-
-
-def text_rows(file: DataFile, max_line_bytes: int) -> Iterator[Record]:
-    """A row from each line, whose text is its one column: the prompt."""
-    with opened(file) as stream:
-        for line in text_lines(stream, max_line_bytes):
-            columns = None if line.text is None else {TEXT_COLUMN: line.text}
-            yield Record(file.name, line.number, columns, line.fault)

@@ -6,7 +6,8 @@ import errno
 import fcntl
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from mindbatch.io.closing import Closing
-from mindbatch.io.errors import ConfigError
+from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.regular_file import check_own, first_bytes, open_regular
 from mindbatch.io.storage import Storage, reason_of, remove_leftovers, writing
 
@@ -207,6 +208,34 @@ def _locked(folder: RunFolder, storage: Storage) -> int:
                 f"{folder.path}: another run is writing here{_describe_holder(folder)}"
             ) from None
         os.close(file)
+
+
+@contextmanager
+def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
+    """Holds the folder for this run alone; one that was made for a run that is then refused goes again.
+
+    Raises:
+        ConfigError: another run is writing there, or the folder is not a run's.
+    """
+    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    folder.make(storage)
+    with RunLock(folder, storage):
+        folder.remove_leftovers(storage)
+        try:
+            yield
+        except MindBatchError:
+            if made and not folder.holds_a_run:
+                _remove_empty(folder, made)
+            raise
+
+
+def _remove_empty(folder: RunFolder, made: list[Path]) -> None:
+    folder.lock.unlink(missing_ok=True)
+    for path in made:
+        try:
+            path.rmdir()
+        except OSError:  # something is in it after all
+            return
 
 
 def is_running(folder: RunFolder) -> bool:

@@ -17,13 +17,20 @@ from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchEr
 from mindbatch.io.screen_text import concealed, say
 from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.ledger import Ledger
-from mindbatch.ledger.run_folder import RunFolder
+from mindbatch.ledger.run_folder import RunFolder, claimed
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.run.claim import RunMismatch, claimed, finished_rows, open_ledger, refuse_unfinished
-from mindbatch.run.generation import Generator, Tally, generate
+from mindbatch.run.generation import (
+    Generator,
+    RunMismatch,
+    Tally,
+    finished_rows,
+    generate,
+    open_ledger,
+    refuse_unfinished,
+)
 from mindbatch.run.index import RowIndex
 from mindbatch.run.manifest import (
     RowCounts,

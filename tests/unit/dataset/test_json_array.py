@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.dataset import data_files, json_array
+from mindbatch.dataset import data_files, text_formats
 from mindbatch.dataset.dataset import Dataset
 from mindbatch.dataset.records import Record
 from mindbatch.io.errors import ConfigError
@@ -36,7 +36,7 @@ def outcomes(folder: Path, content: bytes | str) -> list[Any]:
 @pytest.fixture(params=[1, 2, 3, 7, 1 << 17])
 def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """The file comes in pieces of so many bytes."""
-    monkeypatch.setattr(json_array, "BUFFER_BYTES", request.param)
+    monkeypatch.setattr(text_formats, "BUFFER_BYTES", request.param)
     return int(request.param)
 
 
@@ -143,7 +143,7 @@ def test_an_array_reads_like_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, str]], size: int
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(json_array, "BUFFER_BYTES", size)
+        patched.setattr(text_formats, "BUFFER_BYTES", size)
         assert outcomes(tmp_path, json.dumps(rows)) == rows
 
 
@@ -155,7 +155,7 @@ def test_any_content_reads_the_same_in_any_pieces(
 ) -> None:
     whole = outcomes(tmp_path, "[" + content)
     with monkeypatch.context() as patched:
-        patched.setattr(json_array, "BUFFER_BYTES", size)
+        patched.setattr(text_formats, "BUFFER_BYTES", size)
         assert outcomes(tmp_path, "[" + content) == whole
     try:
         parsed = json.loads("[" + content)
