@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mindbatch.config import path_faults
-from mindbatch.io.leftovers import TemporaryFolder, hold, remove_abandoned
+from mindbatch.io.storage import TemporaryFolder, hold, remove_abandoned
 
 
 def left_by_a_killed_process(parent: Path) -> Path:

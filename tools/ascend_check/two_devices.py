@@ -10,7 +10,7 @@ from typing import Any
 from ascend_check.commands import CommandError, last_lines, said_by
 from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import TemporaryFolder
 
 RECORDED = Path(__file__).parent / "two_devices.json"
 """By prompt the token ids that one process gives on a CPU; makers/record_ascend_check.py writes it."""

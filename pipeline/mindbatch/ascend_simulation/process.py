@@ -17,8 +17,8 @@ from mindbatch.ascend_simulation.stubs import LIBRARIES, PACKAGES, stub_librarie
 from mindbatch.config.environment import cache_folder
 from mindbatch.io.children import Child, end_session
 from mindbatch.io.errors import BackendError
-from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.screen_text import TerminalText
+from mindbatch.io.storage import TemporaryFolder
 
 _LOG_NAME = "mindspore.log"
 # A user's cluster or device: nothing of it may reach the pretended one.

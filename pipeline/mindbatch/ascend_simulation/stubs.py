@@ -16,8 +16,7 @@ from pathlib import Path
 from mindbatch.ascend_simulation.plugin import AscendPlugin
 from mindbatch.io.children import run
 from mindbatch.io.errors import BackendError
-from mindbatch.io.leftovers import TemporaryFolder
-from mindbatch.io.storage import Storage, reason_of
+from mindbatch.io.storage import Storage, TemporaryFolder, reason_of
 
 _LOOKED_UP = re.compile(rb"\0(acl[A-Za-z0-9_]{3,60})(?=\0)")
 _NOT_CANN = re.compile(r"_?Py|_ITM_|_ZTH")  # Python's, the compiler's, wrappers of thread-local variables

@@ -9,8 +9,8 @@ import sys
 import warnings
 from pathlib import Path
 
-from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.screen_text import shown_traceback
+from mindbatch.io.storage import TemporaryFolder
 
 _FOREIGN = ("mindspore", "mindformers", "transformers")
 

@@ -1,22 +1,29 @@
-"""Durable files: every change goes through a `Storage`, so that tests can fail or kill at any of them."""
+"""Durable files: every change goes through a `Storage`, so that tests can fail or kill at any of them.
+
+Whoever uses a temporary file or folder holds a lock on it, which ends with the process however that ends. So
+what nobody holds has no owner any more, also where process numbers say nothing: in containers, and after a
+restart of the machine.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
+import fcntl
 import io
 import os
 import re
 import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.leftovers import hold, remove_abandoned
 from mindbatch.io.regular_file import check_own, open_own
 
 if TYPE_CHECKING:
@@ -35,16 +42,14 @@ class StorageError(MindBatchError):
 
     @classmethod
     def writing(cls, path: Path, error: OSError) -> StorageError:
-        """The line for an operation on `path` that the system refused."""
         return cls(f"{path}: cannot be written ({reason_of(error)})")
 
     @classmethod
     def reading(cls, path: Path, error: OSError) -> StorageError:
-        """The line for a file that cannot be read back."""
         return cls(f"{path}: cannot be read ({reason_of(error)})")
 
 
-@contextlib.contextmanager
+@contextmanager
 def writing(path: Path) -> Iterator[None]:
     """An OSError of the block becomes a StorageError that names the path."""
     try:
@@ -109,7 +114,6 @@ class Storage:
         os.ftruncate(file, size)
 
     def close(self, file: int) -> None:
-        """Closes the file; this alone makes nothing durable."""
         os.close(file)
 
     def replace(self, source: Path, target: Path) -> None:
@@ -124,7 +128,6 @@ class Storage:
         _rename_at(first, second, _RENAME_EXCHANGE)
 
     def remove_folder(self, path: Path) -> None:
-        """Removes an empty folder."""
         os.rmdir(path)
 
     def make_folder(self, path: Path) -> None:
@@ -237,11 +240,9 @@ class WholeFile(io.BufferedIOBase):
 
     @property
     def name(self) -> str:
-        """The name that the file will have."""
         return str(self._path)
 
     def writable(self) -> bool:
-        """True, and it can be neither read nor sought in."""
         return True
 
     def tell(self) -> int:
@@ -251,12 +252,12 @@ class WholeFile(io.BufferedIOBase):
         """Gives the file up, unless it has its name already."""
         self._taken.clear()
         file, self._file = self._file, None
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if file is not None:
                 self._storage.close(file)
         if self._is_beside:
             self._is_beside = False
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._storage.remove(self._beside)
         super().close()
 
@@ -274,12 +275,76 @@ def leftover_of(name: str) -> str | None:
 
 
 def remove_leftovers(folder: Path, storage: Storage, is_ours: Callable[[str], bool]) -> None:
-    """Removes the hidden files that killed processes left in a folder where nobody else writes now.
-
-    is_ours: whether a file of that name is written there. Raises StorageError.
-    """
+    """Removes the hidden files that killed processes left in a folder where nobody else writes now: those of
+    files with names of ours. Raises StorageError."""
     with writing(folder):
         for path in sorted(folder.iterdir()):
             name = leftover_of(path.name)
             if name is not None and is_ours(name) and stat.S_ISREG(path.lstat().st_mode):
                 storage.remove(path)
+
+
+class TemporaryFolder:
+    """A folder that nobody else may look into; it is gone after `with`, `remove`, or a later one's making."""
+
+    def __init__(self, prefix: str = "mindbatch-", parent: Path | None = None) -> None:
+        """parent: None is the system's folder for temporary files. Raises OSError."""
+        parent = parent or Path(tempfile.gettempdir())
+        remove_abandoned(parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{16}}").fullmatch)
+        self._owner = os.getpid()
+        while True:
+            self.path = parent / f"{prefix}{secrets.token_hex(8)}"
+            self.path.mkdir(0o700)
+            try:
+                self._file = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:  # somebody has removed it before it was held
+                continue
+            if hold(self._file):
+                return
+            os.close(self._file)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes it, once; in a forked process it stays the parent's."""
+        if self._owner == os.getpid():
+            self._owner = 0
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._file)
+
+
+def hold(file: int) -> bool:
+    """Holds an open file or folder until it is closed; False where somebody has removed it before."""
+    with suppress(OSError):  # a file system without locks: then nobody removes it either
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return os.fstat(file).st_nlink > 0
+
+
+def remove_abandoned(folder: Path, is_ours: Callable[[str], object]) -> None:
+    """Removes files and folders of this user that nobody holds, of names that only `hold`ers give."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for path in [entry.path for entry in entries if is_ours(entry.name)]:
+            with suppress(OSError):
+                _remove_if_abandoned(path)
+
+
+def _remove_if_abandoned(path: str) -> None:
+    """Raises OSError where it is held, or is a link."""
+    is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+    way = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_NONBLOCK
+    file = os.open(path, way | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(file)
+        if status.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(status.st_mode)):
+            return
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_folder:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+    finally:
+        os.close(file)

@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.regular_file import check_own, open_own
 from mindbatch.io.screen_text import say
-from mindbatch.io.storage import Storage, reason_of, write_whole
+from mindbatch.io.storage import Storage, TemporaryFolder, reason_of, write_whole
 from mindbatch.launch.rank_table import RankTable
 
 MOST_BYTES = 8 << 20

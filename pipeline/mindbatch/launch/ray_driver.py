@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.io.child_main import outlive_parent
-from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import TemporaryFolder
 from mindbatch.launch.supervisor import EndedProcess
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mindbatch.io.children import command
-from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import TemporaryFolder
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 SECONDS_FOR_ROOM = 60.0

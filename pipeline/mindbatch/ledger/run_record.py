@@ -93,7 +93,7 @@ class RunRecord:
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any]:
-    """What manifest.json says of the run; nothing where it is not there or cannot be read."""
+    """The content of manifest.json; nothing where it is not there or cannot be read."""
     try:
         content = orjson.loads(read_regular(folder.manifest, MAX_BYTES))
     except (OSError, orjson.JSONDecodeError):

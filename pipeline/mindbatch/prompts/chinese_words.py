@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import TemporaryFolder
 
 _LOADING = threading.Lock()
 

@@ -14,7 +14,7 @@ from mindbatch.checkpoint.faults import collecting, raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, has_file
 from mindbatch.checkpoint.json_object import read_bounded
 from mindbatch.io.errors import CheckpointError
-from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import TemporaryFolder
 from mindbatch.io.strict_json import parts_fault
 from mindbatch.prompts.prompt_lines import utf8_fault
 from mindbatch.prompts.sentencepiece_file import refuse_false_charsmaps

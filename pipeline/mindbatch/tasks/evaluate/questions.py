@@ -16,7 +16,7 @@ from mindbatch.evaluation.scoring.instructions import instruction
 from mindbatch.evaluation.scoring.names import metric_of
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
-from mindbatch.io.leftovers import TemporaryFolder
+from mindbatch.io.storage import TemporaryFolder
 from mindbatch.run.index import RowIndex
 from mindbatch.run.outputs.rows import columns_of
 from mindbatch.run.survey import selection_of, survey

@@ -11,9 +11,8 @@ from mindbatch.config.machine import MachineMemory, memory_here
 from mindbatch.dataset.rows import RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.amounts import duration, ranges, size
-from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.screen_text import printable
-from mindbatch.io.storage import Storage
+from mindbatch.io.storage import Storage, TemporaryFolder
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.loading.build import dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand
