@@ -55,11 +55,8 @@ class ColumnRows:
         self._is_usual = template is None and data.messages_column is None and data.prompt_column is None
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
-        """Fills in the draft of the row at a position of the dataset.
-
-        Raises:
-            ConfigError: the template ran out of time for several rows in a row.
-        """
+        """Fills in the draft of the row at a position of the dataset. Raises ConfigError: the template ran
+        out of time for several rows in a row."""
         try:
             draft.key = self._key(position, record)
         except ColumnError as error:

@@ -84,21 +84,15 @@ class Dataset:
         return [file.path for file in self.data_files]
 
     def records(self) -> Iterator[Record]:
-        """Every row, good or bad, file after file; each call reads anew. No more than a row is held.
-
-        Raises:
-            MindBatchError: the disk fails. (Damage in a file is a row's fault, after which the file ends.)
-        """
+        """Every row, good or bad, file after file; each call reads anew. No more than a row is held. Raises
+        MindBatchError: the disk fails. (Damage in a file is a row's fault, after which the file ends.)"""
         for file in self.data_files:
             yield from self._file_records(file)
 
     @cached_property
     def is_openai(self) -> bool:
         """True if the rows are OpenAI batch requests: by the format, or by each file's first readable row.
-
-        Raises:
-            ConfigError: those of some files are and those of others are not.
-        """
+        Raises ConfigError: those of some files are and those of others are not."""
         if self._format != AUTO:
             return self._format == OPENAI
         kinds = {file: self._holds_requests(file) for file in self.data_files}
@@ -169,11 +163,8 @@ _SIGNATURES = {
 
 
 def file_fault(file: DataFile, max_row_bytes: int) -> str | None:
-    """Explains why the file cannot be what its name or the given format says; None if it can.
-
-    Raises:
-        MindBatchError: the file cannot be opened or read.
-    """
+    """Explains why the file cannot be what its name or the given format says; None if it can. Raises
+    MindBatchError: the file cannot be opened or read."""
     if foreign := _foreign(file):
         return f"is {foreign}"
     try:

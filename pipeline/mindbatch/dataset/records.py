@@ -79,11 +79,7 @@ class ColumnError(PromptError):
 
 
 def column(record: Record, name: str, option: str) -> Any:
-    """The value of the column that `option` names.
-
-    Raises:
-        ColumnError: the row has no such column.
-    """
+    """The value of the column that `option` names. Raises ColumnError: the row has no such column."""
     columns = record.columns or {}
     if name not in columns:
         raise ColumnError(f"{option}: {missing_column(name, record)}")

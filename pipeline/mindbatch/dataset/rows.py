@@ -114,11 +114,8 @@ class RowMaker:
         """decoding: the run's parameters. is_openai: records are requests in OpenAI's batch format. columns:
         those that rows bring along for the results. is_finished: of the key of a row: its result is there.
         lora: the adapters that rows may name. model_name: by which requests ask for the model without any.
-        message_format: how the model writes the answers of chats.
-
-        Raises:
-            ConfigError: a template that cannot be used, a key of `data` without effect, a bad system message.
-        """
+        message_format: how the model writes the answers of chats. Raises ConfigError: a template that cannot
+        be used, a key of `data` without effect, a bad system message."""
         idle = _idle_columns(data, columns) if is_openai else _idle_adapters(data, lora)
         options = chat_options(
             data.system, data.tools, data.chat_template_kwargs, prefix="data.", faults=idle
@@ -147,11 +144,8 @@ class RowMaker:
         )
 
     def make(self, position: int, record: Record) -> DataRow | RowFailure:
-        """The row of the record at a position of the dataset, or what is wrong with it.
-
-        Raises:
-            ConfigError: data.template ran out of time for several rows in a row.
-        """
+        """The row of the record at a position of the dataset, or what is wrong with it. Raises ConfigError:
+        data.template ran out of time for several rows in a row."""
         if record.columns is None:
             key = str(position) if self._numbered else None
             reason = _joined([record.fault or "cannot be read"])

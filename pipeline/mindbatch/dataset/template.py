@@ -30,11 +30,8 @@ class TemplateSource:
 
 
 def template_source(data: DataConfig) -> TemplateSource | None:
-    """The template of data.template or data.template_file; None when neither is given.
-
-    Raises:
-        ConfigError: the file cannot be read, is too long or is not UTF-8.
-    """
+    """The template of data.template or data.template_file; None when neither is given. Raises ConfigError:
+    the file cannot be read, is too long or is not UTF-8."""
     if data.template is not None:
         return TemplateSource(data.template, "data.template")
     if data.template_file is None:

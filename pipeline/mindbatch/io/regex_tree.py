@@ -23,10 +23,7 @@ ENDS = (constants.AT_END, constants.AT_END_STRING)
 
 def regex_tree(pattern: str, most_characters: int) -> Any:
     """The nodes (operation, value) of a pattern; `constants` are the operations, `state.flags` its flags.
-
-    Raises:
-        ValueError: the reason, as words that follow the name of the pattern.
-    """
+    Raises ValueError: the reason, as words that follow the name of the pattern."""
     if len(pattern) > most_characters:
         raise ValueError(f"has {len(pattern)} characters; at most {most_characters} are allowed")
     try:

@@ -9,11 +9,8 @@ _CHUNK_BYTES = 1 << 22
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor that reads the file, a symbolic link followed.
-
-    Raises:
-        OSError: it cannot be opened; for a pipe, device or socket "not a regular file".
-    """
+    """A descriptor that reads the file, a symbolic link followed. Raises OSError: it cannot be opened; for a
+    pipe, device or socket "not a regular file"."""
     _refuse_special(path, os.stat(path).st_mode)  # before it is opened: opening can wait, or start a device
     return _opened(path, os.O_RDONLY)
 
@@ -48,11 +45,8 @@ def check_own(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor that writes to a file of ours, with the `flags` of os.open; no link is followed.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-    """
+    """A descriptor that writes to a file of ours, with the `flags` of os.open; no link is followed. Raises
+    OSError: it cannot be opened, or is no regular file."""
     check_own(path)
     return _opened(path, flags | os.O_NOFOLLOW)
 

@@ -213,10 +213,7 @@ def _locked(folder: RunFolder, storage: Storage) -> int:
 @contextmanager
 def claimed(folder: RunFolder, storage: Storage) -> Iterator[None]:
     """Holds the folder for this run alone; one that was made for a run that is then refused goes again.
-
-    Raises:
-        ConfigError: another run is writing there, or the folder is not a run's.
-    """
+    Raises ConfigError: another run is writing there, or the folder is not a run's."""
     made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     folder.make(storage)
     with RunLock(folder, storage):

@@ -86,11 +86,8 @@ def calibrate(
     date: str | None = None,
     clock: Clock = time.perf_counter,
 ) -> Calibration:
-    """Runs the rows for at most LONGEST seconds. date: see `Prompt`.
-
-    Raises:
-        ConfigError: none of the rows could be run.
-    """
+    """Runs the rows for at most LONGEST seconds. date: see `Prompt`. Raises ConfigError: none of the rows
+    could be run."""
     buckets = buckets_up_to(max_batched_tokens)
     shapes: set[tuple[int, bool]] = set()
     counted = ((row, check.count(row)) for row in rows)

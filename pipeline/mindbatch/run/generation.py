@@ -91,11 +91,8 @@ def open_ledger(
 
 
 def refuse_unfinished(folder: RunFolder) -> None:
-    """Only of a run that has ended it is known which rows failed.
-
-    Raises:
-        ConfigError: the run has rows that were never tried.
-    """
+    """Only of a run that has ended it is known which rows failed. Raises ConfigError: the run has rows that
+    were never tried."""
     status = read_manifest(folder).get("status")
     if status != "complete":
         raise ConfigError(
@@ -159,8 +156,7 @@ def generate(
 
     on_step: called after every step of the engine. date: what chat templates are told; see `Prompt`.
 
-    Raises:
-        StorageError: the ledger cannot be written; what was committed before is safe.
+    Raises StorageError: the ledger cannot be written; what was committed before is safe.
     """
     asked: dict[str, DataRow] = {}
     tally = Tally()

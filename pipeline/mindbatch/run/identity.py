@@ -157,11 +157,8 @@ def _assistant_digest(
 
 
 def digest_of(paths: Iterable[Path], digest_file: Callable[[Path], str] = file_digest) -> str:
-    """A digest of the names and the bytes of files: `xxh3-128:` and 32 hex digits.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-    """
+    """A digest of the names and the bytes of files: `xxh3-128:` and 32 hex digits. Raises CheckpointError: a
+    file cannot be read."""
     total = xxhash.xxh3_128()
     for path in paths:
         total.update(orjson.dumps([path.name, digest_file(path)]))

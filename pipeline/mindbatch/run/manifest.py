@@ -119,8 +119,7 @@ def write_manifest(
     kinds: how many results were computed with what; see `results_by_kind`. results: the names of the result
     files that this run has written or is about to write, and not removed.
 
-    Raises:
-        StorageError: it cannot be written.
+    Raises StorageError: it cannot be written.
     """
     sessions = [*_earlier_sessions(folder), *([asdict(session)] if session.rows else [])]
     seconds, prompt, cached, generated = (

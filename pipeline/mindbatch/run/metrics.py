@@ -160,11 +160,8 @@ class MetricsLog(Closing):
     ) -> None:
         """tensorboard: folder of TensorBoard's event files; None writes none. There a sample's step is the
         number of rows that had ended, so that the curves of a resumed run join. every: seconds between
-        samples. clock: seconds since 1970.
-
-        Raises:
-            ConfigError: TensorBoard is asked for and tensorboardX is not installed.
-        """
+        samples. clock: seconds since 1970. Raises ConfigError: TensorBoard is asked for and tensorboardX is
+        not installed."""
         self._path = path
         self._every = every
         self._clock = clock

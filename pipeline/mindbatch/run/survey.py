@@ -66,11 +66,8 @@ class DataInput:
         )
 
     def accept(self, folder: RunFolder) -> None:
-        """Keeps what was read from standard input for the next session: the run is the one asked for.
-
-        Raises:
-            StorageError: it cannot be kept.
-        """
+        """Keeps what was read from standard input for the next session: the run is the one asked for. Raises
+        StorageError: it cannot be kept."""
         if self._spooled is None or self._spooled == folder.standard_input:
             return
         with writing(folder.standard_input):
@@ -200,11 +197,7 @@ class Selection:
 
 
 def selection_of(data: DataConfig) -> Selection:
-    """The choice of rows that the options ask for.
-
-    Raises:
-        ConfigError: the file of keys cannot be read.
-    """
+    """The choice of rows that the options ask for. Raises ConfigError: the file of keys cannot be read."""
     return Selection(_keys(data.filter_keys), data.shuffle_seed, data.skip, data.limit, data.max_errors)
 
 
@@ -243,9 +236,8 @@ def survey(
     on_row: called with the number of rows read so far, and of those that are errors.
     check: sees all rows that are read, on their way; may raise, at any of them or after the last.
 
-    Raises:
-        ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, more of them are
-            errors than may be, or none has a column that rows may lack.
+    Raises ConfigError: a key stands on two rows, nothing was chosen, no row can be used at all, more of them
+    are errors than may be, or none has a column that rows may lack.
     """
     num_records = num_errors = 0
     records = enumerate(islice(dataset.records(), selection.last_record))

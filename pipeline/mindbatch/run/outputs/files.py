@@ -49,8 +49,7 @@ def open_outputs(
     leaves the older ones as they were. The error file is written even if it is empty: an older one would tell
     of errors that are gone.
 
-    Raises:
-        StorageError: a file cannot be written.
+    Raises StorageError: a file cannot be written.
     """
     with (
         WholeFile(folder.results(format), storage) as result_file,
@@ -126,10 +125,7 @@ def write_result_files(
     format: str, folder: RunFolder, options: OutputOptions, index: RowIndex, ledger: Ledger, storage: Storage
 ) -> RowFailure | None:
     """Writes the results and the errors of all rows, which have all been run; returns the first that failed.
-
-    Raises:
-        StorageError: a file cannot be written, or the ledger cannot be read back.
-    """
+    Raises StorageError: a file cannot be written, or the ledger cannot be read back."""
     kinds = _kinds(index, options.columns) if format == "parquet" else None
     with open_outputs(format, folder, options, storage, kinds) as (add, add_error):
         first = None

@@ -25,8 +25,7 @@ def converse(llm: LLM, params: DecodingParams, *, chat: bool, options: ChatOptio
 
     At a terminal Ctrl-C ends an answer, and what there is of it stays in the history.
 
-    Raises:
-        ConfigError: the model's folder has no tokenizer, or chat=true and there is no chat template.
+    Raises ConfigError: the model's folder has no tokenizer, or chat=true and there is no chat template.
     """
     if llm.tokenizer is None:
         raise ConfigError(NO_TEXT)
