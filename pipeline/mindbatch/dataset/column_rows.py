@@ -57,30 +57,24 @@ class ColumnRows:
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of the row at a position of the dataset. Raises ConfigError: the template ran
         out of time for several rows in a row."""
-        try:
-            draft.key = self._key(position, record)
-        except ColumnError as error:
-            draft.row_faults += error.faults
-        for read in (self._read_decoding, self._read_adapter):
+        if self._data.key_column is None:
+            draft.key = str(position)
+        for read in (self._read_key, self._read_decoding, self._read_adapter, self._read_content):
             try:
                 read(record, draft)
             except ColumnError as error:
                 draft.row_faults += error.faults
-        try:
-            draft.content = self._content(record, draft.key)
-        except ColumnError as error:
-            draft.row_faults += error.faults
-        except PromptError as error:
-            draft.prompt_faults += error.faults
+            except PromptError as error:
+                draft.prompt_faults += error.faults
 
-    def _key(self, position: int, record: Record) -> str:
+    def _read_key(self, record: Record, draft: RowDraft) -> None:
         name = self._data.key_column
         if name is None:
-            return str(position)
+            return
         value = column(record, name, "data.key_column")
         if fault := key_fault(value):
             raise ColumnError(f"{name}{fault}")
-        return str(value)
+        draft.key = str(value)
 
     def _read_decoding(self, record: Record, draft: RowDraft) -> None:
         name = self._data.decoding_column
@@ -108,17 +102,19 @@ class ColumnRows:
             raise ColumnError(f"{name}: {unknown_adapter(cell, self._adapters)}")
         draft.adapter = cell
 
-    def _content(self, record: Record, key: str | None) -> dict[str, Any]:
-        data = self._data
-        if self._template is not None:
-            return self._prompt(self._template.render(record, key), self._template.source.subject, record)
-        if data.messages_column is not None:
+    def _read_content(self, record: Record, draft: RowDraft) -> None:
+        data, template = self._data, self._template
+        if template is not None:
+            text = template.render(record, draft.key)
+            draft.content = self._prompt(text, template.source.subject, record)
+        elif data.messages_column is not None:
             value = column(record, data.messages_column, "data.messages_column")
-            return self._messages(value, data.messages_column, record)
-        if data.prompt_column is not None:
+            draft.content = self._messages(value, data.messages_column, record)
+        elif data.prompt_column is not None:
             value = column(record, data.prompt_column, "data.prompt_column")
-            return self._prompt(value, data.prompt_column, record)
-        return self._usual(record)
+            draft.content = self._prompt(value, data.prompt_column, record)
+        else:
+            draft.content = self._usual(record)
 
     def _usual(self, record: Record) -> dict[str, Any]:
         """Reads the default column: prompt, or else messages or conversations."""

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,15 @@ class Standing(NamedTuple):
     changed: list[tuple[str, str]]
     num_changed: int
     gone: int
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows by what became of them; those that cannot be run have failed."""
+
+    total: int
+    done: int
+    failed: int
 
 
 class RowIndex(Closing):
@@ -117,6 +127,9 @@ class RowIndex(Closing):
     def count(self, kind: Kind | None) -> int:
         """Rows with a result or an error in the ledger; None counts those that are still to be run."""
         return self._number("SELECT count(*) FROM rows WHERE row IS NOT NULL AND kind IS ?", (kind,))
+
+    def counts(self) -> RowCounts:
+        return RowCounts(self.num_rows, self.count("result"), self.count("error") + self.num_unusable)
 
     def results_by_session(self) -> dict[int, int]:
         """Counts the rows that have a result of each session, by its number in the ledger."""

@@ -33,12 +33,10 @@ from mindbatch.run.generation import (
 )
 from mindbatch.run.index import RowIndex
 from mindbatch.run.manifest import (
-    RowCounts,
     Status,
     computed_with,
     mixed,
     now,
-    results_by_kind,
     write_manifest,
     written_results,
 )
@@ -160,7 +158,7 @@ class BatchJob:
                 save_config(self._config, folder.config_file, self._storage)
             format = result_format(self._config.output.format, dataset.is_openai)
             self._work(folder, index, ledger, record, format)
-        return EXIT_FAILED if _counts(index).failed else EXIT_DONE
+        return EXIT_FAILED if index.counts().failed else EXIT_DONE
 
     def _keep_seed(self, folder: RunFolder) -> None:
         """Takes the seed that was drawn when the folder's run was begun, if this one is to be drawn, too."""
@@ -197,14 +195,14 @@ class BatchJob:
         """Runs what is pending and writes the result files; the manifest says how far it came."""
         drawn = [f"{folder.path}: {SEED}={self._params.seed} was drawn"] if self._config.drawn else []
         self._say(*ledger.notes, *drawn)
-        monitor = Monitor(self._config, folder, _counts(index))
+        monitor = Monitor(self._config, folder, index.counts())
         results = folder.results(format).name
         others = written_results(folder) - {results}
 
         def write_status(status: Status) -> None:
-            rows, session, kinds = _counts(index), monitor.session(), results_by_kind(index, ledger)
             names = {results} if status == "complete" else {results, *others}
-            write_manifest(folder, self._config, record, rows, status, session, kinds, names, self._storage)
+            session = monitor.session()
+            write_manifest(folder, self._config, record, index, ledger, status, session, names, self._storage)
 
         write_status("running")
         try:
@@ -219,7 +217,7 @@ class BatchJob:
                 self._say(f"{folder.path}: {_progress(index)}; the same command resumes")
             raise
         write_status("complete")
-        if first_failed is not None and not _counts(index).done:
+        if first_failed is not None and not index.counts().done:
             self._say(f"{first_failed.place}: {first_failed.reason}")
         self._say(*(f"{folder.path}: {name} is removed; {results} has the results now" for name in removed))
         self._say(f"{folder.path}: {_progress(index, results)}")
@@ -227,7 +225,7 @@ class BatchJob:
     def _generate(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, monitor: Monitor, date: str
     ) -> None:
-        failed = _counts(index).failed
+        failed = index.counts().failed
         self._limit_errors(failed, f"{failed:,} of {self._config.output.dir} already")
         with self._load(folder) as generator:
             ledger.computed_with = computed_with(self._config, generator.kernels)
@@ -271,13 +269,9 @@ class BatchJob:
         return write_result_files(format, folder, options, index, ledger, self._storage)
 
 
-def _counts(index: RowIndex) -> RowCounts:
-    return RowCounts(index.num_rows, index.count("result"), index.count("error") + index.num_unusable)
-
-
 def _progress(index: RowIndex, results: str = "") -> str:
     """Formats how many rows are done; and in which file their results are, once it is written."""
-    rows = _counts(index)
+    rows = index.counts()
     written = f" ({results})" if results and rows.done else ""
     failed = f", {rows.failed:,} failed (errors.jsonl)" if rows.failed else ""
     return f"{rows.done:,} of {rows.total:,} rows done{written}{failed}"

@@ -1,7 +1,7 @@
 """manifest.json: what a run was made from, what came out of it, and how long it took."""
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +17,7 @@ from mindbatch.ledger.ledger import ComputedWith, Ledger
 from mindbatch.ledger.run_folder import RESULT_NAMES, RunFolder
 from mindbatch.ledger.run_record import RunRecord, changes, read_manifest
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.run.index import RowIndex
+from mindbatch.run.index import RowCounts, RowIndex
 
 _SAME_BITS = {"avx512_vnni": "avx512", "avx512_bf16": "avx512"}
 """Instruction sets that come to the bits of another, in every type; AMX does so in float32 alone."""
@@ -94,30 +94,20 @@ class Session:
     cache_waste: float = 0.0
 
 
-@dataclass(frozen=True)
-class RowCounts:
-    """Rows by what became of them."""
-
-    total: int
-    done: int
-    failed: int
-
-
 def write_manifest(
     folder: RunFolder,
     config: BatchConfig,
     record: RunRecord,
-    rows: RowCounts,
+    index: RowIndex,
+    ledger: Ledger,
     status: Status,
     session: Session,
-    kinds: Sequence[tuple[ComputedWith, int]],
     results: Iterable[str],
     storage: Storage,
 ) -> None:
     """Writes the manifest anew, with the sessions of the one before it and this one, if it has run any row.
 
-    kinds: how many results were computed with what; see `results_by_kind`. results: the names of the result
-    files that this run has written or is about to write, and not removed.
+    results: the names of the result files that this run has written or is about to write, and not removed.
 
     Raises StorageError: it cannot be written.
     """
@@ -132,7 +122,7 @@ def write_manifest(
         "created": record.created,
         "date": record.date,
         "ended": None if status == "running" else now(),
-        "rows": asdict(rows),
+        "rows": asdict(index.counts()),
         "results": sorted(results),
         "tokens": {"prompt": prompt, "cached_prompt": cached, "generated": generated},
         "seconds": seconds,
@@ -141,7 +131,7 @@ def write_manifest(
         "fingerprint": record.fingerprint,
         "digests": _digests(record.fields),
         "dataset": record.dataset,
-        "computed_with": [{"rows": count, **kind} for kind, count in kinds],
+        "computed_with": [{"rows": count, **kind} for kind, count in results_by_kind(index, ledger)],
         "settings": config.resolved_settings,
         "versions": {"python": platform.python_version()} | dict(_versions(PACKAGES)),
         "sessions": sessions,

@@ -135,7 +135,7 @@ class EventFile:
         self._writer.flush()
 
     def close(self) -> None:
-        """Ends the file. Raises OSError."""
+        """Raises OSError."""
         if self._writer is not None:
             self._writer.close()
 
@@ -219,14 +219,10 @@ class MetricsLog(Closing):
         try:
             action()
         except OSError as error:
-            self._give_up()
-            reason = error.strerror or error
-            say(f"{self._path}: no more metrics are written ({reason})")
-
-    def _give_up(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            self._storage.close(file)
+            file, self._file = self._file, None
+            if file is not None:
+                self._storage.close(file)
+            say(f"{self._path}: no more metrics are written ({error.strerror or error})")
 
 
 def _ends_whole(path: Path) -> bool:

@@ -16,7 +16,8 @@ from mindbatch.io.screen_text import show
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import Generator, Tally
-from mindbatch.run.manifest import RowCounts, Session, now
+from mindbatch.run.index import RowCounts
+from mindbatch.run.manifest import Session, now
 from mindbatch.run.metrics import MetricsLog, RateMeter, Rates, Snapshot, rates_between
 
 _LOOKED_AT = 1 << 12

@@ -25,8 +25,9 @@ from mindbatch.prompts.prompt_lines import EMPTY_LINE
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written
 from mindbatch.run.generation import Tally
 from mindbatch.run.identity import file_digest, fingerprint_fields
+from mindbatch.run.index import RowCounts
 from mindbatch.run.job import BatchJob, typed_command
-from mindbatch.run.manifest import RowCounts, rows_of
+from mindbatch.run.manifest import rows_of
 from mindbatch.run.survey import Items
 from mindbatch.server.background import BackgroundRows, Interrupted
 from mindbatch.server.records import BatchRecord, is_own

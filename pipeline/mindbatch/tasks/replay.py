@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
@@ -26,25 +26,31 @@ from mindbatch.tasks.diff.run_pair import difference
 
 def run(config: ReplayConfig) -> int:
     """Runs the task; returns the exit code: failed when the outcome is another one."""
-    stored = stored_row(config, RunFolder(Path(config.output.dir or "")), config.key or "")
+    folder, key = RunFolder(Path(config.output.dir or "")), config.key or ""
+    record = RunRecord.read(folder)
+    outcome = _entry(folder, record, key)
+    row = _row(config, folder, key)
+    if outcome is None:
+        raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
+    entry, kind = outcome
     with LLM.from_config(_with_one_replica(config)) as llm:
-        again, now = _again(config, stored, llm), computed_with(config, llm.kernels)
-    show(f"{printable(stored.row.source)}:{stored.row.line}: key {printable(stored.row.key)}")
-    for change in changes(stored.record.fields, fingerprint_fields(config)):
+        again, now = _again(config, row, record, llm), computed_with(config, llm.kernels)
+    show(f"{printable(row.source)}:{row.line}: key {printable(row.key)}")
+    for change in changes(record.fields, fingerprint_fields(config)):
         show(f"other settings: {printable(change)}")
-    for change in differences(stored.computed_with, now):
+    for change in differences(kind, now):
         show(f"computed with: {printable(change)}")
     for line in _outcome(again):
         print(line, file=data_output())
-    changed = _changed(stored.entry, again)
+    changed = _changed(entry, again)
     show(printable(changed or "equal to the run"))
     return EXIT_FAILED if changed else EXIT_DONE
 
 
-def _again(config: ReplayConfig, stored: StoredRow, llm: LLM) -> Entry:
-    row, params = stored.row, DecodingParams(**vars(config.decoding))
-    prompt = row.prompt(config.data.date or stored.record.date)
-    finished = [done for step in llm.steps([(prompt, row.params(params))]) for done in step.finished]
+def _again(config: ReplayConfig, row: DataRow, record: RunRecord, llm: LLM) -> Entry:
+    prompt = row.prompt(config.data.date or record.date)
+    params = row.params(DecodingParams(**vars(config.decoding)))
+    finished = [done for step in llm.steps([(prompt, params)]) for done in step.finished]
     return entry_of(finished[0], row)
 
 
@@ -78,34 +84,6 @@ def _named(entry: Entry) -> str:
     return "a result" if entry.kind == "result" else f"error: {entry.body['reason']}"
 
 
-@dataclass(frozen=True)
-class StoredRow:
-    """A row of a run, its outcome, the run it belongs to, and what it was computed with."""
-
-    row: DataRow
-    entry: Entry
-    record: RunRecord
-    computed_with: ComputedWith
-
-
-def stored_row(config: BatchConfig, folder: RunFolder, key: str) -> StoredRow:
-    """The row of that key.
-
-    Raises:
-        ConfigError: the folder holds no run, no row has the key, or it was not run yet.
-        PromptError: the row cannot be run as it was read.
-    """
-    record = RunRecord.read(folder)
-    outcome = _entry(folder, record, key)
-    row = _row(config, folder, key)
-    if isinstance(row, RowFailure):
-        raise PromptError(f"{row.place}: {row.reason}")
-    if outcome is None:
-        raise ConfigError(f"key={key}: not run yet in {folder.path}; the command of the run resumes it")
-    entry, kind = outcome
-    return StoredRow(row, entry, record, kind)
-
-
 def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, ComputedWith] | None:
     """Reads the last entry of a row in the ledger, and with what it was computed."""
     with Ledger(folder, record.fingerprint) as ledger:
@@ -115,13 +93,17 @@ def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, Compu
         return ledger.read(places[-1]), ledger.computed_with_in(places[-1].session)
 
 
-def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow | RowFailure:
+def _row(config: BatchConfig, folder: RunFolder, key: str) -> DataRow:
+    """The row of that key. Raises PromptError where it cannot be run as it was read."""
     dataset = DataInput(config.data, Storage(), kept=True).dataset(folder)
     params = DecodingParams(**vars(config.decoding))
     maker = RowMaker(config.data, params, dataset.is_openai, lora=config.lora)
     with closing(maker):
         for position, record in enumerate(dataset.records()):
             row = maker.make(position, record)
-            if row.key == key:
-                return row
+            if row.key != key:
+                continue
+            if isinstance(row, RowFailure):
+                raise PromptError(f"{row.place}: {row.reason}")
+            return row
     raise ConfigError(f"key={key}: no row of {config.data.path} has this key")

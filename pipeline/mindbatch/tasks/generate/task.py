@@ -1,8 +1,10 @@
 """`mindbatch generate`: prompts in, text out; each result is written once all before it are, or grows."""
 
+from __future__ import annotations
+
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
@@ -55,13 +57,29 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
         raise ConfigError(STREAM_NEEDS_TEXT)
     run = llm.submit((row, params) for row in rows.prompts)
     failures = run.refused + [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
-    prompts = {row.key: row.content for row in rows.prompts}
-    labelled = len(run.requests) + len(failures) > 1 or params.num_return_sequences > 1
+    keys = sorted([request.key for request in run.requests] + [failure.key for failure in failures], key=int)
+    labelled = len(keys) > 1 or params.num_return_sequences > 1
     with destination(config.output.file) as file:
+        writer: LiveText | ResultWriter
         if config.stream:
-            failures += stream(llm, run, file, labelled, line)
+            writer = LiveText(run.requests, file, labelled=labelled, with_prompt=llm.continues_prompts)
         else:
-            failures += _write(llm, run, failures, config, file, labelled, prompts, line)
+            writer = ResultWriter(
+                keys,
+                file,
+                prompts={row.key: row.content for row in rows.prompts},
+                as_json=config.output.format == "json",
+                labelled=labelled,
+                has_text=llm.tokenizer is not None,
+                with_prompt=llm.continues_prompts,
+            )
+            for failure in failures:
+                writer.add(failure)
+            if len(keys) > 1:
+                line.close()  # there may be a progress bar
+        shown = not config.stream and len(keys) > 1 and len(run.requests) > 0
+        with GenerationProgress(len(run.requests), shown=shown, alone=not file.isatty()) as progress:
+            failures += _written(run, writer, progress, line)
     say(*(failure.error for failure in sorted(failures, key=lambda output: int(output.key))))
     say(*llm.take_notes())
     if config.output.file is not None:
@@ -69,40 +87,16 @@ def _generate(config: GenerateConfig, params: DecodingParams, rows: PromptRows, 
     return EXIT_FAILED if failures else EXIT_DONE
 
 
-def _write(
-    llm: LLM,
-    run: Run,
-    failures: Iterable[RequestOutput],
-    config: GenerateConfig,
-    file: TextIO,
-    labelled: bool,
-    prompts: Mapping[str, Any],
-    line: LoadingLine,
+def _written(
+    run: Run, writer: LiveText | ResultWriter, progress: GenerationProgress, line: LoadingLine
 ) -> list[RequestOutput]:
-    """Writes each result once all before it are there; returns those of prompts that could not go on."""
-    keys = sorted([request.key for request in run.requests] + [failure.key for failure in failures], key=int)
-    writer = ResultWriter(
-        keys,
-        file,
-        prompts=prompts,
-        as_json=config.output.format == "json",
-        labelled=labelled,
-        has_text=llm.tokenizer is not None,
-        with_prompt=llm.continues_prompts,
-    )
-    for failure in failures:
-        writer.add(failure)
+    """Writes what comes; returns the results of prompts that could not go on."""
     failed = []
-    if len(keys) > 1:
-        line.close()  # there may be a progress bar
-    shown = len(keys) > 1 and len(run.requests) > 0
-    alone = not file.isatty()
-    with GenerationProgress(len(run.requests), shown=shown, alone=alone) as progress:
-        for item in line.until_first(run):
-            if isinstance(item, RequestOutput):
-                writer.add(item)
-                failed += [item] if item.error is not None else []
-            progress.count(item)
+    for item in line.until_first(run):
+        writer.add(item)
+        progress.count(item)
+        if isinstance(item, RequestOutput) and item.error is not None:
+            failed.append(item)
     return failed
 
 
@@ -141,8 +135,10 @@ class ResultWriter:
     def __post_init__(self) -> None:
         self._waiting = list(reversed(self.keys))
 
-    def add(self, result: RequestOutput) -> None:
-        self._done[result.key] = result
+    def add(self, item: StreamEvent | RequestOutput) -> None:
+        if isinstance(item, StreamEvent):
+            return
+        self._done[item.key] = item
         while self._waiting and self._waiting[-1] in self._done:
             ready = self._done.pop(self._waiting.pop())
             for line in self._lines(ready):
@@ -179,22 +175,6 @@ class ResultWriter:
 Place = tuple[str, int]  # key of the prompt, number of the sample
 
 
-def stream(llm: LLM, run: Run, file: TextIO, labelled: bool, line: LoadingLine) -> list[RequestOutput]:
-    """Prints the outputs one after the other, the first one token by token while all of them run.
-
-    Returns the results of prompts that could not go on.
-    """
-    live = LiveText(run.requests, file, labelled=labelled, with_prompt=llm.continues_prompts)
-    failures = []
-    for item in line.until_first(run):
-        if isinstance(item, RequestOutput):
-            live.finish(item)
-            failures += [item] if item.error is not None else []
-        else:
-            live.put(item)
-    return failures
-
-
 class LiveText:
     """Prints the text of one output as it comes; that of outputs whose turn has not come is kept.
 
@@ -216,19 +196,14 @@ class LiveText:
         self._absent: set[Place] = set()
         self._has_begun = False
 
-    def put(self, event: StreamEvent) -> None:
-        """Takes one event; prints it, and what waited for it to end, if its output has the turn."""
-        self._kept[event.key, event.index].append(event)
-        self._print_turns()
-
-    def finish(self, result: RequestOutput) -> None:
-        """Ends a request; nobody waits for outputs that were asked for and that a search did not find."""
-        for request, sample in self._turns:
-            if request.key == result.key and sample >= len(result.outputs):
-                self._absent.add((request.key, sample))
-        self._print_turns()
-
-    def _print_turns(self) -> None:
+    def add(self, item: StreamEvent | RequestOutput) -> None:
+        """Prints what came, and what waited for it to end, if its output has the turn."""
+        if isinstance(item, StreamEvent):
+            self._kept[item.key, item.index].append(item)
+        else:  # nobody waits for outputs that were asked for and that a search did not find
+            for request, sample in self._turns:
+                if request.key == item.key and sample >= len(item.outputs):
+                    self._absent.add((request.key, sample))
         while self._turns and self._print_kept():
             self._turns.pop()
             self._has_begun = False

@@ -29,7 +29,7 @@ def test_outputs_come_one_after_the_other() -> None:
         event("1", 1, "8", "length"),
         event("0", 0, "9", "stop"),
     ):
-        live.put(item)
+        live.add(item)
         shown.append(file.getvalue())
     assert shown == ["[0] p", "[0] p", "[0] p7", "[0] p7", "[0] p79\n[1.0] q6\n[1.1] q58\n"]
 
@@ -38,7 +38,7 @@ def test_one_output_needs_no_label() -> None:
     file = io.StringIO()
     requests = [Request("0", (1,), DecodingParams(), None)]
     live = LiveText(requests, file, labelled=False)
-    live.put(event("0", 0, "4", "stop"))
+    live.add(event("0", 0, "4", "stop"))
     assert file.getvalue() == "4\n"
 
 
@@ -53,7 +53,8 @@ def test_the_text_is_what_results_have(shadow_llm: LLM, stop: tuple[str, ...]) -
     live = LiveText(run.requests, live_file, labelled=True)
     writer = ResultWriter([request.key for request in run.requests], file, as_json=False, labelled=True)
     for item in run:
-        live.put(item) if isinstance(item, StreamEvent) else writer.add(item)
+        live.add(item)
+        writer.add(item)
     assert live_file.getvalue() == file.getvalue()
     assert file.getvalue().startswith("[0.0] hello")
 
@@ -62,5 +63,5 @@ def test_a_text_that_does_not_go_on_from_the_prompt_stands_alone() -> None:
     file = io.StringIO()
     requests = [Request("0", (1,), DecodingParams(), "p")]
     live = LiveText(requests, file, labelled=True, with_prompt=False)
-    live.put(event("0", 0, "4", "stop"))
+    live.add(event("0", 0, "4", "stop"))
     assert file.getvalue() == "[0] 4\n"
