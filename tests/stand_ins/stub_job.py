@@ -70,7 +70,7 @@ def make_job(
         lambda folder: make_llm(shared_tokenizer(), batch_size=batch_size) if load is None else load(),
         shared_tokenizer,
         command=["mindbatch", "batch"],
-        storage=storage,
+        storage=storage or Storage(),
         retry=retry,
         stdin=None if stdin is None else BytesIO(stdin),
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -35,29 +35,22 @@ _LARGEST_KEY = 2**64
 _NO_CHAT = " has no effect on a prompt that is no chat; set data.chat=true or remove it"
 
 
+@dataclass(frozen=True)
 class ColumnRows:
     """Reads rows as `data` says; `template` is data.template, or None, and `options` go with every chat.
 
     adapters: the names that rows may ask for.
     """
 
-    def __init__(
-        self,
-        data: DataConfig,
-        template: DataTemplate | None,
-        options: ChatOptions = NO_OPTIONS,
-        adapters: Collection[str] = (),
-    ) -> None:
-        self._data = data
-        self._template = template
-        self._options = options
-        self._adapters = adapters
-        self._is_usual = template is None and data.messages_column is None and data.prompt_column is None
+    data: DataConfig
+    template: DataTemplate | None
+    options: ChatOptions
+    adapters: Collection[str]
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of the row at a position of the dataset. Raises ConfigError: the template ran
         out of time for several rows in a row."""
-        if self._data.key_column is None:
+        if self.data.key_column is None:
             draft.key = str(position)
         for read in (self._read_key, self._read_decoding, self._read_adapter, self._read_content):
             try:
@@ -68,7 +61,7 @@ class ColumnRows:
                 draft.prompt_faults += error.faults
 
     def _read_key(self, record: Record, draft: RowDraft) -> None:
-        name = self._data.key_column
+        name = self.data.key_column
         if name is None:
             return
         value = column(record, name, "data.key_column")
@@ -77,7 +70,7 @@ class ColumnRows:
         draft.key = str(value)
 
     def _read_decoding(self, record: Record, draft: RowDraft) -> None:
-        name = self._data.decoding_column
+        name = self.data.decoding_column
         if name is None or _lacks(record, name):
             return
         cell = from_text(column(record, name, "data.decoding_column"))
@@ -92,18 +85,18 @@ class ColumnRows:
         draft.shown_as = {key: f"{name}.{key}" for key in draft.decoding}
 
     def _read_adapter(self, record: Record, draft: RowDraft) -> None:
-        name = self._data.adapter_column
+        name = self.data.adapter_column
         if name is None or _lacks(record, name):
             return
         cell = column(record, name, "data.adapter_column")
         if cell is None or cell == "":
             return
-        if not isinstance(cell, str) or cell not in self._adapters:
-            raise ColumnError(f"{name}: {unknown_adapter(cell, self._adapters)}")
+        if not isinstance(cell, str) or cell not in self.adapters:
+            raise ColumnError(f"{name}: {unknown_adapter(cell, self.adapters)}")
         draft.adapter = cell
 
     def _read_content(self, record: Record, draft: RowDraft) -> None:
-        data, template = self._data, self._template
+        data, template = self.data, self.template
         if template is not None:
             text = template.render(record, draft.key)
             draft.content = self._prompt(text, template.source.subject, record)
@@ -142,21 +135,23 @@ class ColumnRows:
     def _prompt(self, value: object, name: str, record: Record) -> dict[str, Any]:
         if is_conversation(value):
             return conversation_of(value, name, self._of_row(record))
-        options = self._of_row(record, is_text=True) if self._data.chat else self._options
-        content = text_or_ids(value, name, chat=self._data.chat, options=options)
+        options = self._of_row(record, is_text=True) if self.data.chat else self.options
+        content = text_or_ids(value, name, chat=self.data.chat, options=options)
         refuse_idle_options(content, options)
         return content
 
     def _of_row(self, record: Record, *, is_text: bool = False) -> ChatOptions:
         """Reads the options of this row's chat from the columns named for that, or from those that are
         usual beside messages, but not beside a text."""
-        usual = (None, None) if is_text or not self._is_usual else (TOOLS, TEMPLATE_KWARGS)
-        tools_at = self._data.tools_column or usual[0]
-        kwargs_at = self._data.chat_template_kwargs_column or usual[1]
+        data = self.data
+        is_usual = self.template is None and data.messages_column is None and data.prompt_column is None
+        usual = (TOOLS, TEMPLATE_KWARGS) if is_usual and not is_text else (None, None)
+        tools_at = data.tools_column or usual[0]
+        kwargs_at = data.chat_template_kwargs_column or usual[1]
         tools, kwargs = _own_value(tools_at, record), _own_value(kwargs_at, record)
         if tools is None and kwargs is None:
-            return self._options
-        return self._options.of_row(tools, kwargs, str(tools_at), str(kwargs_at))
+            return self.options
+        return self.options.of_row(tools, kwargs, str(tools_at), str(kwargs_at))
 
 
 def _own_value(name: str | None, record: Record) -> object:

@@ -4,7 +4,7 @@ The format is that of OpenAI's Batch API, with the decoding parameters that vLLM
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindbatch.dataset.column_rows import key_fault, refuse_idle_options, text_or_ids
@@ -15,7 +15,7 @@ from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
 from mindbatch.message_formats.parser import MessageFormat
-from mindbatch.prompts.messages import NO_OPTIONS, ChatOptions
+from mindbatch.prompts.messages import ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
 
 _SAME_MEANING = {field: name for name, declared in DECODING.items() for field in declared.openai}
@@ -192,6 +192,7 @@ _MOST_FAULTS = 20
 _TOOL_CHOICES = (None, "none", "auto")
 
 
+@dataclass(frozen=True)
 class OpenAIRequests:
     """Reads requests; `options` go with each chat, what a request says itself before them.
 
@@ -201,19 +202,11 @@ class OpenAIRequests:
     pooling: of embeddings.
     """
 
-    def __init__(
-        self,
-        options: ChatOptions = NO_OPTIONS,
-        adapters: Collection[str] = (),
-        model_name: str | None = None,
-        message_format: MessageFormat | None = None,
-        pooling: str = "last",
-    ) -> None:
-        self._pooling = pooling
-        self._options = options
-        self._adapters = adapters
-        self._model_name = model_name
-        self._shows_special_tokens = message_format is not None and message_format.needs_special_tokens
+    options: ChatOptions
+    adapters: Collection[str]
+    model_name: str | None
+    message_format: MessageFormat | None
+    pooling: str
 
     def read(self, position: int, record: Record, draft: RowDraft) -> None:
         """Fills in the draft of one request line, whatever its position: `custom_id` is its key."""
@@ -228,10 +221,10 @@ class OpenAIRequests:
         endpoint = url if url in [*ENDPOINTS] else CHAT if "messages" in body else COMPLETION
         draft.row_faults += _body_faults(body, endpoint)
         if endpoint == EMBEDDINGS:
-            draft.decoding["pooling"] = self._pooling
+            draft.decoding["pooling"] = self.pooling
         else:
             read_parameters(body, endpoint == CHAT, draft)
-        if endpoint == CHAT and self._shows_special_tokens:
+        if endpoint == CHAT and self.message_format is not None and self.message_format.needs_special_tokens:
             draft.decoding.setdefault("skip_special_tokens", False)
         self._read_adapter(body.get("model"), draft)
         try:
@@ -243,13 +236,13 @@ class OpenAIRequests:
 
     def _read_adapter(self, model: Any, draft: RowDraft) -> None:
         """Takes a model that is the name of an adapter for a request of that, as vLLM does."""
-        if not self._adapters or not isinstance(model, str) or not model:
+        if not self.adapters or not isinstance(model, str) or not model:
             return
-        if model not in self._adapters and model == self._model_name:
+        if model not in self.adapters and model == self.model_name:
             draft.asks_base = True
             return
-        if model not in self._adapters:
-            draft.row_faults.append(f"body.model: {unknown_adapter(model, self._adapters)}")
+        if model not in self.adapters:
+            draft.row_faults.append(f"body.model: {unknown_adapter(model, self.adapters)}")
         draft.adapter = model
 
     def _content(self, body: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
@@ -260,7 +253,7 @@ class OpenAIRequests:
             return conversation_of(body[name], f"body.{name}", self._of_request(body))
         _refuse_several(body[name], name)
         content = text_or_ids(body[name], f"body.{name}")
-        refuse_idle_options(content, self._options)
+        refuse_idle_options(content, self.options)
         return content
 
     def _of_request(self, body: Mapping[str, Any]) -> ChatOptions:
@@ -268,7 +261,7 @@ class OpenAIRequests:
         kwargs = body.get(TEMPLATE_KWARGS)
         if (effort := body.get("reasoning_effort")) is not None and isinstance(kwargs, Mapping | None):
             kwargs = {"reasoning_effort": effort, **(kwargs or {})}  # as templates that know it call it
-        options = self._options.of_row(body.get(TOOLS), kwargs, f"body.{TOOLS}", f"body.{TEMPLATE_KWARGS}")
+        options = self.options.of_row(body.get(TOOLS), kwargs, f"body.{TOOLS}", f"body.{TEMPLATE_KWARGS}")
         return replace(options, tools=None) if body.get("tool_choice") == "none" else options
 
 

@@ -114,11 +114,9 @@ def _refuse_changed(folder: RunFolder, standing: Standing) -> None:
 
 
 class Generator(Protocol):
-    """Runner of rows: an `LLM`, or a stand-in for it."""
+    """Runner of rows: an `LLM`, or a stand-in for it. statistics: since it was made."""
 
-    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Steps[StepResult, None, None]:
-        """Runs the rows; yields the result of each step."""
-        ...
+    def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Steps[StepResult, None, None]: ...
 
     @property
     def kernels(self) -> str: ...
@@ -126,9 +124,7 @@ class Generator(Protocol):
     def take_notes(self) -> list[str]: ...
 
     @property
-    def statistics(self) -> EngineStatistics:
-        """Counts since the generator was made."""
-        ...
+    def statistics(self) -> EngineStatistics: ...
 
 
 @dataclass

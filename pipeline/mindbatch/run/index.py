@@ -108,7 +108,7 @@ class RowIndex(Closing):
             )
 
     def close_loading(self) -> None:
-        """Ends the adding of rows. Raises ConfigError: keys that stand on two rows, with the lines of both."""
+        """Ends the adding of rows. Raises ConfigError: keys that stand on two rows, and where."""
         self._flush()
         self._do("CREATE INDEX IF NOT EXISTS by_rank ON rows (rank, position)")
         self._do("CREATE INDEX by_key ON rows (key)")

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +21,7 @@ from mindbatch.ledger.ledger import Ledger
 from mindbatch.ledger.run_folder import RunFolder, claimed
 from mindbatch.ledger.run_record import RunRecord
 from mindbatch.message_formats.parser import MessageFormat
+from mindbatch.prompts.prompts import STANDARD_INPUT
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import (
@@ -57,6 +59,7 @@ def typed_command() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
+@dataclass(eq=False)
 class BatchJob:
     """One command over a dataset.
 
@@ -70,33 +73,23 @@ class BatchJob:
     on_step: called after each step of the engine with what this session has done. check: see `survey`.
     """
 
-    def __init__(
-        self,
-        config: BatchConfig,
-        fields: Mapping[str, Any],
-        load: Callable[[RunFolder], AbstractContextManager[Generator]],
-        tokenizer: Callable[[], Tokenizer | None],
-        *,
-        command: Sequence[str] = (),
-        date: str | None = None,
-        retry: bool = False,
-        storage: Storage | None = None,
-        stdin: BinaryIO | None = None,
-        on_step: OnStep = lambda tally: None,
-        check: Callable[[Items], Items] = iter,
-    ) -> None:
-        self._config = config
-        self._fields = dict(fields)
-        self._load = load
-        self._load_tokenizer = tokenizer
-        self._command = list(command)
-        self._date = date
-        self._retry = retry
-        self._on_step = on_step
-        self._check = check
-        self._storage = storage or Storage()
-        self._input = DataInput(config.data, self._storage, kept=retry, stdin=stdin)
-        self._params = DecodingParams(**vars(config.decoding))
+    config: BatchConfig
+    fields: Mapping[str, Any]
+    load: Callable[[RunFolder], AbstractContextManager[Generator]]
+    tokenizer: Callable[[], Tokenizer | None]
+    _: KW_ONLY
+    command: Sequence[str] = ()
+    date: str | None = None
+    retry: bool = False
+    storage: Storage = field(default_factory=Storage)
+    stdin: BinaryIO | None = None
+    on_step: OnStep = lambda tally: None
+    check: Callable[[Items], Items] = iter
+
+    def __post_init__(self) -> None:
+        self._fields = dict(self.fields)
+        self._input = DataInput(self.config.data, self.storage, kept=self.retry, stdin=self.stdin)
+        self._params = DecodingParams(**vars(self.config.decoding))
 
     def run(self) -> int:
         """Runs to the end; returns the exit code: failed when any row has no result.
@@ -110,59 +103,59 @@ class BatchJob:
         """
         for folder in self._folders():
             try:
-                with claimed(folder, self._storage), RowIndex(folder.index) as index:
+                with claimed(folder, self.storage), RowIndex(folder.index) as index:
                     return self._run_in(folder, index)
             except RunMismatch:
-                if self._config.output.on_mismatch != "new_dir":
+                if self.config.output.on_mismatch != "new_dir":
                     raise
         raise ConfigError(
-            f"output.dir={self._config.output.dir}: {MOST_FOLDERS} folders of that name hold other runs"
+            f"output.dir={self.config.output.dir}: {MOST_FOLDERS} folders of that name hold other runs"
         )
 
     def _folders(self) -> Iterator[RunFolder]:
         """The folder asked for, then those that on_mismatch=new_dir tries: runs/a, runs/a-2, runs/a-3..."""
-        first = Path(self._config.output.dir or "")
+        first = Path(self.config.output.dir or "")
         yield RunFolder(first)
         for number in range(2, MOST_FOLDERS + 1):
             yield RunFolder(first.with_name(f"{first.name}-{number}"))
 
     def _run_in(self, folder: RunFolder, index: RowIndex) -> int:
-        if self._retry:
+        if self.retry:
             refuse_unfinished(folder)
         self._keep_seed(folder)
         dataset = self._input.dataset(folder)
         maker = RowMaker(
-            self._config.data,
+            self.config.data,
             self._params,
             dataset.is_openai,
-            columns=self._config.output.columns,
+            columns=self.config.output.columns,
             is_finished=finished_rows(folder),
-            lora=self._config.lora,
-            model_name=self._config.model_name,
+            lora=self.config.lora,
+            model_name=self.config.model_name,
             message_format=self._message_format if dataset.is_openai else None,
         )
-        with closing(maker), ReadingLine(self._config.progress) as line:
-            survey(dataset, maker, selection_of(self._config.data), index, line, self._check)
+        with closing(maker), ReadingLine(self.config.progress) as line:
+            survey(dataset, maker, selection_of(self.config.data), index, line, self.check)
         record = RunRecord(
             created=now(),
-            command=concealed(self._command),
+            command=concealed([*self.command]),
             fields=self._fields,
             dataset=concealed(dataset.digest()),
-            date=self._config.data.date or self._date or today(),
-            seed_was_drawn=bool(self._config.drawn),
-            hub=fetched(Path(self._config.model.checkpoint_name_or_path or "")),
+            date=self.config.data.date or self.date or today(),
+            seed_was_drawn=bool(self.config.drawn),
+            hub=fetched(Path(self.config.model.checkpoint_name_or_path or "")),
         )
         ledger, record = self._ledger(folder, record, index)
         with ledger:
-            if not self._retry:
-                save_config(self._config, folder.config_file, self._storage)
-            format = result_format(self._config.output.format, dataset.is_openai)
+            if not self.retry:
+                save_config(self.config, folder.config_file, self.storage)
+            format = result_format(self.config.output.format, dataset.is_openai)
             self._work(folder, index, ledger, record, format)
         return EXIT_FAILED if index.counts().failed else EXIT_DONE
 
     def _keep_seed(self, folder: RunFolder) -> None:
         """Takes the seed that was drawn when the folder's run was begun, if this one is to be drawn, too."""
-        config = self._config
+        config = self.config
         if not config.drawn or not folder.holds_a_run:
             return
         record = RunRecord.read(folder)
@@ -176,40 +169,41 @@ class BatchJob:
         """The folder's ledger. That of another run goes first if the user says so, or if that run came to
         nothing."""
         accept = partial(self._input.accept, folder)
-        date = self._config.data.date
-        opened = partial(open_ledger, folder, record, index, self._storage, accept, date=date)
+        date = self.config.data.date
+        opened = partial(open_ledger, folder, record, index, self.storage, accept, date=date)
         try:
-            return opened(retry=self._retry)
+            return opened(retry=self.retry)
         except RunMismatch:
-            worthless = folder.is_without_rows and not self._retry
-            if self._config.output.on_mismatch != "overwrite" and not worthless:
+            worthless = folder.is_without_rows and not self.retry
+            if self.config.output.on_mismatch != "overwrite" and not worthless:
                 raise
-        folder.clear(self._storage, keep=self._input.needs(folder))
+        kept = [folder.standard_input] if self.config.data.path == STANDARD_INPUT else []
+        folder.clear(self.storage, keep=kept)
         accept()
-        record.write(folder, self._storage)
+        record.write(folder, self.storage)
         return opened(retry=False)
 
     def _work(
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, record: RunRecord, format: str
     ) -> None:
         """Runs what is pending and writes the result files; the manifest says how far it came."""
-        drawn = [f"{folder.path}: {SEED}={self._params.seed} was drawn"] if self._config.drawn else []
+        drawn = [f"{folder.path}: {SEED}={self._params.seed} was drawn"] if self.config.drawn else []
         self._say(*ledger.notes, *drawn)
-        monitor = Monitor(self._config, folder, index.counts())
+        monitor = Monitor(self.config, folder, index.counts())
         results = folder.results(format).name
         others = written_results(folder) - {results}
 
         def write_status(status: Status) -> None:
             names = {results} if status == "complete" else {results, *others}
             session = monitor.session()
-            write_manifest(folder, self._config, record, index, ledger, status, session, names, self._storage)
+            write_manifest(folder, self.config, record, index, ledger, status, session, names, self.storage)
 
         write_status("running")
         try:
             if index.count(None):
                 self._generate(folder, index, ledger, monitor, record.date)
             first_failed = self._write_results(folder, index, ledger, record, format)
-            removed = folder.remove_results(others, self._storage)
+            removed = folder.remove_results(others, self.storage)
         except BaseException as error:
             with suppress(StorageError):  # what went wrong first is what the user must hear
                 write_status("interrupted")
@@ -226,15 +220,15 @@ class BatchJob:
         self, folder: RunFolder, index: RowIndex, ledger: Ledger, monitor: Monitor, date: str
     ) -> None:
         failed = index.counts().failed
-        self._limit_errors(failed, f"{failed:,} of {self._config.output.dir} already")
-        with self._load(folder) as generator:
-            ledger.computed_with = computed_with(self._config, generator.kernels)
+        self._limit_errors(failed, f"{failed:,} of {self.config.output.dir} already")
+        with self.load(folder) as generator:
+            ledger.computed_with = computed_with(self.config, generator.kernels)
             say(*mixed(folder, index, ledger))
             with monitor.watching(generator) as watch:
 
                 def on_step(tally: Tally) -> None:
                     watch(tally)
-                    self._on_step(tally)
+                    self.on_step(tally)
                     self._limit_errors(failed + tally.failed, tally.last_error)
 
                 generate(generator, index, ledger, self._params, on_step, date)
@@ -242,21 +236,21 @@ class BatchJob:
 
     def _limit_errors(self, failed: int, last: str) -> None:
         """Ends the job when more rows have failed than may. last: the one that is too many, and why."""
-        most = self._config.data.max_errors
+        most = self.config.data.max_errors
         if most is not None and failed > most:
             raise TooManyErrors(too_many_errors(most, last))
 
     @cached_property
     def _tokenizer(self) -> Tokenizer | None:
-        return self._load_tokenizer()
+        return self.tokenizer()
 
     @cached_property
     def _message_format(self) -> MessageFormat | None:
-        name = self._config.output.message_format
+        name = self.config.output.message_format
         return message_format(name, self._tokenizer if name == "auto" else None)
 
     def _say(self, *lines: str) -> None:
-        if self._config.progress != "none":
+        if self.config.progress != "none":
             say(*lines)
 
     def _write_results(
@@ -265,8 +259,8 @@ class BatchJob:
         # Only OpenAI's format names tokens by their text, and parses messages.
         tokenizer = self._tokenizer if format == "openai" else None
         message_format = self._message_format if format == "openai" else None
-        options = output_options(self._config, record, tokenizer, message_format)
-        return write_result_files(format, folder, options, index, ledger, self._storage)
+        options = output_options(self.config, record, tokenizer, message_format)
+        return write_result_files(format, folder, options, index, ledger, self.storage)
 
 
 def _progress(index: RowIndex, results: str = "") -> str:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -28,20 +28,19 @@ EMPTY_INPUT = "data.path=-: standard input is empty; pipe the rows into the comm
 _CHUNK_BYTES = 1 << 20
 
 
+@dataclass
 class DataInput:
     """The data of one command.
 
     kept: read what an earlier session kept of standard input instead of reading it again.
     """
 
-    def __init__(
-        self, data: DataConfig, storage: Storage, *, kept: bool = False, stdin: BinaryIO | None = None
-    ) -> None:
-        self._data = data
-        self._storage = storage
-        self._kept = kept
-        self._stdin = stdin
-        self._spooled: Path | None = None
+    data: DataConfig
+    storage: Storage
+    _: KW_ONLY
+    kept: bool = False
+    stdin: BinaryIO | None = None
+    _spooled: Path | None = field(default=None, init=False)
 
     def dataset(self, folder: RunFolder, outputs: Path | None = None) -> Dataset:
         """The data, to be read as often as needed.
@@ -52,11 +51,11 @@ class DataInput:
             ConfigError: there is nothing at data.path, or standard input is empty.
             StorageError: standard input cannot be kept in the folder.
         """
-        data, name = self._data, None
+        data, name = self.data, None
         path = data.path or ""
         if path == STANDARD_INPUT:
             name = STANDARD_INPUT_NAME
-            path = str(folder.standard_input if self._kept else self._spool(folder))
+            path = str(folder.standard_input if self.kept else self._spool(folder))
         return Dataset(
             path,
             data.format,
@@ -71,19 +70,15 @@ class DataInput:
         if self._spooled is None or self._spooled == folder.standard_input:
             return
         with writing(folder.standard_input):
-            self._storage.replace(self._spooled, folder.standard_input)
-            self._storage.sync_folder(folder.path)
+            self.storage.replace(self._spooled, folder.standard_input)
+            self.storage.sync_folder(folder.path)
         self._spooled = folder.standard_input
-
-    def needs(self, folder: RunFolder) -> list[Path]:
-        """Files of the folder that this run reads."""
-        return [folder.standard_input] if self._data.path == STANDARD_INPUT else []
 
     def _spool(self, folder: RunFolder) -> Path:
         """Standard input in a file of the folder; with nothing on it, what an earlier session kept."""
         if self._spooled is None:
             spooled = folder.path / f".new.{folder.standard_input.name}"
-            size = spool_standard_input(spooled, self._stdin or sys.stdin.buffer, self._storage)
+            size = spool_standard_input(spooled, self.stdin or sys.stdin.buffer, self.storage)
             if size == 0:
                 spooled.unlink()
                 if not folder.standard_input.is_file():
@@ -128,6 +123,7 @@ class RowTokens(NamedTuple):
         return self.prompt + self.output
 
 
+@dataclass(frozen=True)
 class RowCheck:
     """Puts rows to an engine and takes them back.
 
@@ -135,26 +131,23 @@ class RowCheck:
     params: the run's; those of a row go before them. date: see `Prompt`.
     """
 
-    def __init__(
-        self, engine: Engine, tokenizer: Tokenizer | None, params: DecodingParams, date: str | None = None
-    ) -> None:
-        self._engine = engine
-        self._tokenizer = tokenizer
-        self._params = params
-        self._date = date
+    engine: Engine
+    tokenizer: Tokenizer | None
+    params: DecodingParams
+    date: str | None = None
 
     def count(self, row: DataRow) -> RowTokens | RowFailure:
         """The row's tokens, or why it cannot be run."""
-        params = row.params(self._params)
+        params = row.params(self.params)
         request = Request(row.key, (), params, adapter=row.adapter)
         try:
-            most_tokens = self._engine.settings.seq_length
-            token_ids = tuple(token_ids_of(row.prompt(self._date), self._tokenizer, most_tokens))
-            self._engine.add(replace(request, prompt_token_ids=token_ids))
+            most_tokens = self.engine.settings.seq_length
+            token_ids = tuple(token_ids_of(row.prompt(self.date), self.tokenizer, most_tokens))
+            self.engine.add(replace(request, prompt_token_ids=token_ids))
         except PromptError as error:
             return RowFailure(row.key, row.source, row.line, "prompt", request.reason(error))
-        self._engine.abort()
-        most = params.max_total_tokens(len(token_ids), self._engine.settings.seq_length)
+        self.engine.abort()
+        most = params.max_total_tokens(len(token_ids), self.engine.settings.seq_length)
         return RowTokens(len(token_ids), most - len(token_ids), params.num_return_sequences)
 
 
