@@ -80,7 +80,6 @@ class Dataset:
 
     @property
     def files(self) -> list[Path]:
-        """Paths of the files, in the order in which they are read."""
         return [file.path for file in self.data_files]
 
     def records(self) -> Iterator[Record]:

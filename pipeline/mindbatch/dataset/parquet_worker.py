@@ -154,7 +154,6 @@ def _dense(column: pyarrow.Array) -> pyarrow.Array:
 
 
 def _depth(kind: pyarrow.DataType) -> int:
-    """Lists and structs within each other."""
     within = [kind.field(place).type for place in range(kind.num_fields)]
     return 1 + max(map(_depth, within)) if within else 0
 

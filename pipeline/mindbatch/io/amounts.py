@@ -56,7 +56,6 @@ def today() -> str:
 
 
 def is_day(text: str) -> bool:
-    """True if the text is a day as YYYY-MM-DD."""
     try:
         return bool(_FORM.fullmatch(text) and date.fromisoformat(text))
     except ValueError:

@@ -109,7 +109,6 @@ def ranks_without_config(folder: Path) -> str | None:
 
 
 def reshard_command(folder: Path) -> str:
-    """Shell command that makes one model folder of rank folders."""
     keys = {"source": str(folder)}
     if not (folder / "config.json").is_file():
         above = folder.parent

@@ -21,7 +21,6 @@ class Terminated(KeyboardInterrupt):
 
 
 def interrupt_outcome(kind: type[KeyboardInterrupt]) -> tuple[str, int]:
-    """Message and exit code of a command that an interrupt has ended."""
     if issubclass(kind, Terminated):
         return "terminated", EXIT_TERMINATED
     return "interrupted", EXIT_INTERRUPTED

@@ -46,7 +46,6 @@ class MovingBar(Progress):
         self.update(self._rows, completed=ended, total=total, note=note)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yields what is drawn, from top to bottom."""
         yield from super().get_renderables()
         if self._status:
             yield Text(self._status, style="dim")

@@ -121,7 +121,6 @@ class TerminalText(io.TextIOBase):
         self._file = file
 
     def write(self, text: str, /) -> int:
-        """Prints it; returns the number of characters taken."""
         self._file.write(ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
         return len(text)
 

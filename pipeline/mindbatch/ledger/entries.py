@@ -101,12 +101,10 @@ class LedgerWriter:
 
     @property
     def num_waiting(self) -> int:
-        """Lines that are not on the disk."""
         return len(self._tail.waiting)
 
     @property
     def num_waiting_bytes(self) -> int:
-        """Bytes that are not on the disk."""
         return self._tail.num_bytes
 
     def append(self, line: bytes) -> int:

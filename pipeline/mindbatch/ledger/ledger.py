@@ -152,7 +152,6 @@ class Ledger(Closing):
         self._read = reading
 
     def _is_begin(self, content: dict[str, object]) -> bool:
-        """True of the line that begins a session of this run."""
         return content.get("ledger") == FORMAT and content.get("fingerprint") == self._fingerprint
 
     def computed_with_in(self, session: int) -> ComputedWith:

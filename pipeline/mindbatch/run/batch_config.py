@@ -164,7 +164,6 @@ def _output_faults(output: BatchOutputConfig, data: DataConfig) -> Iterator[str]
 
 
 def _adapter_faults(config: BatchConfig) -> Iterator[str]:
-    """Yields the errors of adapters: what rows cannot ask for, or results cannot hold."""
     column, has_adapters = config.data.adapter_column, bool(config.lora.adapters)
     if column is not None and not has_adapters:
         yield f"data.adapter_column={shown(column)}: has no effect without lora.adapters; remove it"

@@ -137,11 +137,9 @@ class RowIndex(Closing):
 
     @property
     def num_unusable(self) -> int:
-        """Rows that cannot be run as they were read."""
         return self._number("SELECT count(*) FROM rows WHERE row IS NULL")
 
     def failures(self, limit: int) -> list[RowFailure]:
-        """The first rows that cannot be run."""
         fetched = self._rows(
             "SELECT key, source, line, stage, reason FROM rows WHERE row IS NULL ORDER BY position LIMIT ?",
             (limit,),
@@ -183,7 +181,6 @@ class RowIndex(Closing):
         return standing
 
     def mark(self, key: str, kind: Kind, place: Place) -> None:
-        """Notes what has become of a row just now."""
         self._do(
             "UPDATE rows SET kind = ?, session = ?, start = ?, length = ? WHERE key = ?",
             (kind, place.session, place.offset, place.length, key),

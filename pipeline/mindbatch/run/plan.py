@@ -205,7 +205,6 @@ class Plan:
         return self.fit(self.rows.sequences.longest)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as values of JSON; bytes, tokens and seconds."""
         rows, setup, time = self.rows, self.setup, self.time
         is_divided, state_bytes = self.ranks.topology.world_size > 1, setup.spec.state_bytes
         return {

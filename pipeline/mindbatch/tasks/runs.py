@@ -161,7 +161,6 @@ def _of_sample(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: object) -> Any:
-    """`value` if it is a number."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

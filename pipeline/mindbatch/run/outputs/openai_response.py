@@ -74,7 +74,6 @@ def chat_message(
 
 
 def reason_with_calls(reason: str) -> str:
-    """The finish reason of a message that has tool calls."""
     return "tool_calls" if reason == "stop" else reason
 
 

@@ -61,7 +61,6 @@ class _Groups:
             self._flush()
 
     def finish(self) -> None:
-        """Writes what is left, and the table of contents."""
         if self._group or not self._num_groups:  # pyarrow cannot read a file without any group
             self._flush()
         self._writer.close()

@@ -76,7 +76,6 @@ def identifier(prefix: str, name: str, options: OutputOptions) -> str:
 
 
 def prompt_of(row: DataRow) -> Any:
-    """The prompt as it was given: a text, token ids or messages."""
     [name] = row.content.keys() & {"text", "token_ids", "messages"}
     return row.content[name]
 
@@ -152,7 +151,6 @@ def _cell(value: object) -> object:
 def json_lines(
     file: BinaryIO, as_json: Callable[[Any], Mapping[str, Any]]
 ) -> Iterator[Callable[[Any], None]]:
-    """Writes a line for each row, which says what `as_json` makes of it."""
 
     def add(row: FinishedRow | RowFailure) -> None:
         file.write(orjson.dumps(as_json(row), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE))

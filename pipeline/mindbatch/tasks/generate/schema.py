@@ -148,7 +148,6 @@ class GenerateConfig(PromptTaskConfig):
                     )
 
     def _conversation_faults(self) -> Iterator[str]:
-        """Yields validation errors of keys without effect while the user is asked for prompts."""
         if self.output.file is not None:
             yield "output.file: has no effect with interactive=true, which answers on the screen; remove it"
         samples = self.decoding.num_return_sequences
