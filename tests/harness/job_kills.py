@@ -162,8 +162,8 @@ def entries_in(path: Path) -> Iterator[Entry]:
     folder = RunFolder(path)
     if folder.holds_a_run:
         with Ledger(folder, RunRecord.read(folder).fingerprint) as ledger:
-            for found in ledger.recover():
-                yield ledger.read(found.place)
+            for _, place in ledger.recover():
+                yield ledger.read(place)
 
 
 def kills_of(kind: str, operations: Sequence[str]) -> list[tuple[int, Moment]]:

@@ -44,7 +44,7 @@ def run_session(
             RECORD.write(folder, storage)
         record = RunRecord.read(folder)
         with Ledger(folder, record.fingerprint, storage) as ledger:
-            places = {found.key: found.place for found in ledger.recover()}
+            places = {entry.key: place for entry, place in ledger.recover()}
             recovered = list(places)
             missing = [number for number in range(num_rows) if str(number) not in places]
             for start in range(0, len(missing), group):
@@ -64,7 +64,7 @@ def kept(path: Path) -> list[Entry]:
     if not folder.holds_a_run:
         return []
     with Ledger(folder, RunRecord.read(folder).fingerprint) as ledger:
-        return [ledger.read(found.place) for found in ledger.recover()]
+        return [ledger.read(place) for _, place in ledger.recover()]
 
 
 def check_kept(path: Path, acknowledged: set[str]) -> None:

@@ -79,11 +79,6 @@ def find_files(path: str | Path, given_format: str = AUTO, outputs: Path | None 
     return _described(paths, GIVEN_FORMATS.get(given_format))
 
 
-def named_file(path: Path, name: str, given_format: str) -> DataFile:
-    """A file whose own name says nothing: JSON lines, unless a format is given."""
-    return DataFile(path, name, GIVEN_FORMATS.get(given_format, "jsonl"))
-
-
 def _paths(place: Path, only: Format | None, outputs: Path | None) -> list[Path]:
     if outputs is not None and place.resolve().is_relative_to(outputs.resolve()):
         raise ConfigError(f"{_shown(place)}: is in output.dir, where the run writes; give another")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from mindbatch.dataset.data_files import (
     AUTO,
+    GIVEN_FORMATS,
     DamagedData,
     DataFile,
     Format,
     disk_faults,
     find_files,
-    named_file,
     opened,
 )
 from mindbatch.dataset.parquet_table import parquet_fault, parquet_rows
@@ -75,7 +75,7 @@ class Dataset:
         if name is None:
             self.data_files = find_files(path, format, outputs)
         else:
-            self.data_files = [named_file(Path(path), name, format)]
+            self.data_files = [DataFile(Path(path), name, GIVEN_FORMATS.get(format, "jsonl"))]
         self._refuse_foreign_files()
 
     @property

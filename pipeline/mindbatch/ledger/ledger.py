@@ -11,7 +11,7 @@ from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import open_regular
 from mindbatch.io.storage import Storage, StorageError, reason_of
-from mindbatch.ledger.entries import Entry, Kind, LedgerWriter, decode, encode, entry_of, seal, unseal
+from mindbatch.ledger.entries import Entry, LedgerWriter, decode, encode, entry_of, seal, unseal
 from mindbatch.ledger.run_folder import RunFolder
 
 FORMAT = 2
@@ -30,16 +30,6 @@ class Place:
     session: int
     offset: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """An entry of an earlier session, without its body."""
-
-    key: str
-    row: str
-    kind: Kind
-    place: Place
 
 
 @dataclass(slots=True)
@@ -100,8 +90,8 @@ class Ledger(Closing):
         self._oldest = 0.0
         self._failure: StorageError | None = None
 
-    def recover(self) -> Iterator[Recovered]:
-        """Yields good entries in the order of writing; of several for a row the last holds.
+    def recover(self) -> Iterator[tuple[Entry, Place]]:
+        """Yields good entries and their places, in the order of writing; of several for a row the last holds.
 
         ConfigError at once when they were written with other settings, or in another format; StorageError
         when the file cannot be read.
@@ -126,7 +116,7 @@ class Ledger(Closing):
                 return f"written with other settings (fingerprint {other}; this run has {self._fingerprint})"
         return None
 
-    def _recover(self) -> Iterator[Recovered]:
+    def _recover(self) -> Iterator[tuple[Entry, Place]]:
         reading, unsealed = _Reading(), list[int]()
         with self._reading(), open(open_regular(self._folder.ledger), "rb") as file:
             for number, line in enumerate(file, start=1):
@@ -144,8 +134,7 @@ class Ledger(Closing):
                     self._sessions[reading.session] = content["computed_with"]
                 elif entry is not None and content.get("session") == reading.session:
                     self.num_safe += 1
-                    place = Place(reading.session, offset, len(line))
-                    yield Recovered(entry.key, entry.row, entry.kind, place)
+                    yield entry, Place(reading.session, offset, len(line))
                 else:
                     reading.damaged.append(number)
         self.notes += reading.notes(self._folder.ledger)

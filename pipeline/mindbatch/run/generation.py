@@ -44,7 +44,7 @@ def finished_rows(folder: RunFolder) -> Callable[[str], bool]:
         if not folder.holds_a_run:
             return frozenset()
         ledger = Ledger(folder, RunRecord.read(folder).fingerprint)
-        kinds = {outcome.key: outcome.kind for outcome in ledger.recover()}
+        kinds = {entry.key: entry.kind for entry, _ in ledger.recover()}
         return frozenset(key for key, kind in kinds.items() if kind == "result")
 
     return lambda key: key in keys()

@@ -13,8 +13,8 @@ from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
-from mindbatch.ledger.entries import Kind
-from mindbatch.ledger.ledger import Place, Recovered
+from mindbatch.ledger.entries import Entry, Kind
+from mindbatch.ledger.ledger import Place
 
 MOST_NAMED = 10
 """Faults of one kind that are named; the others are counted."""
@@ -146,7 +146,7 @@ class RowIndex(Closing):
         )
         return [RowFailure(*fields) for fields in fetched]
 
-    def settle(self, outcomes: Iterable[Recovered], *, errors_too: bool = True) -> Standing:
+    def settle(self, outcomes: Iterable[tuple[Entry, Place]], *, errors_too: bool = True) -> Standing:
         """Notes what the ledger holds: the last outcome of a key counts, and only for the same content.
 
         errors_too: count errors as done; False has them run again.
@@ -158,7 +158,10 @@ class RowIndex(Closing):
         with _storage_faults(self._path):
             self._database.executemany(
                 "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?, ?)",
-                ((o.key, o.row, o.kind, o.place.session, o.place.offset, o.place.length) for o in outcomes),
+                (
+                    (entry.key, entry.row, entry.kind, place.session, place.offset, place.length)
+                    for entry, place in outcomes
+                ),
             )
         if not errors_too:
             self._do("DELETE FROM seen WHERE kind = 'error'")

@@ -118,18 +118,15 @@ class EventFile:
         self._folder = folder
         self._writer: Any = None
 
-    def open(self) -> None:
-        """Makes the folder and the file. Raises OSError."""
-        from tensorboardX.event_file_writer import EventsWriter
-
-        self._folder.mkdir(exist_ok=True)
-        self._writer = EventsWriter(str(self._folder / "events"), f".{os.getpid()}")
-
     def add(self, values: Mapping[str, float], step: int, seconds: float) -> None:
         """Writes one event with all values, by name; `seconds` since 1970. Raises OSError."""
+        from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
+        if self._writer is None:
+            self._folder.mkdir(exist_ok=True)
+            self._writer = EventsWriter(str(self._folder / "events"), f".{os.getpid()}")
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._writer.write_event(Event(wall_time=seconds, step=step, summary=Summary(value=scalars)))
         self._writer.flush()
@@ -195,8 +192,6 @@ class MetricsLog(Closing):
         self._file = self._storage.append(self._path)
         if not _ends_whole(self._path):
             self._storage.write(self._file, b"\n")  # a run was killed amid a line: the next one stays whole
-        if self._events is not None:
-            self._events.open()
 
     def _append(self, values: Mapping[str, float], step: int, now: float) -> None:
         if self._file is None:

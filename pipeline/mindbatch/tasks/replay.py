@@ -87,7 +87,7 @@ def _named(entry: Entry) -> str:
 def _entry(folder: RunFolder, record: RunRecord, key: str) -> tuple[Entry, ComputedWith] | None:
     """Reads the last entry of a row in the ledger, and with what it was computed."""
     with Ledger(folder, record.fingerprint) as ledger:
-        places = [entry.place for entry in ledger.recover() if entry.key == key]
+        places = [place for entry, place in ledger.recover() if entry.key == key]
         if not places:
             return None
         return ledger.read(places[-1]), ledger.computed_with_in(places[-1].session)

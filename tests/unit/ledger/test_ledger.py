@@ -46,7 +46,7 @@ def write(folder: RunFolder, *entries: Entry) -> None:
 
 def found(folder: RunFolder) -> list[Entry]:
     with Ledger(folder, PRINT) as ledger:
-        return [ledger.read(each.place) for each in ledger.recover()]
+        return [ledger.read(place) for _, place in ledger.recover()]
 
 
 def error(key: str) -> Entry:
@@ -72,13 +72,13 @@ def test_a_commit_is_one_write_and_one_sync_however_many_rows(folder: RunFolder)
 def test_recovered_entries_say_what_they_are_and_where(folder: RunFolder) -> None:
     write(folder, entry(7), error("bad"))
     with Ledger(folder, PRINT) as ledger:
-        one, two = ledger.recover()
+        (one, first), (two, second) = ledger.recover()
         assert (one.key, one.row, one.kind) == ("7", "row7", "result")
         assert (two.key, two.row, two.kind) == ("bad", "row", "error")
-        assert ledger.read(two.place) == error("bad")
+        assert ledger.read(second) == error("bad")
         assert ledger.num_safe == 2
         content = folder.ledger.read_bytes()
-        assert content[one.place.offset :][: one.place.length + two.place.length].count(b"\n") == 2
+        assert content[first.offset :][: first.length + second.length].count(b"\n") == 2
 
 
 def test_an_entry_can_be_read_before_and_after_its_commit(folder: RunFolder) -> None:
@@ -230,7 +230,7 @@ def test_each_row_says_what_it_was_computed_with(folder: RunFolder) -> None:
                 file.write(b'{"key"')
     assert found(folder) == [entry(number) for number in range(4)]
     with Ledger(folder, PRINT) as ledger:
-        sessions = [recovered.place.session for recovered in ledger.recover()]
+        sessions = [place.session for _, place in ledger.recover()]
         assert [ledger.computed_with_in(session) for session in sessions] == kinds
         assert ledger.notes == [], "what was torn is cut off"
 

@@ -31,7 +31,7 @@ def fill(folder: RunFolder, numbers: range) -> None:
 def found_in(folder: RunFolder) -> tuple[list[str], list[str]]:
     """Keys and notes; every entry is as it was written."""
     with Ledger(folder, PRINT) as ledger:
-        places = {found.key: found.place for found in ledger.recover()}
+        places = {found.key: place for found, place in ledger.recover()}
         for key, place in places.items():
             assert ledger.read(place) == entry(int(key))
         return list(places), ledger.notes

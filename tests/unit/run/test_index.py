@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.storage import StorageError
-from mindbatch.ledger.ledger import Place, Recovered
+from mindbatch.ledger.entries import Entry
+from mindbatch.ledger.ledger import Place
 from mindbatch.run.index import RowIndex
 from mindbatch.run.survey import Selection
 
@@ -19,8 +20,8 @@ def row(key: str, text: str = "x", line: int = 1) -> DataRow:
     return DataRow(key=key, source="rows.jsonl", line=line, content={"text": text})
 
 
-def outcome(item: DataRow, kind: str = "result", offset: int = 0) -> Recovered:
-    return Recovered(item.key, item.digest, kind, Place(0, offset, 10))  # type: ignore[arg-type]
+def outcome(item: DataRow, kind: str = "result", offset: int = 0) -> tuple[Entry, Place]:
+    return Entry(item.key, item.digest, kind, {}), Place(0, offset, 10)  # type: ignore[arg-type]
 
 
 @pytest.fixture
