@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from mindbatch.dataset.rows import DataRow, RowFailure
-from mindbatch.run.outputs.rows import FinishedRow
+from mindbatch.run.result_rows import FinishedRow
 
 AWKWARD_TEXT = '=SUM(1)\u2028今天, "quoted"\r\nline\rend\n '
 

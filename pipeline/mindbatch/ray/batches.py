@@ -13,8 +13,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import without_hidden
 from mindbatch.ray.settings import ERROR
-from mindbatch.run.outputs.parquet import result_cells, schema
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, json_text
+from mindbatch.run.parquet_results import result_cells, schema
+from mindbatch.run.result_rows import FinishedRow, OutputOptions, json_text
 
 _SOURCE = "batch"
 _WHOLE = {

@@ -18,7 +18,7 @@ from mindbatch.llm import LLM
 from mindbatch.ray.settings import settings_of
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.generation import outcome_of
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
+from mindbatch.run.result_rows import FinishedRow, OutputOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -42,8 +42,8 @@ from mindbatch.run.manifest import (
     write_manifest,
     written_results,
 )
-from mindbatch.run.outputs.files import message_format, output_options, result_format, write_result_files
 from mindbatch.run.progress import Monitor, ReadingLine
+from mindbatch.run.result_files import message_format, output_options, result_format, write_result_files
 from mindbatch.run.survey import DataInput, Items, selection_of, survey, too_many_errors
 
 MOST_FOLDERS = 1000

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from mindbatch.dataset.openai_request import EMBEDDINGS
 from mindbatch.engine.result_json import result_body
 from mindbatch.io.fault_lines import shown
-from mindbatch.run.outputs.openai_response import embeddings as embedding_list
-from mindbatch.run.outputs.rows import FinishedRow
+from mindbatch.run.openai_response import embeddings as embedding_list
+from mindbatch.run.result_rows import FinishedRow
 from mindbatch.server.completions import json_response, one_prompt_each
 from mindbatch.server.generation import OnlineRequest
 from mindbatch.server.records import new_id

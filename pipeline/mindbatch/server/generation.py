@@ -18,7 +18,7 @@ from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
 from mindbatch.engine.result_json import result_body
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
-from mindbatch.run.outputs.openai_response import (
+from mindbatch.run.openai_response import (
     call_id,
     chat_logprobs,
     completion,
@@ -30,7 +30,7 @@ from mindbatch.run.outputs.openai_response import (
     tool_call,
     usage,
 )
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
+from mindbatch.run.result_rows import FinishedRow, OutputOptions
 from mindbatch.server.requests import ApiError
 from mindbatch.server.service import Service
 

@@ -17,7 +17,7 @@ from mindbatch.engine.request import RequestOutput, StreamEvent
 from mindbatch.engine.result_json import num_generated_tokens, result_body
 from mindbatch.io.fault_lines import shown
 from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
-from mindbatch.run.outputs.openai_response import parser_of
+from mindbatch.run.openai_response import parser_of
 from mindbatch.server.completions import flag, json_response, streamed
 from mindbatch.server.generation import OnlineRequest, sse
 from mindbatch.server.records import new_id

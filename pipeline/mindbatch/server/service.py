@@ -23,7 +23,7 @@ from mindbatch.llm import LLM
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.prompts import Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.outputs.rows import OutputOptions
+from mindbatch.run.result_rows import OutputOptions
 from mindbatch.server.batch_work import count_fault, model_fault
 from mindbatch.server.batches import Batches
 from mindbatch.server.metrics import Metrics

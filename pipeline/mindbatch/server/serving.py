@@ -15,7 +15,7 @@ from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.screen_text import hide, say
 from mindbatch.llm import LLM
 from mindbatch.loading.providers import OpenedFolder
-from mindbatch.run.outputs.files import message_format
+from mindbatch.run.result_files import message_format
 from mindbatch.server.app import application
 from mindbatch.server.batches import Batches
 from mindbatch.server.metrics import Metrics

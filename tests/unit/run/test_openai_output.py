@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from mindbatch.dataset.rows import RowFailure
-from mindbatch.run.outputs.openai_response import refusal_lines, response_lines
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions
+from mindbatch.run.openai_response import refusal_lines, response_lines
+from mindbatch.run.result_rows import FinishedRow, OutputOptions
 from output_rows import failed, finished, generation, written
 
 CHAT = {"endpoint": "/v1/chat/completions", "model": "asked"}

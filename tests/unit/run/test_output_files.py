@@ -9,8 +9,8 @@ import pytest
 
 from mindbatch.io.storage import Storage, StorageError
 from mindbatch.ledger.run_folder import RunFolder
-from mindbatch.run.outputs.files import open_outputs
-from mindbatch.run.outputs.rows import OutputOptions
+from mindbatch.run.result_files import open_outputs
+from mindbatch.run.result_rows import OutputOptions
 from output_rows import failed, finished, generation
 
 FORMATS = ["jsonl", "openai", "csv", "parquet"]

@@ -3,7 +3,7 @@
 import json
 from functools import partial
 
-from mindbatch.run.outputs.rows import OutputOptions, error_lines, result_lines
+from mindbatch.run.result_rows import OutputOptions, error_lines, result_lines
 from output_rows import AWKWARD_TEXT, failed, finished, generation, written
 
 

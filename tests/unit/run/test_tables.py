@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mindbatch.run.outputs import parquet
-from mindbatch.run.outputs.parquet import parquet_table
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, columns, csv_table
+from mindbatch.run import parquet_results
+from mindbatch.run.parquet_results import parquet_table
+from mindbatch.run.result_rows import FinishedRow, OutputOptions, columns, csv_table
 from output_rows import AWKWARD_TEXT, finished, generation, written
 
 MESSAGES = [{"role": "user", "content": "今天"}]
@@ -156,7 +156,7 @@ def test_parquet_columns_follow_the_options() -> None:
 
 
 def test_parquet_is_written_in_groups_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", 4)
+    monkeypatch.setattr(parquet_results, "ROWS_PER_GROUP", 4)
     file = parquet_file(*(finished(str(i)) for i in range(10)))
     groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     assert groups == [4, 4, 2]
@@ -174,7 +174,7 @@ def test_parquet_is_written_in_groups_of_rows(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_long_rows_make_smaller_groups(long: FinishedRow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "BYTES_PER_GROUP", 100)
+    monkeypatch.setattr(parquet_results, "BYTES_PER_GROUP", 100)
     assert parquet_file(long, long, long, long).num_row_groups == 2
 
 

@@ -18,7 +18,7 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.storage import TemporaryFolder
 from mindbatch.run.index import RowIndex
-from mindbatch.run.outputs.rows import columns_of
+from mindbatch.run.result_rows import columns_of
 from mindbatch.run.survey import selection_of, survey
 from mindbatch.tasks.evaluate.continuation import Examples, text_joint
 from mindbatch.tasks.evaluate.schema import EvaluateConfig

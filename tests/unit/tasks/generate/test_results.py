@@ -10,7 +10,7 @@ import pytest
 from mindbatch.dataset.rows import DataRow
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.run.generation import outcome_of
-from mindbatch.run.outputs.rows import FinishedRow, OutputOptions, result_lines
+from mindbatch.run.result_rows import FinishedRow, OutputOptions, result_lines
 from mindbatch.tasks.generate.task import ResultWriter, destination, label
 
 

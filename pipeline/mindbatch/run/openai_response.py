@@ -16,7 +16,7 @@ from mindbatch.message_formats.pieces import ParsedMessage, ToolCall
 from mindbatch.message_formats.registry import begins_in_reasoning
 from mindbatch.prompts.token_bytes import TokenBytes
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.run.outputs.rows import (
+from mindbatch.run.result_rows import (
     FailureWriter,
     FinishedRow,
     OutputOptions,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mindbatch.engine.result_json import EMBEDDING, STRATEGY_FIELDS, result_fields
-from mindbatch.run.outputs.rows import (
+from mindbatch.run.result_rows import (
     AddRow,
     FinishedRow,
     OutputOptions,

@@ -18,8 +18,8 @@ from mindbatch.prompts.prompts import token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.run.batch_config import BatchConfig
 from mindbatch.run.index import RowIndex
-from mindbatch.run.outputs.openai_response import end_of, refusal_lines, response_lines
-from mindbatch.run.outputs.rows import (
+from mindbatch.run.openai_response import end_of, refusal_lines, response_lines
+from mindbatch.run.result_rows import (
     AddRow,
     FinishedRow,
     OutputOptions,
@@ -66,7 +66,7 @@ def _result_writer(
     format: str, file: BinaryIO, options: OutputOptions, kinds: Mapping[str, set[type]] | None
 ) -> RowWriter:
     if format == "parquet":
-        from mindbatch.run.outputs.parquet import parquet_table  # pyarrow takes long to import
+        from mindbatch.run.parquet_results import parquet_table  # pyarrow takes long to import
 
         return parquet_table(file, options, kinds)
     writers: dict[str, Callable[[BinaryIO, OutputOptions], RowWriter]] = {

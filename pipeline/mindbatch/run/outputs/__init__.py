@@ -1,1 +1,0 @@
-"""The files that a finished run leaves: results and errors in the order of the data, each whole or absent."""
