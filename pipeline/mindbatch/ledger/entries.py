@@ -95,11 +95,6 @@ class LedgerWriter:
             raise
 
     @property
-    def offset(self) -> int:
-        """Byte where the next line begins, those waiting included."""
-        return self._tail.size + self._tail.num_bytes
-
-    @property
     def num_waiting(self) -> int:
         return len(self._tail.waiting)
 
@@ -110,9 +105,8 @@ class LedgerWriter:
     def append(self, line: bytes) -> int:
         """Takes a line, for the next commit; returns its offset."""
         tail = self._tail
-        offset = self.offset
         self._tail = _Tail(tail.size, (*tail.waiting, line), tail.num_bytes + len(line))
-        return offset
+        return tail.size + tail.num_bytes
 
     def commit(self) -> int:
         """Writes and syncs what waits; returns the number of lines. A failure closes the file."""

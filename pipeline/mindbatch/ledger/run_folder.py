@@ -181,7 +181,9 @@ class RunLock(Closing):
             with writing(folder.lock):
                 self._file = _locked(folder, storage)
                 storage.truncate(self._file, 0)
-                storage.write(self._file, _describe_this_process())
+                since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+                note = {"process": os.getpid(), "host": platform.node(), "since": since}
+                storage.write(self._file, orjson.dumps(note) + b"\n")
         except BaseException:
             self.close()
             raise
@@ -248,11 +250,6 @@ def is_running(folder: RunFolder) -> bool:
     finally:
         os.close(file)
     return False
-
-
-def _describe_this_process() -> bytes:
-    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return orjson.dumps({"process": os.getpid(), "host": platform.node(), "since": since}) + b"\n"
 
 
 def _describe_holder(folder: RunFolder) -> str:

@@ -92,8 +92,9 @@ def fingerprint_fields(
         **{f"data.{name}": getattr(config.data, name) for name in _DATA_KEYS},
         "data.tools": chat.tools,
         "data.chat_template_kwargs": chat.chat_template_kwargs,
-        **_decoding_fields(config),
     }
+    for name, value in dataclasses.asdict(config.decoding).items():
+        fields[f"decoding.{name}"] = PARAMETERS[name].kind.normal(value)
     return {name: _concealed(name, value, config.resolved_settings) for name, value in fields.items()}
 
 
@@ -108,13 +109,6 @@ def _adapter_fields(config: BatchConfig, home: Path) -> dict[str, Any]:
         for name in lora.names
     }
     return {**digests, "lora.default": lora.row_default, "lora.mode": lora.mode}
-
-
-def _decoding_fields(config: BatchConfig) -> dict[str, Any]:
-    return {
-        f"decoding.{name}": PARAMETERS[name].kind.normal(value)
-        for name, value in dataclasses.asdict(config.decoding).items()
-    }
 
 
 def _concealed(name: str, value: Any, settings: Mapping[str, Any]) -> Any:

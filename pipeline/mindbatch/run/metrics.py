@@ -152,15 +152,12 @@ class MetricsLog(Closing):
         self,
         path: Path,
         tensorboard: Path | None = None,
-        every: float = SAMPLE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """tensorboard: folder of TensorBoard's event files; None writes none. There a sample's step is the
-        number of rows that had ended, so that the curves of a resumed run join. every: seconds between
-        samples. clock: seconds since 1970. Raises ConfigError: TensorBoard is asked for and tensorboardX is
-        not installed."""
+        number of rows that had ended, so that the curves of a resumed run join. clock: seconds since 1970.
+        Raises ConfigError: TensorBoard is asked for and tensorboardX is not installed."""
         self._path = path
-        self._every = every
         self._clock = clock
         self._storage = Storage()
         self._file: int | None = None
@@ -172,7 +169,7 @@ class MetricsLog(Closing):
     def sample(self, snapshot: Snapshot) -> None:
         """Takes the newest counts; may be called after every step, and writes when it is time."""
         self._latest = snapshot
-        if self._written is None or snapshot.seconds - self._written.seconds >= self._every:
+        if self._written is None or snapshot.seconds - self._written.seconds >= SAMPLE_SECONDS:
             self._write(snapshot)
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     """The row's values by column, but for the columns of the data."""
     fields = result_fields(row.body, options.token_ids)
     for cells in (fields, *fields["generations"]):
-        cells |= {name: _likely_tokens(cells[name]) for name in _LOGPROBS if name in cells}
+        cells |= {name: [*map(_likely_tokens, cells[name])] for name in _LOGPROBS if name in cells}
     return {
         "key": row.key,
         **({"adapter": row.row.adapter} if options.adapter else {}),
@@ -148,13 +148,9 @@ def result_cells(row: FinishedRow, options: OutputOptions) -> dict[str, Any]:
     }
 
 
-def _likely_tokens(
-    places: Sequence[Mapping[Any, float] | None],
-) -> list[list[dict[str, Any]] | None]:
-    return [None if place is None else _by_liking(place) for place in places]
-
-
-def _by_liking(place: Mapping[Any, float]) -> list[dict[str, Any]]:
+def _likely_tokens(place: Mapping[Any, float] | None) -> list[dict[str, Any]] | None:
+    if place is None:
+        return None
     return [{"token_id": int(token), "logprob": logprob} for token, logprob in place.items()]
 
 
