@@ -37,7 +37,11 @@ class ToolParser(argparse.ArgumentParser):
         return action
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        return self._checked(*self.parse_known_args(args, namespace))
+        arguments, unread = self.parse_known_args(args, namespace)
+        self._faults += self._unread(unread)
+        if self._faults:
+            self._end()
+        return arguments
 
     def parse_with_faults(self) -> tuple[argparse.Namespace, list[str]]:
         """The process's arguments, flags and words in any order, and what is wrong with them so far."""
@@ -48,12 +52,6 @@ class ToolParser(argparse.ArgumentParser):
         """Tells a fault that ends argparse's own reading, after those that were found before."""
         self._faults.append(message.removeprefix("argument "))
         self._end()
-
-    def _checked(self, arguments: Any, unread: Sequence[str]) -> Any:
-        self._faults += self._unread(unread)
-        if self._faults:
-            self._end()
-        return arguments
 
     def _noting(self, name: str, convert: Callable[[str], Any], default: Any) -> Callable[[str], Any]:
         def converted(text: str) -> Any:

@@ -97,20 +97,16 @@ class RowIndex(Closing):
         if len(self._waiting) == _ROWS_AT_ONCE:
             self._flush()
 
-    def keep(self, skip: int, limit: int | None) -> None:
-        """Keeps `limit` rows (None: all) in the order of their ranks, after the first `skip` ones."""
+    def close_loading(self, skip: int = 0, limit: int | None = None) -> None:
+        """Ends the adding of rows; keeps `limit` (None: all) in the order of their ranks, after the first
+        `skip` ones. Raises ConfigError: keys that stand on two rows, and where."""
         self._flush()
+        self._do("CREATE INDEX by_rank ON rows (rank, position)")
         if skip or limit is not None:
-            self._do("CREATE INDEX by_rank ON rows (rank, position)")
             chosen = "SELECT position FROM rows ORDER BY rank, position LIMIT ? OFFSET ?"
             self._do(
                 f"DELETE FROM rows WHERE position NOT IN ({chosen})", (-1 if limit is None else limit, skip)
             )
-
-    def close_loading(self) -> None:
-        """Ends the adding of rows. Raises ConfigError: keys that stand on two rows, and where."""
-        self._flush()
-        self._do("CREATE INDEX IF NOT EXISTS by_rank ON rows (rank, position)")
         self._do("CREATE INDEX by_key ON rows (key)")
         twice = "SELECT key FROM rows WHERE key IS NOT NULL GROUP BY key HAVING count(*) > 1"
         total = self._number(f"SELECT count(*) FROM ({twice})")

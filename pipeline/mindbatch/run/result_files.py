@@ -69,12 +69,7 @@ def _result_writer(
         from mindbatch.run.parquet_results import parquet_table  # pyarrow takes long to import
 
         return parquet_table(file, options, kinds)
-    writers: dict[str, Callable[[BinaryIO, OutputOptions], RowWriter]] = {
-        "jsonl": result_lines,
-        "csv": csv_table,
-        "openai": response_lines,
-    }
-    return writers[format](file, options)
+    return {"jsonl": result_lines, "csv": csv_table, "openai": response_lines}[format](file, options)
 
 
 def result_format(asked: str, is_openai: bool) -> str:

@@ -243,8 +243,7 @@ def survey(
                 if selection.max_errors is not None and num_errors > selection.max_errors:
                     raise ConfigError(too_many_errors(selection.max_errors, f"{item.place}: {item.reason}"))
         on_row(num_records, num_errors)
-    index.keep(selection.skip, selection.limit)
-    index.close_loading()
+    index.close_loading(selection.skip, selection.limit)
     _refuse_hopeless(index, dataset, is_empty=num_records == 0)
     if missing := maker.missing_columns():
         raise ConfigError(missing)

@@ -34,7 +34,6 @@ def fill(index: RowIndex, *keys: str) -> list[DataRow]:
     rows = [row(key, line=line) for line, key in enumerate(keys, start=1)]
     for position, item in enumerate(rows):
         index.add(position, position, item)
-    index.keep(0, None)
     index.close_loading()
     return rows
 
@@ -113,8 +112,7 @@ def test_a_choice_is_a_part_of_the_order(count: int, skip: int, limit: int | Non
     with RowIndex(Path(":memory:")) as index:
         for position in range(count):
             index.add(position, selection.rank(position), row(str(position)))
-        index.keep(skip, limit)
-        index.close_loading()
+        index.close_loading(skip, limit)
         expected = order[skip:] if limit is None else order[skip : skip + limit]
         assert pending(index) == [str(position) for position in expected]
         assert [item.key for item, _ in index.in_order()] == [str(position) for position in sorted(expected)]
