@@ -108,7 +108,7 @@ def csv_table(file: BinaryIO, options: OutputOptions) -> Iterator[AddRow]:
     import such a file with its columns as text, never with a double click.
     """
     text = codecs.getwriter("utf-8")(file)
-    table = csv.DictWriter(text, columns(options), restval="", extrasaction="ignore")
+    table = csv.DictWriter(text, csv_columns(options), restval="", extrasaction="ignore")
     table.writeheader()
 
     def add(row: FinishedRow) -> None:
@@ -127,7 +127,7 @@ def csv_table(file: BinaryIO, options: OutputOptions) -> Iterator[AddRow]:
     yield add
 
 
-def columns(options: OutputOptions) -> list[str]:
+def csv_columns(options: OutputOptions) -> list[str]:
     """The names of the columns. Cells are empty where a row did not ask for log-probabilities, nothing was
     ranked and nothing drafted."""
     unwanted = {EMBEDDING: not options.embeddings, "token_ids": not options.token_ids, "logprobs": True}
@@ -151,7 +151,6 @@ def _cell(value: object) -> object:
 def json_lines(
     file: BinaryIO, as_json: Callable[[Any], Mapping[str, Any]]
 ) -> Iterator[Callable[[Any], None]]:
-
     def add(row: FinishedRow | RowFailure) -> None:
         file.write(orjson.dumps(as_json(row), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE))
 

@@ -256,10 +256,10 @@ def test_columns_for_the_results(overrides: list[str], said: str, usable: list[s
 
 def test_the_fields_of_results_are_those_that_columns_cannot_be_called() -> None:
     from mindbatch.run.parquet_results import schema
-    from mindbatch.run.result_rows import OutputOptions, columns
+    from mindbatch.run.result_rows import OutputOptions, csv_columns
 
     options = OutputOptions(token_ids=True)
-    assert {*columns(options)} <= CSV_FIELDS
+    assert {*csv_columns(options)} <= CSV_FIELDS
     assert {*schema(options, {}).names} == RESULT_FIELDS
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mindbatch.run import parquet_results
 from mindbatch.run.parquet_results import parquet_table
-from mindbatch.run.result_rows import FinishedRow, OutputOptions, columns, csv_table
+from mindbatch.run.result_rows import FinishedRow, OutputOptions, csv_columns, csv_table
 from output_rows import AWKWARD_TEXT, finished, generation, written
 
 MESSAGES = [{"role": "user", "content": "今天"}]
@@ -86,7 +86,7 @@ def test_an_empty_csv_has_its_header() -> None:
         b"key,index,text,finish_reason,tokens,cumulative_logprob,score,rank,drafted_tokens,accepted_tokens,"
         b"prompt_tokens,logprobs,prompt_logprobs\r\n"
     )
-    assert columns(OutputOptions(token_ids=True))[:5] == ["key", "prompt", "index", "text", "token_ids"]
+    assert csv_columns(OutputOptions(token_ids=True))[:5] == ["key", "prompt", "index", "text", "token_ids"]
 
 
 def test_csv_as_pandas_reads_it() -> None:
