@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from mindbatch.config.compose import compose_task
-from mindbatch.config.hydra_tree import OptionFiles
+from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder, data_root
 from mindbatch.config.schema import TaskConfig, schema_keys
 from mindbatch.decoding.params import DecodingParams

@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from mindbatch.config import paths
 from mindbatch.config.composition import Composition, assign
 from mindbatch.config.faults import FaultLog
-from mindbatch.config.hydra_tree import HydraTree, OptionFiles, take_errors
+from mindbatch.config.hydra_tree import HydraTree, take_errors
+from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import read_command_line
 from mindbatch.config.schema import SchemaKeys, TaskConfig, schema_keys
 from mindbatch.config.settings import (

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from mindbatch.config.faults import FaultLog, shown
 from mindbatch.config.other_names import INSTEAD
 from mindbatch.config.path_faults import LONGEST_SHOWN, input_file_fault, settled
@@ -307,6 +304,9 @@ def _why_no_run(folder: Path) -> str:
 
 def resolved_text(written: object, meaning: str) -> str:
     """The text that `written` stands for, with variables of the environment. Raises ValueError for none."""
+    from omegaconf import OmegaConf  # not for help
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         text = OmegaConf.create({"text": written}).text
     except OmegaConfBaseException as error:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from mindbatch.config.hydra_tree import OptionFiles
+from mindbatch.config.options import OptionFiles
 from mindbatch.config.schema import Key, SchemaKeys, TaskConfig, schema_keys
 from mindbatch.io.fault_lines import as_typed
 from mindbatch.tasks.registry import TASKS, Task

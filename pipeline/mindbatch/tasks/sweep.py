@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from mindbatch.config.composition import Composition
 from mindbatch.config.faults import shown
-from mindbatch.config.hydra_tree import OptionFiles
+from mindbatch.config.options import OptionFiles
 from mindbatch.config.overrides import FOLDER_KEYS, OUTPUT_FOLDER, json_value, key_of
 from mindbatch.config.schema import TaskConfig, schema_keys, value_at
 from mindbatch.config.settings import OPTION

@@ -10,7 +10,7 @@ import pytest
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
 from mindbatch.config.composition import Composition
-from mindbatch.config.hydra_tree import OptionFiles
+from mindbatch.config.options import OptionFiles
 from mindbatch.config.paths import configs_folder
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks import sweep

@@ -1,0 +1,84 @@
+"""Options of the groups (`model=auto`): the shipped configuration files, and those of --config-dir."""
+
+import os
+from pathlib import Path
+
+from mindbatch.config.faults import FaultLog
+from mindbatch.config.paths import near_sibling
+from mindbatch.config.settings import Choice
+from mindbatch.io.fault_lines import did_you_mean
+
+GLOBAL_PACKAGE = "_global_"
+
+DEEPEST_GROUP = 3
+"""Folders are looked into this far: more would be a search of the whole disk."""
+
+
+class OptionFiles:
+    """Names of the groups and of their options; a user adds options to shipped groups, and groups.
+
+    groups: folders of the two trees, those within others too, as `db/mysql`.
+    """
+
+    def __init__(self, shipped: Path, added: Path | None) -> None:
+        self.shipped = shipped
+        self.added = added
+        own = {} if added is None else _groups(added)
+        self._adds_any = any(own.values())
+        self._files = _groups(shipped)
+        self.hidden = sorted(
+            file
+            for group in filter(None, own)
+            for name, file in own[group].items()
+            if name in self._files.get(group, {})
+        )
+        """Files of the user's that a shipped option of their name would hide."""
+        for group, files in own.items():
+            self._files[group] = files | self._files.get(group, {})
+        self.groups = frozenset(group for group in self._files if group)
+
+    def names(self, group: str) -> list[str]:
+        """The options of `group`, sorted."""
+        return sorted(self._files.get(group, ()))
+
+    def file(self, group: str, option: str) -> Path | None:
+        """The file of an option, if there is one."""
+        return self._files.get(group, {}).get(option)
+
+    def check_folder(self, log: FaultLog) -> None:
+        """Notes an added folder that is missing or empty, and options that shipped ones would hide."""
+        if self.added is not None and not self.added.is_dir():
+            log.add(f"--config-dir {self.added}: no such folder{near_sibling(self.added)}")
+        elif self.added is not None and not self._adds_any:
+            groups = ", ".join(f"{group}/" for group in sorted(self.groups))
+            log.add(
+                f"--config-dir {self.added}: holds no .yaml files, itself or in group folders as {groups}"
+            )
+        for file in self.hidden:
+            log.add(f"{file}: an option of this name is shipped; rename the file")
+
+    def exists(self, choice: Choice, log: FaultLog) -> bool:
+        """True if the chosen option exists; if not, the options that do go to `log`."""
+        group, option = choice.group, choice.option
+        names = self.names(group)
+        if option in names:
+            return True
+        near = did_you_mean(option, names, cutoff=0.8 if group == "model" else 0.6)
+        hint = f"no such option; there are {', '.join(names)}{near}"
+        if group == "model" and not near:  # a folder, or the name of a model on the hub
+            there = "" if os.path.isdir(option) or "/" in option else f"{hint}; "
+            hint = f"{there}a folder is given as model.checkpoint_name_or_path={option}"
+        log.add(f"{choice.source}{group}={option}: {hint}", group)
+        return False
+
+
+def _groups(top: Path) -> dict[str, dict[str, Path]]:
+    """By group ('' is the folder itself), the option files directly in its folder."""
+    groups = {}
+    for path, folders, files in os.walk(top):
+        folder = Path(path)
+        parts = folder.relative_to(top).parts
+        folders[:] = [name for name in folders if not name.startswith(".") and len(parts) < DEEPEST_GROUP]
+        options = {Path(file).stem: folder / file for file in files if file.endswith(".yaml")}
+        groups["/".join(parts)] = options
+    return groups
