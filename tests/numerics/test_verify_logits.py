@@ -13,11 +13,10 @@ from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.first_logits import FloatArray, first_logits
 from mindbatch.models.architecture import Architecture
-from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
+from mindbatch.tasks.reshard.logits_check import LogitsCheck, WholeCheckpoint, logits_check
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
-from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
 from reshard_models import LLAMA, write_model
 
 KEY, VALUE = "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.weight"

@@ -14,8 +14,7 @@ from mindbatch.checkpoint.folders.tensor_set import shard_sets
 from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_floats, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
-from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
-from mindbatch.checkpoint.placement.regions import Placement, slices_of
+from mindbatch.checkpoint.placement.regions import Location, Placement, RankFiles, slices_of
 from mindbatch.io.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE
 

@@ -1,25 +1,278 @@
 """Model types that have MindFormers names, and the names that the tensors of a checkpoint have."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
-from mindbatch.checkpoint.names import fused_models, older_models
-from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, known_names
+from mindbatch.checkpoint.names.dialect import (
+    EXPERT,
+    Dialect,
+    Form,
+    Heads,
+    Options,
+    Rule,
+    Sections,
+    known_names,
+    renamed,
+    renamed_norm,
+)
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 
+MCORE_MODEL_TYPES = ("qwen3", "qwen3_moe")
+_HF = "model.layers.{layer}"
+_BOTH = ("weight", "bias")
+
+
+def llama(options: Options) -> Dialect:
+    """Names of LlamaForCausalLM, which runs Qwen2 and Mistral, too."""
+    stored = "model.layers.{layer}"
+    return Dialect(
+        (
+            Rule(Form(("model.embed_tokens.weight",)), Form(("model.tok_embeddings.embedding_weight",))),
+            *renamed(
+                [
+                    ("model.norm", "model.norm_out"),
+                    ("lm_head", "lm_head"),
+                    (f"{_HF}.input_layernorm", f"{stored}.attention_norm"),
+                    (f"{_HF}.post_attention_layernorm", f"{stored}.ffn_norm"),
+                ]
+            ),
+            *renamed([(f"{_HF}.self_attn.o_proj", f"{stored}.attention.wo")], _BOTH),
+            *renamed([(f"{_HF}.mlp.down_proj", f"{stored}.feed_forward.w2")], _BOTH),
+            *(_llama_fused(stored, options) if options.qkv_concat else _llama_separate(stored)),
+        ),
+        ("*rotary_emb.inv_freq",),
+    )
+
+
+def _llama_separate(stored: str) -> list[Rule]:
+    attention = zip("qkv", ("wq", "wk", "wv"), strict=True)
+    return renamed(
+        [
+            *((f"{_HF}.self_attn.{which}_proj", f"{stored}.attention.{name}") for which, name in attention),
+            (f"{_HF}.mlp.gate_proj", f"{stored}.feed_forward.w1"),
+            (f"{_HF}.mlp.up_proj", f"{stored}.feed_forward.w3"),
+        ],
+        _BOTH,
+    )
+
+
+def _llama_fused(stored: str, options: Options) -> list[Rule]:
+    """MindFormers has no bias on fused gates."""
+    names = f"{stored}.attention.w_qkv", f"{stored}.feed_forward.w_gate_hidden"
+    return _fused(*names, options, _BOTH)
+
+
+def mcore(options: Options) -> Dialect:
+    """Names of the Mcore models as they are trained: Qwen3 and its mixtures, their matrices fused.
+
+    Source: `weight_converters` of mindformers 1.9 and 2.0, models/qwen3/utils.py and
+    models/qwen3_moe/utils.py.
+    """
+    stored = "decoder.layers.{layer}"
+    others = renamed(
+        [
+            ("model.embed_tokens", "embedding.word_embeddings"),
+            ("model.norm", "decoder.final_layernorm"),
+            ("lm_head", "output_layer"),
+            (f"{_HF}.input_layernorm", f"{stored}.input_layernorm"),
+            (f"{_HF}.post_attention_layernorm", f"{stored}.pre_mlp_layernorm"),
+            (f"{_HF}.self_attn.q_norm", f"{stored}.self_attention.q_layernorm"),
+            (f"{_HF}.self_attn.k_norm", f"{stored}.self_attention.k_layernorm"),
+            (f"{_HF}.self_attn.o_proj", f"{stored}.self_attention.linear_proj"),
+            (f"{_HF}.mlp.down_proj", f"{stored}.mlp.linear_fc2"),
+        ]
+    )
+    fused = _fused(f"{stored}.self_attention.linear_qkv", f"{stored}.mlp.linear_fc1", options, ("weight",))
+    return Dialect((*fused, *_mcore_experts(f"{stored}.mlp"), *others))
+
+
+def _mcore_experts(stored: str) -> list[Rule]:
+    """Those of a mixture: gate and up of all experts are one matrix, their other matrices another."""
+    expert = f"{_HF}.mlp.experts.{EXPERT}"
+    gate_up = Form((f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"))
+    return [
+        Rule(gate_up, Form((f"{stored}.experts.weight1",)), Sections.PAIR, is_stacked=True),
+        Rule(Form((f"{expert}.down_proj.weight",)), Form((f"{stored}.experts.weight2",)), is_stacked=True),
+        *renamed([(f"{_HF}.mlp.gate", f"{stored}.router")]),
+    ]
+
+
+def _fused(qkv: str, gates: str, options: Options, ends: Sequence[str]) -> list[Rule]:
+    """Rules from separate projections to one of attention, with each of the ends, and one of the gates."""
+    attention = [
+        Rule(
+            Form(tuple(f"{_HF}.self_attn.{which}_proj.{end}" for which in "qkv")),
+            Form((f"{qkv}.{end}",), options.order),
+            Sections.QKV,
+        )
+        for end in ends
+    ]
+    gate_up = Form(tuple(f"{_HF}.mlp.{which}_proj.weight" for which in ("gate", "up")))
+    return [*attention, Rule(gate_up, Form((f"{gates}.weight",), options.order), Sections.PAIR)]
+
+
+def chatglm(options: Options) -> Dialect:
+    """Names of ChatGLM2ForConditionalGeneration: ChatGLM2, ChatGLM3, the first GLM4.
+
+    Without use_rearrange_rope, which reorders the elements of each head.
+    """
+    layer = "transformer.encoder.layers.{layer}"
+    embedding = "transformer.embedding"
+    kept = [
+        *(f"transformer.{name}" for name in ("encoder.final_layernorm", "output_layer")),
+        *(f"{layer}.{name}" for name in ("input_layernorm", "post_attention_layernorm")),
+    ]
+    dense = [f"{layer}.{name}" for name in ("self_attention.dense", "mlp.dense_4h_to_h")]
+    qkv = ("wq", "wk", "wv") if not options.qkv_concat else ("query_key_value",)
+    gates = ("dense_left", "dense_right") if not options.mlp_concat else ("dense_h_to_4h",)
+    return Dialect(
+        (
+            Rule(Form((f"{embedding}.word_embeddings.weight",)), Form((f"{embedding}.embedding_weight",))),
+            *renamed((name, name) for name in kept),
+            *renamed([(name, name) for name in dense], _BOTH),
+            *_divided(f"{layer}.self_attention", "query_key_value", qkv, Sections.QKV),
+            *_divided(f"{layer}.mlp", "dense_h_to_4h", gates, Sections.PAIR),
+        ),
+        ("*rotary_pos_emb.inv_freq",),
+    )
+
+
+def _divided(block: str, fused: str, names: Sequence[str], sections: Sections) -> list[Rule]:
+    """Builds the rules from Hugging Face's fused tensors to MindFormers' fused or separate ones."""
+    return [
+        Rule(
+            Form((f"{block}.{fused}.{end}",)),
+            Form(tuple(f"{block}.{name}.{end}" for name in names)),
+            sections,
+        )
+        for end in _BOTH
+    ]
+
+
+_HF_BLOCK, _BLOCK = "transformer.h.{layer}", "backbone.blocks.{layer}"
+
+
+def gpt2(options: Options) -> Dialect:
+    """Names of GPT2LMHeadModel: queries, keys and values apart and transposed.
+
+    The model has no settings that change them. Its head is always the token embedding.
+    """
+    del options
+    dense = [
+        (f"{_HF_BLOCK}.attn.c_proj", f"{_BLOCK}.attention.projection"),
+        (f"{_HF_BLOCK}.mlp.c_fc", f"{_BLOCK}.output.mapping"),
+        (f"{_HF_BLOCK}.mlp.c_proj", f"{_BLOCK}.output.projection"),
+    ]
+    return Dialect(
+        (
+            *_outside_layers({"wte": "embedding.word_embedding", "wpe": "embedding.position_embedding"}),
+            *_norms(_HF_BLOCK, _BLOCK),
+            *_gpt2_attention(),
+            *renamed(dense, _BOTH),
+        ),
+        # causal masks: of old Hugging Face checkpoints, and what MindFormers' conversion made of them
+        ("*.attn.bias", "*.attn.masked_bias", "*.attention.beta", "*.attention.masked_beta"),
+    )
+
+
+def _gpt2_attention() -> list[Rule]:
+    """c_attn is [inputs, outputs] (Conv1D), the three dense layers are [outputs, inputs]."""
+    return [
+        Rule(
+            Form((f"{_HF_BLOCK}.attn.c_attn.{end}",), transposed=True),
+            Form(tuple(f"{_BLOCK}.attention.dense{number}.{end}" for number in (1, 2, 3))),
+            Sections.QKV,
+        )
+        for end in _BOTH
+    ]
+
+
+def pangu_alpha(options: Options) -> Dialect:
+    """Names of PanguAlphaHeadModel: GPT-2's blocks, and the last layer apart from them.
+
+    Matrices of nn.Dense are [outputs, inputs], the others [inputs, outputs]. The head is always the token
+    embedding.
+    """
+    last = "{layer}" if options.num_layers is None else options.num_layers - 1
+    embeddings = {
+        "wte": "embedding.word_embedding",
+        "wpe": "embedding.position_embedding",
+        "wqe": "top_query_embedding",
+    }
+    return Dialect(
+        (
+            *_outside_layers(embeddings),
+            *_pangu_alpha_layer(_HF_BLOCK, _BLOCK),
+            *_pangu_alpha_layer(f"transformer.h.{last}", "backbone.top_query_layer"),
+        ),
+        ("*.attn.bias", "*.attn.masked_bias"),  # causal masks
+    )
+
+
+def _pangu_alpha_layer(original: str, stored: str) -> list[Rule]:
+    dense = [
+        (f"{original}.attn.{which}_proj", f"{stored}.attention.dense{n}") for n, which in enumerate("qkv", 1)
+    ]
+    transposed = {
+        f"{original}.attn.c_proj": f"{stored}.attention.projection",
+        f"{original}.mlp.c_fc": f"{stored}.output.mapping",
+        f"{original}.mlp.c_proj": f"{stored}.output.projection",
+    }
+    return [
+        *_norms(original, stored),
+        *renamed(dense, _BOTH),
+        *renamed(transposed.items(), ("bias",)),
+        *(
+            Rule(Form((f"{one}.weight",)), Form((f"{other}.weight",), transposed=True))
+            for one, other in transposed.items()
+        ),
+    ]
+
+
+def _outside_layers(embeddings: Mapping[str, str]) -> list[Rule]:
+    """Rules for embeddings, by the end of their original names, and for the last norm."""
+    tables = [
+        Rule(Form((f"transformer.{short}.weight",)), Form((f"backbone.{name}.embedding_table",)))
+        for short, name in embeddings.items()
+    ]
+    return [*tables, *renamed_norm("transformer.ln_f", "backbone.layernorm")]
+
+
+def _norms(original: str, stored: str) -> list[Rule]:
+    names = [(f"{original}.ln_{number}", f"{stored}.layernorm{number}") for number in (1, 2)]
+    return [rule for pair in names for rule in renamed_norm(*pair)]
+
+
+def chatglm_6b(options: Options) -> Dialect:
+    """Names of GLMForPreTraining, whose matrices are as in its folder and whose settings change none."""
+    del options
+    words, layer = "transformer.word_embeddings", "transformer.layers.{layer}"
+    norms = (f"{layer}.input_layernorm", f"{layer}.post_attention_layernorm", "transformer.final_layernorm")
+    linear = ("attention.query_key_value", "attention.dense", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+    return Dialect(
+        (
+            Rule(Form((f"{words}.weight",)), Form((f"{words}.embedding_table",))),
+            *renamed([("lm_head", "lm_head")]),
+            *(rule for name in norms for rule in renamed_norm(name, name)),
+            *renamed([(f"{layer}.{name}", f"{layer}.{name}") for name in linear], _BOTH),
+        ),
+        ("*rotary_emb.inv_freq",),
+        has_own_head=True,
+    )
+
+
 _DIALECTS = {
-    "chatglm": fused_models.chatglm,
-    "chatglm_6b": older_models.chatglm_6b,
-    "gpt2": older_models.gpt2,
-    "llama": fused_models.llama,
-    "mistral": fused_models.llama,
-    "pangu_alpha": older_models.pangu_alpha,
-    "qwen2": fused_models.llama,
+    "chatglm": chatglm,
+    "chatglm_6b": chatglm_6b,
+    "gpt2": gpt2,
+    "llama": llama,
+    "mistral": llama,
+    "pangu_alpha": pangu_alpha,
+    "qwen2": llama,
 }
 NAMED_MODEL_TYPES = tuple(_DIALECTS)
-MCORE_MODEL_TYPES = fused_models.MCORE_MODEL_TYPES
 
 
 def dialect(model_type: str, options: Options | None = None) -> Dialect:
@@ -38,7 +291,7 @@ def dialect(model_type: str, options: Options | None = None) -> Dialect:
             f"{whose} names of model type {shown(model_type)} are not known; allowed: "
             f"{', '.join(known)}{did_you_mean(model_type, known)}{others}"
         )
-    return fused_models.mcore(options) if options.is_mcore else _DIALECTS[model_type](options)
+    return mcore(options) if options.is_mcore else _DIALECTS[model_type](options)
 
 
 def heads_of(arch: Architecture) -> Heads:

@@ -12,16 +12,24 @@ from mindbatch.checkpoint.names.dialect import (
     rule_for,
     unused_names,
 )
-from mindbatch.checkpoint.names.expert_stacks import stacked
-from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, shapes_of, spans, view_of
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
+from mindbatch.checkpoint.names.section_regions import (
+    Sizes,
+    Span,
+    read_sizes,
+    shapes_of,
+    spans,
+    stacked,
+    view_of,
+)
 from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
+    RankFiles,
     Region,
     Segment,
     Shape,
     Shard,
+    StoredShard,
     intersection,
     shown_region,
 )

@@ -8,13 +8,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.placement.rank_files import Location, RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
+    Location,
     Pair,
+    RankFiles,
     Region,
     Segment,
     Shape,
     Shard,
+    StoredShard,
     difference,
     intersection,
     merged,

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
+    RankFiles,
     Region,
     Segment,
     Shape,
     Shard,
+    StoredShard,
     first_overlap,
     full_region,
     intersection,

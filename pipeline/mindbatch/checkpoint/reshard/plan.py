@@ -2,18 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
+from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.replicas import ReplicaPair
 
+CKPT, SAFETENSORS = "ckpt", "safetensors"
 SYNC_BYTES = 64 << 20
 
 Place = tuple[str, str]
@@ -93,6 +97,17 @@ class ReshardPlan:
             "plan": self.digest,
             "files": sizes,
         }
+
+
+def layouts_of(
+    plans: Iterable[TensorPlan], files: Sequence[str], dtypes: Mapping[str, str], kind: str
+) -> dict[str, FileLayout]:
+    """Lays out the file of each target rank, in order of the plans."""
+    entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
+    for plan in plans:
+        entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))
+    layout_of = ckpt_layout if kind == CKPT else safetensors_layout
+    return {file: layout_of(entries[rank]) for rank, file in enumerate(files)}
 
 
 @dataclass

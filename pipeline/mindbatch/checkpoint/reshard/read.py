@@ -16,8 +16,7 @@ from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.placement.regions import Region, region_shape
-from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
-from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor
+from mindbatch.checkpoint.reshard.job import CHUNK_BYTES, Job, Reading, SourceTensor
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
 

@@ -10,10 +10,16 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.plan import first_locations
-from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
-from mindbatch.checkpoint.placement.regions import Pair, Region, intersection, rows_of, volume
-from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
-from mindbatch.checkpoint.reshard.job import Reading, reading_of
+from mindbatch.checkpoint.placement.regions import (
+    Location,
+    Pair,
+    RankFiles,
+    Region,
+    intersection,
+    rows_of,
+    volume,
+)
+from mindbatch.checkpoint.reshard.job import CHUNK_BYTES, Reading, reading_of
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
 

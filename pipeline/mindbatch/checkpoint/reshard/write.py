@@ -11,8 +11,16 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import started_digest
 from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES, Chunk, Fetch, chunks_of
-from mindbatch.checkpoint.reshard.job import Job, Reading, SourceTensor, Writing
+from mindbatch.checkpoint.reshard.job import (
+    CHUNK_BYTES,
+    Chunk,
+    Fetch,
+    Job,
+    Reading,
+    SourceTensor,
+    Writing,
+    chunks_of,
+)
 from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, TransposedRegions, all_rows, as_array
 from mindbatch.io.errors import CheckpointError
 

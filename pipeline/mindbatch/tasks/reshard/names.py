@@ -16,8 +16,7 @@ from mindbatch.checkpoint.names.registry import (
     heads_of,
 )
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, by_strategy
-from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Placements
+from mindbatch.checkpoint.placement.regions import Placements, RankFiles, as_placed
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig

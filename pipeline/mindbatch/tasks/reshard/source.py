@@ -21,8 +21,7 @@ from mindbatch.checkpoint.folders.tensor_set import (
 from mindbatch.checkpoint.iterations.metadata import placements as iteration_placements
 from mindbatch.checkpoint.names.dialect import unused_names
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Placement, Shape, whole_placements
+from mindbatch.checkpoint.placement.regions import Placement, RankFiles, Shape, as_placed, whole_placements
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy

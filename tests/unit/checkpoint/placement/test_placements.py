@@ -17,8 +17,7 @@ from mindbatch.checkpoint.placement.placements import (
 )
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import Region, Segment
+from mindbatch.checkpoint.placement.regions import Region, Segment, as_placed
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes

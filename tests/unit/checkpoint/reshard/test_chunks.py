@@ -6,8 +6,7 @@ import pytest
 
 from mindbatch.checkpoint.formats.stored import ByteExtent
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.reshard.chunks import Chunk, chunks_of
-from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
+from mindbatch.checkpoint.reshard.job import Chunk, Job, Reading, Writing, chunks_of
 
 ROWS, COLUMNS, WAYS = 24, 16, 4
 FULL = Reading("full", "x", "F32", (ROWS, COLUMNS))

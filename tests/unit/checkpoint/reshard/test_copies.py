@@ -10,12 +10,10 @@ from mindbatch.checkpoint.folders.digest_writer import record_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import whole_placements
+from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.checkpoint.reshard import read, write
-from mindbatch.checkpoint.reshard.chunks import chunks_of
 from mindbatch.checkpoint.reshard.files import TargetFiles
-from mindbatch.checkpoint.reshard.job import Job, jobs_of
+from mindbatch.checkpoint.reshard.job import Job, chunks_of, jobs_of
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import check_job, write_job
 from mindbatch.io.errors import CheckpointError
