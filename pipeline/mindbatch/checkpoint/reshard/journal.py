@@ -4,11 +4,13 @@ One line of JSON each. The first says which reshard it is; the others were appen
 been synced. What a crash has torn at the end is cut off.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +20,13 @@ from typing import Any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
 from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.reshard.folder import changed_settings, is_ours, names_below, remove_tree
+from mindbatch.checkpoint.reshard.folder import (
+    TargetFiles,
+    changed_settings,
+    is_ours,
+    names_below,
+    remove_tree,
+)
 from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
@@ -101,6 +109,54 @@ class Journal:
         with writing(self._path):
             self._file = self._storage.append(self._path)
         return self._file
+
+
+class Recorder:
+    """Notes finished tensors in the journal, some at a time, each after its file was synced.
+
+    sync_bytes: how much may be in files and not noted. in_background: the work goes on meanwhile.
+    """
+
+    def __init__(self, files: TargetFiles, journal: Journal, sync_bytes: int, *, in_background: bool) -> None:
+        self._sync_bytes = sync_bytes
+        self._files = files
+        self._journal = journal
+        self._waiting: list[Written] = []
+        self._pool = ThreadPoolExecutor(1) if in_background else None
+        self._running: Future[None] | None = None
+
+    def take(self, written: Iterable[Written]) -> None:
+        """Tensors that are in their files. StorageError when an earlier sync has failed."""
+        self._waiting += written
+        if sum(tensor.nbytes for tensor in self._waiting) < self._sync_bytes:
+            return
+        if self._running is None or self._running.done():
+            self._begin()
+
+    def finish(self) -> None:
+        """Returns when everything is noted."""
+        self._begin()
+        if self._running is not None:
+            self._running.result()
+
+    def close(self) -> None:
+        """Waits for what is under way; what has not begun is not noted."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _begin(self) -> None:
+        if self._running is not None:
+            self._running.result()
+        written, self._waiting = self._waiting, []
+        if self._pool is None:
+            self._note(written)
+        else:
+            self._running = self._pool.submit(self._note, written)
+
+    def _note(self, written: list[Written]) -> None:
+        if written:
+            self._files.sync(dict.fromkeys(tensor.file for tensor in written))
+            self._journal.append(written)
 
 
 def _entry(line: bytes) -> Any:

@@ -85,18 +85,19 @@ class ReshardPlan:
             by_folder.setdefault(Path(name).parent, {})[Path(name).name] = layout
         return by_folder
 
-    def marker(self) -> dict[str, Any]:
+    def marker_json(self) -> bytes:
         """Builds the marker: all of this and the target's files with their sizes where those are known."""
         sizes: dict[str, int | None] = {name: layout.total_bytes for name, layout in self.layouts.items()}
         sizes |= {str(folder / DIGESTS_NAME): None for folder in self.by_folder()}
         sizes |= {name: len(data) for name, data in self.other_files.items()}
-        return {
+        content = {
             "identity": self.identity,
             "settings": self.settings,
             "source": self.source,
             "plan": self.digest,
             "files": sizes,
         }
+        return (json.dumps(content, indent=1) + "\n").encode()
 
 
 def layouts_of(

@@ -1,9 +1,8 @@
 """One job of a reshard: chunks are read, put together, written at their places and digested."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from mindbatch.checkpoint.folders.digests import started_digest
 from mindbatch.checkpoint.formats.floats import Array, converted
 from mindbatch.checkpoint.placement.plan import Copy
 from mindbatch.checkpoint.reshard.job import (
-    CHUNK_BYTES,
     Chunk,
     Fetch,
     Job,
@@ -25,64 +23,6 @@ from mindbatch.checkpoint.reshard.read import ReadCheck, Sources, TransposedRegi
 from mindbatch.io.errors import CheckpointError
 
 
-def check_job(job: Job, folder: Path, sources: Sources) -> None:
-    """Compares the job's tensors below `folder`, as their files say where they are, with the sources.
-
-    CheckpointError names the first tensor and file that differ.
-    """
-    transposed_regions = TransposedRegions(job, sources, {})
-    for writing in job.writings:
-        written = Reading(
-            str(folder / writing.file), writing.name, writing.dtype, writing.shape, view=writing.view
-        )
-        widest = max([writing.row_bytes, *(reading.values_row_bytes for reading in job.readings.values())])
-        step = max(1, CHUNK_BYTES // max(1, widest))
-        for start in range(0, writing.rows, step):
-            _check_rows(
-                job, writing, written, start, min(start + step, writing.rows), sources, transposed_regions
-            )
-    sources.forget()
-
-
-def _check_rows(
-    job: Job,
-    writing: Writing,
-    written: Reading,
-    start: int,
-    stop: int,
-    sources: Sources,
-    transposed_regions: TransposedRegions,
-) -> None:
-    """Takes away all that comes from a source; nothing but zeros may be left."""
-    data = sources.rows(written, start, stop, "written")
-    written_values = as_array(data, writing.dtype, stop - start, writing.counted)
-    for copy in writing.copies:
-        low, high = max(start, copy.target_rows[0]), min(stop, copy.target_rows[1])
-        if low >= high:
-            continue
-        place = (slice(low - start, high - start), *all_rows(copy.target)[1:])
-        if copy.transposed:
-            expected = transposed_regions.rows(copy, low, high)
-        else:
-            expected = _source_rows(job.readings[copy.source_tensor], copy, low, high, sources)
-        values, _ = converted(expected, job.readings[copy.source_tensor].values_dtype, writing.dtype)
-        if written_values[place].tobytes() != values.tobytes():
-            raise CheckpointError(f"{written.path}: tensor {shown(writing.name)} is not what its source is")
-        # What no copy has cleared in the end is padding.
-        written_values[place] = 0
-    if np.frombuffer(data, np.uint8).any():
-        raise CheckpointError(f"{written.path}: the padding of tensor {shown(writing.name)} is not zero")
-
-
-def _source_rows(reading: Reading, copy: Copy, low: int, high: int, sources: Sources) -> Array:
-    """Reads the source's rows for the target's rows low..high."""
-    offset = copy.source_rows[0] - copy.target_rows[0]
-    data = sources.rows(reading, low + offset, high + offset, "source")
-    whole = as_array(data, reading.values_dtype, high - low, reading.counted)
-    part: Array = whole[all_rows(copy.source)]
-    return part
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """A tensor that is in its file, which has not been synced."""
@@ -93,14 +33,10 @@ class Written:
     nbytes: int
 
 
-class Takes(Protocol):
-    def write(self, writing: Writing, start: int, data: memoryview) -> None:
-        """Takes the tensor's bytes from `start` on; `data` changes afterwards."""
-        ...
-
-
-def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
+def write_job(job: Job, sources: Sources, write: Callable[[Writing, int, memoryview], None]) -> list[Written]:
     """Does the job. Replicas are made and digested once, and written to each of their files.
+
+    write: takes a tensor's bytes from a position on; they change afterwards.
 
     Raises:
         CheckpointError: a source is damaged, or a value does not fit the target's dtype.
@@ -109,31 +45,62 @@ def write_job(job: Job, sources: Sources, targets: Takes) -> list[Written]:
     checks = {
         place: ReadCheck(reading) for place, reading in job.readings.items() if reading.digest is not None
     }
-    replicas: dict[object, list[Writing]] = {}
-    for writing in job.writings:
-        replicas.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)
-    alike = {(same[0].file, same[0].name): same for same in replicas.values()}
-    digests = {place: started_digest(same[0].dtype, same[0].shape) for place, same in alike.items()}
-    transposed = TransposedRegions(job, sources, checks)
-    for chunk in chunks_of(job):
-        fetched = _fetched(job, chunk, sources, checks)
-        for writing in chunk.writings:
-            place = writing.file, writing.name
-            if place not in alike:
-                continue
-            content = _content(job, writing, chunk, fetched, sources, transposed)
-            digests[place].update(content)
-            for same in alike[place]:
-                targets.write(same, chunk.start * same.row_bytes, content)
+    replicas = _replicas(job)
+    digests = [started_digest(alike[0].dtype, alike[0].shape) for alike in replicas]
+    for number, start, content in _contents(job, replicas, sources, checks):
+        digests[number].update(content)
+        for writing in replicas[number]:
+            write(writing, start * writing.row_bytes, content)
     # The digests of sources are known only now; nothing is noted in the journal before this returns.
     for check in checks.values():
         check.finish(sources)
     sources.forget()
     return [
-        Written(same.file, same.name, digests[place].hexdigest(), same.nbytes)
-        for place, all_same in alike.items()
-        for same in all_same
+        Written(writing.file, writing.name, digest.hexdigest(), writing.nbytes)
+        for alike, digest in zip(replicas, digests, strict=True)
+        for writing in alike
     ]
+
+
+def check_job(job: Job, sources: Sources, folder: Path) -> None:
+    """Makes the job's tensors again and compares them with those in the files below `folder`.
+
+    CheckpointError names the first tensor and file that differ.
+    """
+    replicas = _replicas(job)
+    for number, start, content in _contents(job, replicas, sources, {}):
+        for writing in replicas[number]:
+            path = str(folder / writing.file)
+            written = Reading(path, writing.name, writing.dtype, writing.shape, view=writing.view)
+            stop = start + len(content) // max(1, writing.row_bytes)
+            if sources.rows(written, start, stop, "written").tobytes() != content.tobytes():
+                raise CheckpointError(f"{path}: tensor {shown(writing.name)} is not what its source is")
+    sources.forget()
+
+
+def _replicas(job: Job) -> list[list[Writing]]:
+    """The writings, those together that are made of the same in the same way."""
+    replicas: dict[object, list[Writing]] = {}
+    for writing in job.writings:
+        replicas.setdefault((writing.copies, writing.dtype, writing.shape, writing.view), []).append(writing)
+    return [*replicas.values()]
+
+
+def _contents(
+    job: Job,
+    replicas: Sequence[Sequence[Writing]],
+    sources: Sources,
+    checks: Mapping[SourceTensor, ReadCheck],
+) -> Iterator[tuple[int, int, memoryview]]:
+    """Yields the rows of all replicas, once: their number, the first row, and the bytes until the next."""
+    numbers = {(alike[0].file, alike[0].name): number for number, alike in enumerate(replicas)}
+    transposed = TransposedRegions(job, sources, checks)
+    for chunk in chunks_of(job):
+        fetched = _fetched(job, chunk, sources, checks)
+        for writing in chunk.writings:
+            number = numbers.get((writing.file, writing.name))
+            if number is not None:
+                yield number, chunk.start, _content(job, writing, chunk, fetched, sources, transposed)
 
 
 def _fetched(

@@ -35,6 +35,11 @@ from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardLoraConfig, ReshardTargetConfig
 from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
 
+ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
+"""By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
+
+_OTHERWISE = "verify=true compares every element without running the model"
+_MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
 _NOWHERE = "whole-model"
 
 
@@ -103,32 +108,15 @@ class WholeCheckpoint(Closing):
         self._sources.close()
 
 
-class _Memory:
-    """Takes what a job writes."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, bytearray] = {}
-
-    def write(self, writing: Writing, start: int, data: memoryview) -> None:
-        """As files.TargetFiles."""
-        tensor = self.tensors.setdefault(writing.name, bytearray(writing.nbytes))
-        tensor[start : start + len(data)] = data
-
-
 def _made(job: Job, sources: Sources) -> dict[str, bytearray]:
     """The bytes of all tensors of a job."""
-    memory = _Memory()
-    for writing in job.writings:
-        memory.write(writing, 0, memoryview(b""))
-    write_job(job, sources, memory)
-    return memory.tensors
+    tensors = {writing.name: bytearray(writing.nbytes) for writing in job.writings}
 
+    def write(writing: Writing, start: int, data: memoryview) -> None:
+        tensors[writing.name][start : start + len(data)] = data
 
-ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
-"""By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
-
-_OTHERWISE = "verify=true compares every element without running the model"
-_MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
+    write_job(job, sources, write)
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -278,7 +266,7 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
     except (EOFError, OSError):
         raise CheckpointError(
             f"{config.source}: the process that ran the model has died ({process.death()}), perhaps for "
-            "lack of memory; verify=true compares every element without running the model"
+            f"lack of memory; {_OTHERWISE}"
         ) from None
     finally:
         process.end()

@@ -16,9 +16,9 @@ from mindbatch.checkpoint.iterations.written import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.regions import Placements, RankFiles, whole_placements
+from mindbatch.checkpoint.reshard.carry_out import worker_count
 from mindbatch.checkpoint.reshard.job import jobs_of
 from mindbatch.checkpoint.reshard.plan import ReshardPlan, layouts_of
-from mindbatch.checkpoint.reshard.pool import worker_count
 from mindbatch.checkpoint.reshard.replicas import replicas_of
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import concealed
