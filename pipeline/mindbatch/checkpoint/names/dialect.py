@@ -22,26 +22,18 @@ class Sections(Enum):
     PAIR = ("gate", "up")
 
 
-class SectionOrder(Enum):
-    """Arrangement of sections in one tensor.
-
-    GROUPED: all that belongs to one key/value head, then the next; of a pair, row by row in turn.
-    """
-
-    JOINED = "joined"
-    GROUPED = "grouped"
-
-
 @dataclass(frozen=True)
 class Form:
     """Tensors that hold a layer's outputs in a checkpoint: one per section, or one for all.
 
     names: with {layer} for the number of the layer.
+    grouped: in one tensor, all that belongs to one key/value head, then the next; of a pair, row by row in
+        turn. Else one whole section, then the next.
     transposed: a matrix is [inputs, outputs] instead of [outputs, inputs].
     """
 
     names: tuple[str, ...]
-    order: SectionOrder = SectionOrder.JOINED
+    grouped: bool = False
     transposed: bool = False
 
 
@@ -63,7 +55,7 @@ class Rule:
         for form in (self.original, self.stored):
             if len(form.names) not in (1, count):
                 raise ValueError(f"{form.names}: must be 1 name or {count}")
-        if self.original.order is not SectionOrder.JOINED:
+        if self.original.grouped:
             raise ValueError(f"{self.original.names}: only MindFormers' form can be grouped")
 
 
@@ -77,7 +69,6 @@ class Heads:
     experts: int = 0
 
     def weights(self, sections: Sections) -> tuple[int, ...]:
-        """Relative sizes of the sections."""
         if sections is Sections.QKV:
             return self.heads, self.kv_heads, self.kv_heads
         return (1,) * len(sections.value)
@@ -88,7 +79,7 @@ class Options:
     """The settings of a MindFormers model on which its parameters depend.
 
     qkv_concat, mlp_concat: as MindFormers calls them; Llama has the first one alone, which means both.
-    grouped: fused tensors are GROUPED, as in MindFormers 1.9; older releases joined them on each rank.
+    grouped: fused tensors are, as in MindFormers 1.9; older releases joined their sections on each rank.
     num_layers: of the whole model, for a last layer with names of its own; None: names are looked up only.
     is_mcore: the names are those of its Mcore models, whose matrices are fused in any case.
     """
@@ -98,10 +89,6 @@ class Options:
     grouped: bool = True
     num_layers: int | None = None
     is_mcore: bool = False
-
-    @property
-    def order(self) -> SectionOrder:
-        return SectionOrder.GROUPED if self.grouped else SectionOrder.JOINED
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,18 @@ from mindbatch.models.architecture import Architecture
 
 MCORE_MODEL_TYPES = ("qwen3", "qwen3_moe")
 _HF = "model.layers.{layer}"
+_HF_BLOCK, _BLOCK = "transformer.h.{layer}", "backbone.blocks.{layer}"
 _BOTH = ("weight", "bias")
 
 
 def llama(options: Options) -> Dialect:
     """Names of LlamaForCausalLM, which runs Qwen2 and Mistral, too."""
     stored = "model.layers.{layer}"
+    if options.qkv_concat:  # MindFormers has no bias on fused gates
+        names = f"{stored}.attention.w_qkv", f"{stored}.feed_forward.w_gate_hidden"
+        projections = _fused(*names, options, _BOTH)
+    else:
+        projections = _llama_separate(stored)
     return Dialect(
         (
             Rule(Form(("model.embed_tokens.weight",)), Form(("model.tok_embeddings.embedding_weight",))),
@@ -40,7 +46,7 @@ def llama(options: Options) -> Dialect:
             ),
             *renamed([(f"{_HF}.self_attn.o_proj", f"{stored}.attention.wo")], _BOTH),
             *renamed([(f"{_HF}.mlp.down_proj", f"{stored}.feed_forward.w2")], _BOTH),
-            *(_llama_fused(stored, options) if options.qkv_concat else _llama_separate(stored)),
+            *projections,
         ),
         ("*rotary_emb.inv_freq",),
     )
@@ -56,12 +62,6 @@ def _llama_separate(stored: str) -> list[Rule]:
         ],
         _BOTH,
     )
-
-
-def _llama_fused(stored: str, options: Options) -> list[Rule]:
-    """MindFormers has no bias on fused gates."""
-    names = f"{stored}.attention.w_qkv", f"{stored}.feed_forward.w_gate_hidden"
-    return _fused(*names, options, _BOTH)
 
 
 def mcore(options: Options) -> Dialect:
@@ -104,13 +104,13 @@ def _fused(qkv: str, gates: str, options: Options, ends: Sequence[str]) -> list[
     attention = [
         Rule(
             Form(tuple(f"{_HF}.self_attn.{which}_proj.{end}" for which in "qkv")),
-            Form((f"{qkv}.{end}",), options.order),
+            Form((f"{qkv}.{end}",), options.grouped),
             Sections.QKV,
         )
         for end in ends
     ]
     gate_up = Form(tuple(f"{_HF}.mlp.{which}_proj.weight" for which in ("gate", "up")))
-    return [*attention, Rule(gate_up, Form((f"{gates}.weight",), options.order), Sections.PAIR)]
+    return [*attention, Rule(gate_up, Form((f"{gates}.weight",), options.grouped), Sections.PAIR)]
 
 
 def chatglm(options: Options) -> Dialect:
@@ -149,9 +149,6 @@ def _divided(block: str, fused: str, names: Sequence[str], sections: Sections) -
         )
         for end in _BOTH
     ]
-
-
-_HF_BLOCK, _BLOCK = "transformer.h.{layer}", "backbone.blocks.{layer}"
 
 
 def gpt2(options: Options) -> Dialect:
@@ -273,6 +270,7 @@ _DIALECTS = {
     "qwen2": llama,
 }
 NAMED_MODEL_TYPES = tuple(_DIALECTS)
+_KINDS = (Options(), Options(qkv_concat=True))
 
 
 def dialect(model_type: str, options: Options | None = None) -> Dialect:
@@ -331,6 +329,3 @@ def has_fused_form(model_type: str) -> bool:
         return False
     plain, fused = (dialect(model_type, options) for options in _KINDS)
     return plain != fused
-
-
-_KINDS = (Options(), Options(qkv_concat=True))

@@ -7,7 +7,6 @@ from mindbatch.checkpoint.names.dialect import (
     Dialect,
     Heads,
     Rule,
-    SectionOrder,
     Sections,
     rule_for,
     unused_names,
@@ -149,7 +148,7 @@ def _segment(rule: Rule, whole: Span, part: Span, is_matrix: bool) -> Segment:
 
 def _group_unit(rule: Rule, heads: Heads) -> int | None:
     """Outputs of the last section in a group of the stored tensor, None where it is not grouped."""
-    if len(rule.stored.names) == len(rule.sections.value) or rule.stored.order is not SectionOrder.GROUPED:
+    if len(rule.stored.names) == len(rule.sections.value) or not rule.stored.grouped:
         return None
     return heads.head_dim if rule.sections is Sections.QKV else 1
 

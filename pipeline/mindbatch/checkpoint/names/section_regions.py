@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.names.dialect import EXPERT, Form, Rule, SectionOrder
+from mindbatch.checkpoint.names.dialect import EXPERT, Form, Rule
 from mindbatch.checkpoint.placement.regions import Region, Segment, Shape, StoredShard
 from mindbatch.io.errors import CheckpointError
 
@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Outputs of each section; inputs of them all, None for vectors; groups: as Order.GROUPED has them."""
+    """Outputs of each section; inputs of them all, None for vectors; groups: of a grouped form."""
 
     outputs: tuple[int, ...]
     inputs: int | None
@@ -88,7 +88,7 @@ def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
     size = sizes.outputs[section]
     if len(form.names) > 1:
         yield _span(form, form.names[section], (0, size), 0, sizes.inputs)
-    elif form.order is SectionOrder.JOINED:
+    elif not form.grouped:
         yield _span(form, form.names[0], (0, size), sum(sizes.outputs[:section]), sizes.inputs)
     elif _alternates(form, sizes):
         width = sizes.inputs or 1
@@ -101,8 +101,8 @@ def spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
 
 
 def _alternates(form: Form, sizes: Sizes) -> bool:
-    grouped = len(form.names) == 1 and form.order is SectionOrder.GROUPED
-    return grouped and len(sizes.outputs) > 1 and set(sizes.units) == {1} and sizes.inputs is not None
+    is_grouped = len(form.names) == 1 and form.grouped
+    return is_grouped and len(sizes.outputs) > 1 and set(sizes.units) == {1} and sizes.inputs is not None
 
 
 def _span(form: Form, name: str, outputs: tuple[int, int], place: int, inputs: int | None) -> Span:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, groupby
+from itertools import groupby
 
 from mindbatch.checkpoint.placement.regions import (
     Placement,
@@ -21,7 +21,7 @@ from mindbatch.checkpoint.placement.regions import (
 )
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
-from mindbatch.models.tensor_spec import Part, Range, Sharding, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import DeviceMap, Stage, TensorSlice
 
 
@@ -138,7 +138,7 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
     left, right = part.input_bounds(sharding, rank)
     columns = (0, right - left)
     for low, high in sorted(
-        chain.from_iterable(_held_ranges(*part_sharding, rank) for part_sharding in parts)
+        outputs for other, how in parts for outputs in other.source_ranges(*other.output_bounds(how, rank))
     ):
         start, end = end, end + high - low
         if start < end:
@@ -150,11 +150,6 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
         padding.append(part.region((filled, end), columns))
     shape = tuple(stop for _, stop in part.region((0, end), columns))
     return Shard(shape, joined_segments(segments), tuple(padding))
-
-
-def _held_ranges(part: Part, sharding: Sharding, rank: TensorSlice) -> list[Range]:
-    """Lists the ranges of the full tensor that are the rank's outputs of a part."""
-    return part.source_ranges(*part.output_bounds(sharding, rank))
 
 
 def stages_of(specs: Sequence[TensorSpec], stages: Sequence[Stage]) -> dict[str, set[int]]:

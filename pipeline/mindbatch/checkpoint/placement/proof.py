@@ -219,18 +219,12 @@ def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Cop
     """True if a region of the source is, in full coordinates, what is wanted where it is put."""
     if copy.transposed != (from_segment.transposed != to_segment.transposed):
         return False
-    return _whole(from_segment, part) == _whole(to_segment, _written(part, copy))
+    return from_segment.whole_at(part) == to_segment.whole_at(_written(part, copy))
 
 
 def _written(part: Region, copy: Copy) -> Region:
     """Maps a part of a copy's source to its target."""
     return moved(oriented(part, copy.transposed), oriented(copy.source, copy.transposed), copy.target)
-
-
-def _whole(segment: Segment, part: Region) -> Region:
-    """Maps a part of the stored segment to the full tensor."""
-    stored = oriented(segment.local, segment.transposed)
-    return moved(oriented(part, segment.transposed), stored, segment.whole)
 
 
 def _fits(region: Region, stored: _Stored) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any
 
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
@@ -19,6 +18,7 @@ from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAM
 from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.storage import Storage, StorageError, writing
 
@@ -223,10 +223,10 @@ def give_name(plan: ReshardPlan, part: Path, storage: Storage) -> None:
         remove_tree(part, storage, last=[MARKER_NAME])
 
 
-class TargetFiles:
+class TargetFiles(Closing):
     """The files below a target folder, opened when they are needed; closing them syncs nothing.
 
-    Threads may share them. All methods raise StorageError.
+    Threads may share them. All methods but `close` raise StorageError.
     """
 
     def __init__(self, folder: Path, storage: Storage) -> None:
@@ -261,19 +261,9 @@ class TargetFiles:
 
     def close(self) -> None:
         while self._files:
-            name, file = self._files.popitem()
-            with writing(self._folder / name):
+            _, file = self._files.popitem()
+            with contextlib.suppress(OSError):  # what counts was synced, or has gone wrong before
                 self._storage.close(file)
-
-    def __enter__(self) -> TargetFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._files:
-            with contextlib.suppress(StorageError):  # what counts was synced, or has gone wrong before
-                self.close()
 
     def _file(self, name: str) -> int:
         with self._lock:

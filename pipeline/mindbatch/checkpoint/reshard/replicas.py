@@ -113,14 +113,14 @@ def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:
 def _differing(pairs: Sequence[ReplicaPair]) -> list[str]:
     """A line for each that differs; a thread has its own files and memory."""
     with Sources() as sources:
-        return [pair.fault() for pair in pairs if not _are_alike(pair, sources)]
+        return [
+            pair.fault()
+            for pair in pairs
+            if not all(_are_alike(pair, sources, *regions) for regions in pair.regions)
+        ]
 
 
-def _are_alike(pair: ReplicaPair, sources: Sources) -> bool:
-    return all(_regions_are_alike(pair, sources, *regions) for regions in pair.regions)
-
-
-def _regions_are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region) -> bool:
+def _are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region) -> bool:
     """Compares some rows after others."""
     low, high = rows_of(other)
     step = max(1, CHUNK_BYTES // max(1, pair.first.row_bytes, pair.other.row_bytes))

@@ -3,7 +3,14 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
-from mindbatch.checkpoint.placement.regions import Placement, Placements, Shape, Shard, single_segment
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    Placements,
+    Shape,
+    Shard,
+    full_region,
+    single_segment,
+)
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
 from mindbatch.io.errors import CheckpointError
 
@@ -83,7 +90,11 @@ def parts_of(layout: TensorLayout, num_dimensions: int) -> Shape:
 
 def _shard(layout: TensorLayout | None, is_named: bool, rank: int, shape: Shape) -> Shard | None:
     if layout is None:
-        return None if is_named else single_segment(shape, tuple((0, size) for size in shape))
+        return None if is_named else single_segment(shape, full_region(shape))
+    return _shard_of(layout, rank, shape)
+
+
+def _shard_of(layout: TensorLayout, rank: int, shape: Shape) -> Shard:
     whole = tuple((part.start, part.stop) for part in layout.slice_of(rank, shape))
     return single_segment(layout.local_shape(shape), whole)
 
@@ -182,12 +193,7 @@ def _layout(name: str, shape: Shape, shards: Sequence[Shard], model_parallel: in
 
 def _matches(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> bool:
     try:
-        local = layout.local_shape(shape)
-        wholes = (layout.slice_of(rank, shape) for rank in range(len(shards)))
-        return all(
-            single_segment(local, tuple((part.start, part.stop) for part in whole)) == shard
-            for whole, shard in zip(wholes, shards, strict=True)
-        )
+        return all(_shard_of(layout, rank, shape) == shard for rank, shard in enumerate(shards))
     except CheckpointError:  # it does not divide
         return False
 

@@ -269,13 +269,10 @@ def _numbers(reader: WireReader) -> tuple[int, ...]:
 
 def _item(reader: WireReader) -> tuple[str, WireReader]:
     """A message of a name and a message."""
-    entries = list(islice(_fields(reader), 3))
-    if [number for number, _ in entries] != [1, 2]:
-        reader.refuse("must have a name and what belongs to it")
-    name, inner = (entry for _, entry in entries)
-    if isinstance(name, int) or isinstance(inner, int):
-        reader.refuse("must have a name and what belongs to it")
-    return name.text(4096), inner
+    match list(islice(_fields(reader), 3)):
+        case [(1, WireReader() as name), (2, WireReader() as inner)]:
+            return name.text(4096), inner
+    reader.refuse("must have a name and what belongs to it")
 
 
 def _operator(reader: WireReader) -> OperatorStrategy:
