@@ -28,11 +28,18 @@ _BOTH = ("weight", "bias")
 def llama(options: Options) -> Dialect:
     """Names of LlamaForCausalLM, which runs Qwen2 and Mistral, too."""
     stored = "model.layers.{layer}"
+    dense = {
+        f"{_HF}.self_attn.o_proj": f"{stored}.attention.wo",
+        f"{_HF}.mlp.down_proj": f"{stored}.feed_forward.w2",
+    }
+    fused: list[Rule] = []
     if options.qkv_concat:  # MindFormers has no bias on fused gates
         names = f"{stored}.attention.w_qkv", f"{stored}.feed_forward.w_gate_hidden"
-        projections = _fused(*names, options, _BOTH)
+        fused = _fused(*names, options, _BOTH)
     else:
-        projections = _llama_separate(stored)
+        dense |= {f"{_HF}.self_attn.{which}_proj": f"{stored}.attention.w{which}" for which in "qkv"}
+        dense[f"{_HF}.mlp.gate_proj"] = f"{stored}.feed_forward.w1"
+        dense[f"{_HF}.mlp.up_proj"] = f"{stored}.feed_forward.w3"
     return Dialect(
         (
             Rule(Form(("model.embed_tokens.weight",)), Form(("model.tok_embeddings.embedding_weight",))),
@@ -44,23 +51,10 @@ def llama(options: Options) -> Dialect:
                     (f"{_HF}.post_attention_layernorm", f"{stored}.ffn_norm"),
                 ]
             ),
-            *renamed([(f"{_HF}.self_attn.o_proj", f"{stored}.attention.wo")], _BOTH),
-            *renamed([(f"{_HF}.mlp.down_proj", f"{stored}.feed_forward.w2")], _BOTH),
-            *projections,
+            *renamed(dense.items(), _BOTH),
+            *fused,
         ),
         ("*rotary_emb.inv_freq",),
-    )
-
-
-def _llama_separate(stored: str) -> list[Rule]:
-    attention = zip("qkv", ("wq", "wk", "wv"), strict=True)
-    return renamed(
-        [
-            *((f"{_HF}.self_attn.{which}_proj", f"{stored}.attention.{name}") for which, name in attention),
-            (f"{_HF}.mlp.gate_proj", f"{stored}.feed_forward.w1"),
-            (f"{_HF}.mlp.up_proj", f"{stored}.feed_forward.w3"),
-        ],
-        _BOTH,
     )
 
 
@@ -101,16 +95,35 @@ def _mcore_experts(stored: str) -> list[Rule]:
 
 def _fused(qkv: str, gates: str, options: Options, ends: Sequence[str]) -> list[Rule]:
     """Rules from separate projections to one of attention, with each of the ends, and one of the gates."""
-    attention = [
+    separate_qkv = [f"{_HF}.self_attn.{which}_proj" for which in "qkv"]
+    separate_gates = [f"{_HF}.mlp.{which}_proj" for which in ("gate", "up")]
+    return [
+        *_in_sections(separate_qkv, [qkv], Sections.QKV, ends, grouped=options.grouped),
+        *_in_sections(separate_gates, [gates], Sections.PAIR, ("weight",), grouped=options.grouped),
+    ]
+
+
+def _in_sections(
+    originals: Sequence[str],
+    stored: Sequence[str],
+    sections: Sections,
+    ends: Sequence[str] = _BOTH,
+    *,
+    grouped: bool = False,
+    transposed: bool = False,
+) -> list[Rule]:
+    """Rules for tensors of all sections, or of one each, on either side; every name gets each of the ends.
+
+    transposed: the original ones are.
+    """
+    return [
         Rule(
-            Form(tuple(f"{_HF}.self_attn.{which}_proj.{end}" for which in "qkv")),
-            Form((f"{qkv}.{end}",), options.grouped),
-            Sections.QKV,
+            Form(tuple(f"{name}.{end}" for name in originals), transposed=transposed),
+            Form(tuple(f"{name}.{end}" for name in stored), grouped),
+            sections,
         )
         for end in ends
     ]
-    gate_up = Form(tuple(f"{_HF}.mlp.{which}_proj.weight" for which in ("gate", "up")))
-    return [*attention, Rule(gate_up, Form((f"{gates}.weight",), options.grouped), Sections.PAIR)]
 
 
 def chatglm(options: Options) -> Dialect:
@@ -125,30 +138,20 @@ def chatglm(options: Options) -> Dialect:
         *(f"{layer}.{name}" for name in ("input_layernorm", "post_attention_layernorm")),
     ]
     dense = [f"{layer}.{name}" for name in ("self_attention.dense", "mlp.dense_4h_to_h")]
-    qkv = ("wq", "wk", "wv") if not options.qkv_concat else ("query_key_value",)
-    gates = ("dense_left", "dense_right") if not options.mlp_concat else ("dense_h_to_4h",)
+    attention, mlp = f"{layer}.self_attention", f"{layer}.mlp"
+    qkv, gates = [f"{attention}.query_key_value"], [f"{mlp}.dense_h_to_4h"]
+    own_qkv = qkv if options.qkv_concat else [f"{attention}.w{which}" for which in "qkv"]
+    own_gates = gates if options.mlp_concat else [f"{mlp}.dense_left", f"{mlp}.dense_right"]
     return Dialect(
         (
             Rule(Form((f"{embedding}.word_embeddings.weight",)), Form((f"{embedding}.embedding_weight",))),
             *renamed((name, name) for name in kept),
             *renamed([(name, name) for name in dense], _BOTH),
-            *_divided(f"{layer}.self_attention", "query_key_value", qkv, Sections.QKV),
-            *_divided(f"{layer}.mlp", "dense_h_to_4h", gates, Sections.PAIR),
+            *_in_sections(qkv, own_qkv, Sections.QKV),
+            *_in_sections(gates, own_gates, Sections.PAIR),
         ),
         ("*rotary_pos_emb.inv_freq",),
     )
-
-
-def _divided(block: str, fused: str, names: Sequence[str], sections: Sections) -> list[Rule]:
-    """Builds the rules from Hugging Face's fused tensors to MindFormers' fused or separate ones."""
-    return [
-        Rule(
-            Form((f"{block}.{fused}.{end}",)),
-            Form(tuple(f"{block}.{name}.{end}" for name in names)),
-            sections,
-        )
-        for end in _BOTH
-    ]
 
 
 def gpt2(options: Options) -> Dialect:
@@ -157,33 +160,18 @@ def gpt2(options: Options) -> Dialect:
     The model has no settings that change them. Its head is always the token embedding.
     """
     del options
-    dense = [
-        (f"{_HF_BLOCK}.attn.c_proj", f"{_BLOCK}.attention.projection"),
-        (f"{_HF_BLOCK}.mlp.c_fc", f"{_BLOCK}.output.mapping"),
-        (f"{_HF_BLOCK}.mlp.c_proj", f"{_BLOCK}.output.projection"),
-    ]
+    # c_attn is [inputs, outputs] (Conv1D), the three dense layers are [outputs, inputs].
+    fused, separate = f"{_HF_BLOCK}.attn.c_attn", [f"{_BLOCK}.attention.dense{n}" for n in (1, 2, 3)]
     return Dialect(
         (
             *_outside_layers({"wte": "embedding.word_embedding", "wpe": "embedding.position_embedding"}),
             *_norms(_HF_BLOCK, _BLOCK),
-            *_gpt2_attention(),
-            *renamed(dense, _BOTH),
+            *_in_sections([fused], separate, Sections.QKV, transposed=True),
+            *renamed(_block_projections(_HF_BLOCK, _BLOCK).items(), _BOTH),
         ),
         # causal masks: of old Hugging Face checkpoints, and what MindFormers' conversion made of them
         ("*.attn.bias", "*.attn.masked_bias", "*.attention.beta", "*.attention.masked_beta"),
     )
-
-
-def _gpt2_attention() -> list[Rule]:
-    """c_attn is [inputs, outputs] (Conv1D), the three dense layers are [outputs, inputs]."""
-    return [
-        Rule(
-            Form((f"{_HF_BLOCK}.attn.c_attn.{end}",), transposed=True),
-            Form(tuple(f"{_BLOCK}.attention.dense{number}.{end}" for number in (1, 2, 3))),
-            Sections.QKV,
-        )
-        for end in _BOTH
-    ]
 
 
 def pangu_alpha(options: Options) -> Dialect:
@@ -212,11 +200,7 @@ def _pangu_alpha_layer(original: str, stored: str) -> list[Rule]:
     dense = [
         (f"{original}.attn.{which}_proj", f"{stored}.attention.dense{n}") for n, which in enumerate("qkv", 1)
     ]
-    transposed = {
-        f"{original}.attn.c_proj": f"{stored}.attention.projection",
-        f"{original}.mlp.c_fc": f"{stored}.output.mapping",
-        f"{original}.mlp.c_proj": f"{stored}.output.projection",
-    }
+    transposed = _block_projections(original, stored)
     return [
         *_norms(original, stored),
         *renamed(dense, _BOTH),
@@ -226,6 +210,14 @@ def _pangu_alpha_layer(original: str, stored: str) -> list[Rule]:
             for one, other in transposed.items()
         ),
     ]
+
+
+def _block_projections(original: str, stored: str) -> dict[str, str]:
+    return {
+        f"{original}.attn.c_proj": f"{stored}.attention.projection",
+        f"{original}.mlp.c_fc": f"{stored}.output.mapping",
+        f"{original}.mlp.c_proj": f"{stored}.output.projection",
+    }
 
 
 def _outside_layers(embeddings: Mapping[str, str]) -> list[Rule]:
