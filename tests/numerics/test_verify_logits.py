@@ -29,6 +29,11 @@ def here(config: ReshardConfig, architecture: Architecture) -> FloatArray:
         return first_logits(architecture, model)
 
 
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindbatch.tasks.reshard.logits_check.logits_of", here)
+
+
 def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPlan, LogitsCheck]:
     source = write_model(folder / "source", LLAMA)
     config = ReshardConfig(source=str(source), verify="logits")
@@ -37,7 +42,7 @@ def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPl
     opened = open_reshard_source(config)
     with opened.source:
         found = plan_reshard(config, opened)
-        return found, dataclasses.replace(logits_check(config, opened, found), run=here)
+        return found, logits_check(config, opened, found)
 
 
 @pytest.mark.parametrize("ways", [1, pytest.param(8, marks=pytest.mark.slow)])

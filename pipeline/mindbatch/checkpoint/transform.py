@@ -40,7 +40,6 @@ class Transform:
         return self.target.num_ranks if self.target else 1
 
     def files(self, names: Iterable[str]) -> RankFiles:
-        """Describes what the source's files hold of these tensors."""
         return as_placed({name: self.placements[name] for name in names}, len(self.source.ranks))
 
     def wanted(self, names: Iterable[str]) -> RankFiles:

@@ -87,7 +87,6 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
 
 
 def as_text(findings: Findings) -> str:
-    """The findings as a page: a heading for each section, a line for each thing found."""
     blocks = []
     for section, values in findings.items():
         if not values:
@@ -166,7 +165,6 @@ def processor(cpuinfo: Path = CPUINFO) -> str:
 
 
 def processor_flags(cpuinfo: Path = CPUINFO) -> list[str]:
-    """Those of `USED_FLAGS` that the processor has."""
     flags = (_cpu_field(cpuinfo, "flags") or _cpu_field(cpuinfo, "Features")).split()
     return [flag for flag in USED_FLAGS if flag in flags]
 

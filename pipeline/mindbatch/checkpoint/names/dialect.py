@@ -15,8 +15,6 @@ _NUMBER = re.compile(r"\.(0|[1-9]\d{0,5})\.")
 
 
 class Sections(Enum):
-    """Sections of a layer's outputs, in order."""
-
     ONE = ("all",)
     QKV = ("query", "key", "value")
     PAIR = ("gate", "up")

@@ -310,7 +310,6 @@ def detected_options(model_type: str, names: Collection[str], options: Options) 
 
 
 def _forms(model_type: str) -> list[Options]:
-    """The forms in which MindFormers may have a model type; none where it is not known."""
     older = [*_KINDS] if model_type in NAMED_MODEL_TYPES else []
     return older + ([Options(is_mcore=True)] if model_type in MCORE_MODEL_TYPES else [])
 

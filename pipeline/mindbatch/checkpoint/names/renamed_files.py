@@ -125,7 +125,6 @@ def _whole_files(
 
 
 def _stored_tensors(rule: Rule, sizes: Sizes) -> dict[str, StoredShard]:
-    """The tensors of a rule as MindFormers has them."""
     shapes = shapes_of(rule.stored, sizes)
     segments: dict[str, list[tuple[str, Segment]]] = {name: [] for name in shapes}
     for section in range(len(sizes.outputs)):

@@ -114,7 +114,6 @@ def _stored_faults(stored: StoredShard, files: RankFiles) -> list[str]:
 
 
 def _tiling_faults(shape: Shape, regions: Sequence[Region], done: str) -> Iterator[str]:
-    """Checks that the regions cover a tensor, each element once."""
     whole = full_region(shape)
     for region in regions:
         if not is_inside(region, whole):
@@ -208,7 +207,6 @@ def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]
 
 
 def _matched(copy: Copy, source: _Stored, wanted: _Stored) -> Iterator[tuple[Segment, Segment, Region]]:
-    """The copy divided by the segments of both sides; the regions are of the source."""
     for from_segment, read in source.segments.over(copy.source):
         for to_segment, common in wanted.segments.over(_written(read, copy)):
             target = oriented(copy.target, copy.transposed)

@@ -27,7 +27,6 @@ def volume(region: Region) -> int:
 
 
 def slices_of(region: Region) -> tuple[slice, ...]:
-    """The region as an index of an array."""
     return tuple(slice(start, stop) for start, stop in region)
 
 
@@ -125,7 +124,6 @@ def merged(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _merged_along(pairs: Iterable[Pair], dimension: int) -> list[Pair]:
-    """Joins pairs that differ in this dimension alone and touch there."""
     joined: list[Pair] = []
     for pair in sorted(pairs, key=lambda pair: (*_without(pair, dimension), pair[0][dimension])):
         last = joined[-1] if joined else None
@@ -200,7 +198,6 @@ class Shard:
 
     @property
     def view(self) -> Shape:
-        """The shape by which its regions are counted."""
         return self.shape if self.other_view is None else self.other_view
 
 
@@ -221,7 +218,6 @@ class Placement:
         return tuple(rank for rank, shard in enumerate(self.shards) if shard is not None)
 
     def local_shape(self, rank: int) -> Shape | None:
-        """The shape of the rank's tensor, None where it has not got it."""
         shard = self.shards[rank]
         return shard.shape if shard else None
 
@@ -230,7 +226,6 @@ Placements = Mapping[str, Placement]
 
 
 def joined_segments(segments: list[Segment]) -> tuple[Segment, ...]:
-    """Segments of one tensor in order of it, as few as may be."""
     return tuple(Segment(*pair) for pair in merged((segment.local, segment.whole) for segment in segments))
 
 
@@ -286,7 +281,6 @@ class StoredShard:
         )
 
     def of_renamed(self, names: Mapping[str, str]) -> StoredShard:
-        """Makes a shard of full tensors that have other names."""
         return replace(self, tensors=tuple(names[name] for name in self.tensors))
 
 

@@ -141,7 +141,6 @@ def _write(
 
 
 def _unfinished(jobs: Iterable[Job], known: Mapping[Place, str]) -> Iterator[Job]:
-    """The jobs with what is not known to be written."""
     for job in jobs:
         left = tuple(writing for writing in job.writings if (writing.file, writing.name) not in known)
         if left:

@@ -48,7 +48,6 @@ def refuse_foreign(folder: Path, marker: Marker) -> None:
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Lists the settings that differ between two reshards, on one line."""
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     listed = [f"{shown(key)[1:-1]} was {_value(old, key)}, now {_value(new, key)}" for key in keys]
     return ", ".join(first_lines(listed, str, limit=4, noun="settings")) or "the source has changed"
@@ -87,7 +86,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _is_still(handle: int, folder: Path) -> bool:
-    """True if the folder has not been renamed meanwhile."""
     try:
         return os.path.samestat(os.fstat(handle), folder.lstat())
     except FileNotFoundError:

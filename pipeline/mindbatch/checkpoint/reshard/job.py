@@ -34,7 +34,6 @@ class _InRows:
 
     @property
     def counted(self) -> Shape:
-        """The shape by which its regions and rows are counted."""
         return self.shape if self.view is None else self.view
 
     @property
@@ -65,12 +64,10 @@ class Reading(_InRows):
 
     @property
     def values_dtype(self) -> str:
-        """The dtype of the rows that reading it gives."""
         return "F32" if self.edits else self.dtype
 
     @property
     def values_row_bytes(self) -> int:
-        """Bytes of a row as reading it gives it."""
         return math.prod(self.counted[1:]) * DTYPES[self.values_dtype]
 
 

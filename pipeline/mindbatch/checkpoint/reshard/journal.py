@@ -232,7 +232,6 @@ def _refuse_links(part: Path) -> None:
 
 
 def _earlier(plan: ReshardPlan, part: Path, outcome: Outcome) -> JournalContent | None:
-    """The journal of an earlier session, if it was of the same reshard."""
     if not is_ours(part):
         raise ConfigError(f"{part}: is not of a reshard; must be, or must not exist")
     path = part / JOURNAL_NAME

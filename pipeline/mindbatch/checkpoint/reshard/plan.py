@@ -65,7 +65,6 @@ class ReshardPlan:
 
     @property
     def sources(self) -> set[str]:
-        """The files that are read."""
         readings = [reading for job in self.jobs for reading in job.readings.values()]
         adapters = {path for reading in readings for edit in reading.edits for path in edit.paths}
         return {*(reading.path for reading in readings), *adapters}
@@ -103,7 +102,6 @@ class ReshardPlan:
 def layouts_of(
     plans: Iterable[TensorPlan], files: Sequence[str], dtypes: Mapping[str, str], kind: str
 ) -> dict[str, FileLayout]:
-    """Lays out the file of each target rank, in order of the plans."""
     entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
     for plan in plans:
         entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))

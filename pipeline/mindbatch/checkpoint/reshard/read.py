@@ -60,14 +60,12 @@ class Sources(Closing):
         return self._merged(reading, start, stop, stored, place) if reading.edits else stored
 
     def refuse_when_stopped(self) -> None:
-        """Raises CancelledError once nobody asks for the job any more."""
         if self._stop is not None and self._stop.is_set():
             raise CancelledError
 
     def _merged(
         self, reading: Reading, start: int, stop: int, stored: memoryview, place: object
     ) -> memoryview:
-        """The rows with what is added to them, unrounded."""
         data = stored
         if reading.dtype != reading.values_dtype:
             data = self.buffer((place, "merged"), (stop - start) * reading.values_row_bytes)
@@ -163,7 +161,6 @@ class TransposedRegions:
         return self._kept[copy.source_tensor, copy.source][start - first : stop - first]
 
     def _read(self, tensor: SourceTensor) -> None:
-        """Reads and transposes all regions that the job copies so from one source tensor."""
         reading = self._job.readings[tensor]
         copies = [copy for writing in self._job.writings for copy in writing.copies]
         regions = {copy.source for copy in copies if copy.transposed and copy.source_tensor == tensor}

@@ -60,7 +60,6 @@ def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
 
 
 def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaPair]:
-    """Everything that must be compared so that all ranks agree on every element that several have."""
     pairs: dict[tuple[int, str, int, str], list[Pair]] = {}
     for first, other, regions in _shared(files):
         pairs.setdefault((first.rank, first.name, other.rank, other.name), []).append(regions)
@@ -75,7 +74,6 @@ def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaP
 
 
 def _shared(files: RankFiles) -> Iterator[tuple[Location, Location, Pair]]:
-    """Two locations of the same elements, and their regions there."""
     first_of = first_locations(files)
     for tensor, other in files.locations():
         first = first_of[tensor][other.segment.whole]

@@ -143,7 +143,6 @@ def _content(
 
 
 def _is_as_read(job: Job, writing: Writing, copy: Copy) -> bool:
-    """True if whole rows become whole rows and no element changes."""
     reading = job.readings[copy.source_tensor]
     columns = tuple((0, size) for size in writing.counted[1:])
     alike = (reading.values_dtype, reading.counted[1:]) == (writing.dtype, writing.counted[1:])

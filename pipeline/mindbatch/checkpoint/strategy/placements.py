@@ -111,7 +111,6 @@ def _missing(
     tensors: Iterable[str],
     named: Collection[str],
 ) -> Iterator[str]:
-    """Tensors that a rank of their stage lacks."""
     for rank, shapes in enumerate(ranks):
         layouts = strategy.of_rank(rank)
         for name in tensors:
@@ -153,7 +152,6 @@ def stage_strategies(by_name: Placements, model_parallel: int, stages: int) -> l
 
 
 def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
-    """Shards of a stage's ranks: all or none."""
     devices = len(placement.shards) // stages
     shards = placement.shards[stage * devices : (stage + 1) * devices]
     of_stage = [shard for shard in shards if shard is not None]

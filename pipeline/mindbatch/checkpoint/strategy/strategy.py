@@ -40,7 +40,6 @@ class TensorLayout:
 
     @property
     def num_devices(self) -> int:
-        """Devices of a stage."""
         return math.prod(self.device_matrix)
 
     @property
@@ -63,11 +62,9 @@ class TensorLayout:
         )  # fmt: skip
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of each rank's slice."""
         return tuple(part.stop - part.start for part in self.slice_of(0, shape))
 
     def _axes_of(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The axes that cut each dimension."""
         if any(self.param_split_shape):
             raise self._unfit(shape, f"is cut unevenly, {[*self.param_split_shape]}; must be cut evenly")
         axes = [_cutting(entry) for entry in self.tensor_map]
@@ -84,7 +81,6 @@ class TensorLayout:
         return _joined([(coordinates[-1 - axis], self.device_matrix[-1 - axis]) for axis in axes])
 
     def _opt_cut(self, coordinates: tuple[int, ...]) -> tuple[int, int]:
-        """Index and number of parts of the optimizer shard."""
         if not self.opt_shard_step or not self.opt_shard_size:
             return 0, 1
         used = {len(self.device_matrix) - 1 - axis for entry in self.tensor_map for axis in _cutting(entry)}
@@ -139,7 +135,6 @@ def _cutting(entry: Axes) -> tuple[int, ...]:
 
 
 def _coordinates(rank: int, matrix: tuple[int, ...]) -> tuple[int, ...]:
-    """The rank's place in the device matrix."""
     place: list[int] = []
     for size in reversed(matrix):
         rank, position = divmod(rank, size)
@@ -184,21 +179,17 @@ class Strategy:
 
     @property
     def num_devices(self) -> int:
-        """Devices of each stage."""
         return self.layouts[0].num_devices if self.layouts else 1
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of all stages."""
         return self.num_devices * (max(self.stages, default=0) + 1)
 
     def stage_of(self, layout: TensorLayout) -> int:
         return self.stage if layout.stage is None else layout.stage
 
     def of_stage(self, stage: int) -> dict[str, TensorLayout]:
-        """The layouts of a stage by parameter."""
         return {layout.name: layout for layout in self.layouts if self.stage_of(layout) == stage}
 
     def of_rank(self, rank: int) -> dict[str, TensorLayout]:
-        """The layouts by parameter of the stage that a rank belongs to."""
         return self.of_stage(rank // self.num_devices)

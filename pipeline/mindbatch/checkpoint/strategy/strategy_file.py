@@ -127,7 +127,6 @@ def strategy_in(data: bytes, path: Path) -> Strategy:
 
 
 def _checked(strategy: Strategy, where: str) -> Strategy:
-    """The strategy with stages and names apart, all of them right. CheckpointError lists the faults."""
     layouts = tuple(_named(layout) for layout in strategy.layouts)
     faults: list[str] = []
     seen: set[tuple[int | None, str]] = set()
@@ -325,7 +324,6 @@ def _tensor_map(maps: Sequence[tuple[int, ...]]) -> tuple[Axes, ...]:
 
 
 def strategy_bytes(strategy: Strategy) -> bytes:
-    """The content of a strategy file that MindSpore reads."""
     return b"".join(
         [
             number_field(1, strategy.current_stage),

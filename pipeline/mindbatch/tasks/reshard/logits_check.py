@@ -6,7 +6,7 @@ A model runs in a process of its own, which gives all memory back when it ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -78,7 +78,6 @@ class WholeCheckpoint(Closing):
         return str(file.relative_to(self.path)) if file.is_relative_to(self.path) else file.name
 
     def info(self, name: str) -> StoredShape:
-        """The tensor's dtype and full shape."""
         return self._writings[name]
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
@@ -109,7 +108,6 @@ class WholeCheckpoint(Closing):
 
 
 def _made(job: Job, sources: Sources) -> dict[str, bytearray]:
-    """The bytes of all tensors of a job."""
     tensors = {writing.name: bytearray(writing.nbytes) for writing in job.writings}
 
     def write(writing: Writing, start: int, data: memoryview) -> None:
@@ -157,14 +155,13 @@ class LogitDifference:
 class LogitsCheck:
     """The comparison of one reshard.
 
-    allowed: None where not a bit may differ. run: as `logits_of`. difference: once it was made.
+    allowed: None where not a bit may differ. difference: once it was made.
     nbytes: of the target's tensors. progress: is told which of the two models is run.
     """
 
     config: ReshardConfig
     architecture: Architecture
     allowed: float | None
-    run: Callable[[ReshardConfig, Architecture], FloatArray]
     difference: LogitDifference | None = None
     nbytes: int = 0
     progress: Progress = silent
@@ -176,7 +173,7 @@ class LogitsCheck:
             CheckpointError: the two do not agree, or cannot be read.
         """
         self.progress("running the source's model", 0, self.nbytes)
-        source = self.run(self.config, self.architecture)
+        source = logits_of(self.config, self.architecture)
         if not np.isfinite(source).all():
             raise CheckpointError(
                 f"{self.config.source}: its first logits are not all finite numbers, so there is nothing to "
@@ -185,7 +182,7 @@ class LogitsCheck:
         self.progress("running the target's model", 0, self.nbytes)
         ignored = self.config.ignore_config_keys
         target = ReshardConfig(source=str(folder), ignore_config_keys=ignored, verbose=self.config.verbose)
-        self.difference = LogitDifference.of(source, self.run(target, self.architecture))
+        self.difference = LogitDifference.of(source, logits_of(target, self.architecture))
         fault = difference_fault(self.difference, self.allowed)
         if fault:
             raise CheckpointError(f"{folder}: {fault}; to begin anew, remove the folder")
@@ -208,7 +205,7 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
         for reading in job.readings.values()
     )
     allowed = None if exact else ALLOWED[config.target.dtype]
-    return LogitsCheck(config, opened.model.architecture, allowed, logits_of, nbytes=plan.nbytes)
+    return LogitsCheck(config, opened.model.architecture, allowed, nbytes=plan.nbytes)
 
 
 def difference_fault(difference: LogitDifference, allowed: float | None) -> str | None:
@@ -226,31 +223,17 @@ def _faults(opened: ReshardSource) -> Iterator[str]:
     if opened.model is None:
         yield f"no config.json says what model {opened.source.path} is; give source_config=FOLDER"
         return
-    others = {
-        name: dtype for name in opened.files.shapes if (dtype := opened.dtype(name)) not in FLOAT_DTYPES
-    }
-    for name, dtype in [*others.items()][:1]:
+    others = [name for name in opened.files.shapes if opened.dtype(name) not in FLOAT_DTYPES]
+    if others:
         yield (
-            f"tensor {shown(name)} is {dtype}, and the model runs with {', '.join(FLOAT_DTYPES)} only "
-            f"({len(others)} such tensors)"
+            f"tensor {shown(others[0])} is {opened.dtype(others[0])}, and the model runs with "
+            f"{', '.join(FLOAT_DTYPES)} only ({len(others)} such tensors)"
         )
-    needed = _needed_memory(opened)
+    # Parameters in float32, and the largest tensor twice: as it is stored, and widened.
+    sizes = [4 * math.prod(shape) for shape in source_shapes(opened.model.parameters).values()]
+    needed = sum(sizes) + 2 * max(sizes) + _MIN_ROOM
     if (free := free_memory()) is not None and needed > free:
         yield f"the model in float32 takes {size(needed)}, and {size(free)} of memory are free"
-
-
-def _needed_memory(opened: ReshardSource) -> int:
-    """Parameters in float32, and the largest tensor twice: as it is stored, and widened."""
-    assert opened.model is not None
-    sizes = [4 * math.prod(shape) for shape in source_shapes(opened.model.parameters).values()]
-    return sum(sizes) + 2 * max(sizes) + _MIN_ROOM
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The lines of the error: the parent shows them, for the process has no place to."""
-
-    faults: tuple[str, ...]
 
 
 def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
@@ -270,25 +253,22 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
         ) from None
     finally:
         process.end()
-    if isinstance(answer, Failed):
-        raise CheckpointError(answer.faults)
+    if isinstance(answer, tuple):
+        raise CheckpointError(answer)
     return np.asarray(answer, np.float32)
 
 
 def answer_with_logits(connection: Connection) -> None:
+    """Sends the logits, or the lines of an error, which the parent shows: this process has no place to."""
     config, architecture = connection.recv()
     prepare_environment(verbose=config.wants_verbose)
     try:
-        connection.send(_logits(config, architecture))
+        with WholeCheckpoint(config) as model:
+            connection.send(first_logits(architecture, model))
     except MindBatchError as error:
-        connection.send(Failed(error.faults))
+        connection.send(error.faults)
     except MemoryError:
-        connection.send(Failed((f"{config.source}: not enough memory to run the model",)))
+        connection.send((f"{config.source}: not enough memory to run the model",))
     except Exception as error:
         text = " ".join(str(error).split())
-        connection.send(Failed((f"{config.source}: {type(error).__name__}: {text}",)))
-
-
-def _logits(config: ReshardConfig, architecture: Architecture) -> FloatArray:
-    with WholeCheckpoint(config) as model:
-        return first_logits(architecture, model)
+        connection.send((f"{config.source}: {type(error).__name__}: {text}",))

@@ -81,7 +81,6 @@ def _counts(plan: ReshardPlan) -> str:
 
 
 def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
-    """Yields a line for each file of the plan, then the sums."""
     for name, layout in plan.layouts.items():
         yield f"{name}: {len(layout.extents)} tensors, {size(layout.total_bytes)}"
     for tensor in plan.tensors:
