@@ -87,8 +87,8 @@ def run(config: InspectConfig) -> int:
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
     how = None
-    if not reasons and source.kind in (HUGGING_FACE, ITERATION) and _says_what_it_is(path):
-        how, reasons = how_it_runs(path)
+    if not reasons and source.kind in (HUGGING_FACE, ITERATION) and has_file(path, CONFIG_NAME):
+        how, reasons = how_it_runs(path) if "model_type" in read_config(path) else (None, [])
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}
         runs = {} if how is None else {"runs": asdict(how)}
@@ -109,10 +109,6 @@ def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
         show_json(strategy_json(config.path, strategy, layouts, config.limit))
     else:
         show(strategy_page(config.path, strategy, layouts, config.limit))
-
-
-def _says_what_it_is(path: Path) -> bool:
-    return has_file(path, CONFIG_NAME) and "model_type" in read_config(path)
 
 
 def _holds_strategies(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Rank files with MindFormers' names: which region of which Hugging Face tensor is where in them."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import (
@@ -79,27 +80,16 @@ def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: i
     return RankFiles(whole.shapes, tuple(ranks), is_renamed=True)
 
 
-def to_mindformers(dialect: Dialect, originals: Mapping[str, Shape], heads: Heads) -> RankFiles:
-    """One rank with MindFormers' tensors for these under Hugging Face names, full or cut alike.
+def _whole_files(
+    dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
+) -> RankFiles:
+    """One rank with MindFormers' tensors, and the Hugging Face tensors they are made of.
+
+    shapes: of the first where `is_stored`, else of the second, full or cut alike.
 
     Raises:
         CheckpointError: names that have no rule, parts of a fused tensor that are missing or do not fit.
     """
-    return _whole_files(dialect, originals, heads, is_stored=False)
-
-
-def to_huggingface(dialect: Dialect, stored: Mapping[str, Shape], heads: Heads) -> RankFiles:
-    """Plans files under Hugging Face's names, from tensors under MindFormers'.
-
-    Raises:
-        CheckpointError: as `to_mindformers`.
-    """
-    return _whole_files(dialect, stored, heads, is_stored=True)
-
-
-def _whole_files(
-    dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
-) -> RankFiles:
     unused = unused_names(dialect, shapes)
     used = {name: shape for name, shape in shapes.items() if name not in unused}
     faults: list[str] = []
@@ -122,6 +112,10 @@ def _whole_files(
             stored |= _stored_tensors(rule, sizes)
     raise_if_any(faults)
     return RankFiles(originals, (stored,), is_renamed=True)
+
+
+to_mindformers = partial(_whole_files, is_stored=False)
+to_huggingface = partial(_whole_files, is_stored=True)
 
 
 def _stored_tensors(rule: Rule, sizes: Sizes) -> dict[str, StoredShard]:

@@ -131,10 +131,6 @@ def _shown(form: Form, shapes: Mapping[str, Shape]) -> str:
     return ", ".join(f"{name} {[*shapes[name]]}" for name in form.names)
 
 
-def originals_of(rule: Rule, experts: int) -> list[list[str]]:
-    return [[name.replace(EXPERT, str(expert)) for name in rule.original.names] for expert in range(experts)]
-
-
 def stacked(
     rule: Rule, shapes: Mapping[str, Shape], experts: int, *, is_stored: bool
 ) -> tuple[dict[str, Shape], dict[str, StoredShard]]:
@@ -146,7 +142,10 @@ def stacked(
         CheckpointError: tensors that are missing, not alike, or cannot be divided among the experts.
     """
     [name] = rule.stored.names
-    names = originals_of(rule, experts)
+    names = [
+        [original.replace(EXPERT, str(expert)) for original in rule.original.names]
+        for expert in range(experts)
+    ]
     if is_stored:
         outputs, inputs = _divided(name, shapes[name], experts, len(rule.original.names))
     else:

@@ -122,7 +122,8 @@ class Recorder:
         self._files = files
         self._journal = journal
         self._waiting: list[Written] = []
-        self._pool = ThreadPoolExecutor(1) if in_background else None
+        self._pool = ThreadPoolExecutor(1)
+        self._in_background = in_background
         self._running: Future[None] | None = None
 
     def take(self, written: Iterable[Written]) -> None:
@@ -141,17 +142,15 @@ class Recorder:
 
     def close(self) -> None:
         """Waits for what is under way; what has not begun is not noted."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.shutdown()
 
     def _begin(self) -> None:
         if self._running is not None:
             self._running.result()
         written, self._waiting = self._waiting, []
-        if self._pool is None:
-            self._note(written)
-        else:
-            self._running = self._pool.submit(self._note, written)
+        self._running = self._pool.submit(self._note, written)
+        if not self._in_background:
+            self._running.result()
 
     def _note(self, written: list[Written]) -> None:
         if written:

@@ -72,7 +72,11 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     if is_iteration:
         whole = named(naming, opened.placed(1, 1), 1, 1)
         other_files |= descriptions(target, whole, config.target.model_parallel, dtypes)
-    adapter = _adapter(config, opened)
+    adapter = None
+    if config.lora.merge is not None:
+        from mindbatch.tasks.reshard.adapter import plan_adapter  # adapters are seldom merged
+
+        adapter = plan_adapter(config.lora.merge, config, opened)
     jobs = jobs_of(
         tensors,
         opened.files,
@@ -98,14 +102,6 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         replace=config.target.replace,
         stamps=opened.source.stamps(),
     )
-
-
-def _adapter(config: ReshardConfig, opened: ReshardSource) -> MergePlan | None:
-    if config.lora.merge is None:
-        return None
-    from mindbatch.tasks.reshard.adapter import plan_adapter  # adapters are seldom merged
-
-    return plan_adapter(config.lora.merge, config, opened)
 
 
 def _adapter_settings(opened: ReshardSource, plan: MergePlan | None) -> dict[str, Any]:
