@@ -1,7 +1,7 @@
 """Declarations of names: rules between the tensors of two checkpoints of a model, and the rule of a name."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -49,12 +49,9 @@ class Rule:
     is_stacked: bool = False
 
     def __post_init__(self) -> None:
-        count = len(self.sections.value)
-        for form in (self.original, self.stored):
-            if len(form.names) not in (1, count):
-                raise ValueError(f"{form.names}: must be 1 name or {count}")
-        if self.original.grouped:
-            raise ValueError(f"{self.original.names}: only MindFormers' form can be grouped")
+        counts = (1, len(self.sections.value))
+        assert all(len(form.names) in counts for form in (self.original, self.stored)), self
+        assert not self.original.grouped, self
 
 
 @dataclass(frozen=True)
@@ -100,21 +97,6 @@ class Dialect:
     rules: tuple[Rule, ...]
     unused: tuple[str, ...] = ()
     has_own_head: bool = False
-
-
-def renamed(pairs: Iterable[tuple[str, str]], ends: Sequence[str] = ("weight",)) -> list[Rule]:
-    """Rules for tensors that change their names only; every name gets each of the ends."""
-    return [
-        Rule(Form((f"{original}.{end}",)), Form((f"{stored}.{end}",)))
-        for original, stored in pairs
-        for end in ends
-    ]
-
-
-def renamed_norm(original: str, stored: str) -> list[Rule]:
-    """Rules for a norm's weight and bias, which MindFormers calls gamma and beta."""
-    ends = (("weight", "gamma"), ("bias", "beta"))
-    return [Rule(Form((f"{original}.{one}",)), Form((f"{stored}.{other}",))) for one, other in ends]
 
 
 def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:

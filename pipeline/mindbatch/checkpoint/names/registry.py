@@ -1,6 +1,7 @@
 """Model types that have MindFormers names, and the names that the tensors of a checkpoint have."""
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
@@ -13,49 +14,94 @@ from mindbatch.checkpoint.names.dialect import (
     Rule,
     Sections,
     known_names,
-    renamed,
-    renamed_norm,
 )
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 
 MCORE_MODEL_TYPES = ("qwen3", "qwen3_moe")
-_HF = "model.layers.{layer}"
-_HF_BLOCK, _BLOCK = "transformer.h.{layer}", "backbone.blocks.{layer}"
-_BOTH = ("weight", "bias")
+
+_LAYER = re.compile(r"^L\b")
+_ENDS = {
+    "weight": ((".weight", ".weight"),),
+    "bias": ((".bias", ".bias"),),
+    "norm": ((".weight", ".gamma"), (".bias", ".beta")),
+}
+
+
+def _rules(table: str, original: str = "", stored: str = "", *, grouped: bool = False) -> list[Rule]:
+    """Rules of a table with a line for each: names of Hugging Face = names of MindFormers : words.
+
+    original, stored: the names of a layer, for which L stands. grouped: tensors of several sections are.
+    Words: weight, bias: ends of the names, with a rule for each; norm: both, for which MindFormers has gamma
+    and beta; qkv, pair: as Sections; stacked: as of Rule; conv1d, turned: the matrices of Hugging Face, of
+    MindFormers, are [inputs, outputs].
+    """
+    rules: list[Rule] = []
+    for line in table.strip().splitlines():
+        names, _, text = line.partition(" : ")
+        originals, own = names.split(" = ")
+        words = text.split()
+        sections = next((Sections[word.upper()] for word in words if word in ("qkv", "pair")), Sections.ONE)
+        is_stacked = "stacked" in words
+        is_grouped = grouped and sections is not Sections.ONE and not is_stacked
+        for end, own_end in [pair for word in words for pair in _ENDS.get(word, ())] or [("", "")]:
+            form = Form(_full_names(originals, original, end), transposed="conv1d" in words)
+            own_form = Form(_full_names(own, stored, own_end), is_grouped, "turned" in words)
+            rules.append(Rule(form, own_form, sections, is_stacked))
+    return rules
+
+
+def _full_names(names: str, layer: str, end: str) -> tuple[str, ...]:
+    return tuple(_LAYER.sub(layer, name) + end for name in names.split())
+
+
+_LLAMA = """
+model.embed_tokens.weight = model.tok_embeddings.embedding_weight
+model.norm = model.norm_out : weight
+lm_head = lm_head : weight
+L.input_layernorm = L.attention_norm : weight
+L.post_attention_layernorm = L.ffn_norm : weight
+L.self_attn.o_proj = L.attention.wo : weight bias
+L.mlp.down_proj = L.feed_forward.w2 : weight bias
+"""
+_LLAMA_SEPARATE = """
+L.self_attn.q_proj = L.attention.wq : weight bias
+L.self_attn.k_proj = L.attention.wk : weight bias
+L.self_attn.v_proj = L.attention.wv : weight bias
+L.mlp.gate_proj = L.feed_forward.w1 : weight bias
+L.mlp.up_proj = L.feed_forward.w3 : weight bias
+"""
+# MindFormers has no bias on fused gates.
+_LLAMA_FUSED = """
+L.self_attn.q_proj L.self_attn.k_proj L.self_attn.v_proj = L.attention.w_qkv : weight bias qkv
+L.mlp.gate_proj L.mlp.up_proj = L.feed_forward.w_gate_hidden : weight pair
+"""
 
 
 def llama(options: Options) -> Dialect:
     """Names of LlamaForCausalLM, which runs Qwen2 and Mistral, too."""
-    stored = "model.layers.{layer}"
-    dense = {
-        f"{_HF}.self_attn.o_proj": f"{stored}.attention.wo",
-        f"{_HF}.mlp.down_proj": f"{stored}.feed_forward.w2",
-    }
-    fused: list[Rule] = []
-    if options.qkv_concat:  # MindFormers has no bias on fused gates
-        names = f"{stored}.attention.w_qkv", f"{stored}.feed_forward.w_gate_hidden"
-        fused = _fused(*names, options, _BOTH)
-    else:
-        dense |= {f"{_HF}.self_attn.{which}_proj": f"{stored}.attention.w{which}" for which in "qkv"}
-        dense[f"{_HF}.mlp.gate_proj"] = f"{stored}.feed_forward.w1"
-        dense[f"{_HF}.mlp.up_proj"] = f"{stored}.feed_forward.w3"
-    return Dialect(
-        (
-            Rule(Form(("model.embed_tokens.weight",)), Form(("model.tok_embeddings.embedding_weight",))),
-            *renamed(
-                [
-                    ("model.norm", "model.norm_out"),
-                    ("lm_head", "lm_head"),
-                    (f"{_HF}.input_layernorm", f"{stored}.attention_norm"),
-                    (f"{_HF}.post_attention_layernorm", f"{stored}.ffn_norm"),
-                ]
-            ),
-            *renamed(dense.items(), _BOTH),
-            *fused,
-        ),
-        ("*rotary_emb.inv_freq",),
-    )
+    table = _LLAMA + (_LLAMA_FUSED if options.qkv_concat else _LLAMA_SEPARATE).lstrip()
+    layer = "model.layers.{layer}"
+    return Dialect(tuple(_rules(table, layer, layer, grouped=options.grouped)), ("*rotary_emb.inv_freq",))
+
+
+# Of a mixture, gate and up of all experts are one matrix, their other matrices another.
+_MCORE = """
+L.self_attn.q_proj L.self_attn.k_proj L.self_attn.v_proj = L.self_attention.linear_qkv : weight qkv
+L.mlp.gate_proj L.mlp.up_proj = L.mlp.linear_fc1 : weight pair
+EXPERT.gate_proj.weight EXPERT.up_proj.weight = L.mlp.experts.weight1 : pair stacked
+EXPERT.down_proj.weight = L.mlp.experts.weight2 : stacked
+L.mlp.gate = L.mlp.router : weight
+model.embed_tokens = embedding.word_embeddings : weight
+model.norm = decoder.final_layernorm : weight
+lm_head = output_layer : weight
+L.input_layernorm = L.input_layernorm : weight
+L.post_attention_layernorm = L.pre_mlp_layernorm : weight
+L.self_attn.q_norm = L.self_attention.q_layernorm : weight
+L.self_attn.k_norm = L.self_attention.k_layernorm : weight
+L.self_attn.o_proj = L.self_attention.linear_proj : weight
+L.mlp.down_proj = L.mlp.linear_fc2 : weight
+""".replace("EXPERT", f"L.mlp.experts.{EXPERT}")
 
 
 def mcore(options: Options) -> Dialect:
@@ -64,66 +110,21 @@ def mcore(options: Options) -> Dialect:
     Source: `weight_converters` of mindformers 1.9 and 2.0, models/qwen3/utils.py and
     models/qwen3_moe/utils.py.
     """
-    stored = "decoder.layers.{layer}"
-    others = renamed(
-        [
-            ("model.embed_tokens", "embedding.word_embeddings"),
-            ("model.norm", "decoder.final_layernorm"),
-            ("lm_head", "output_layer"),
-            (f"{_HF}.input_layernorm", f"{stored}.input_layernorm"),
-            (f"{_HF}.post_attention_layernorm", f"{stored}.pre_mlp_layernorm"),
-            (f"{_HF}.self_attn.q_norm", f"{stored}.self_attention.q_layernorm"),
-            (f"{_HF}.self_attn.k_norm", f"{stored}.self_attention.k_layernorm"),
-            (f"{_HF}.self_attn.o_proj", f"{stored}.self_attention.linear_proj"),
-            (f"{_HF}.mlp.down_proj", f"{stored}.mlp.linear_fc2"),
-        ]
-    )
-    fused = _fused(f"{stored}.self_attention.linear_qkv", f"{stored}.mlp.linear_fc1", options, ("weight",))
-    return Dialect((*fused, *_mcore_experts(f"{stored}.mlp"), *others))
+    layers = "model.layers.{layer}", "decoder.layers.{layer}"
+    return Dialect(tuple(_rules(_MCORE, *layers, grouped=options.grouped)))
 
 
-def _mcore_experts(stored: str) -> list[Rule]:
-    """Those of a mixture: gate and up of all experts are one matrix, their other matrices another."""
-    expert = f"{_HF}.mlp.experts.{EXPERT}"
-    gate_up = Form((f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"))
-    return [
-        Rule(gate_up, Form((f"{stored}.experts.weight1",)), Sections.PAIR, is_stacked=True),
-        Rule(Form((f"{expert}.down_proj.weight",)), Form((f"{stored}.experts.weight2",)), is_stacked=True),
-        *renamed([(f"{_HF}.mlp.gate", f"{stored}.router")]),
-    ]
-
-
-def _fused(qkv: str, gates: str, options: Options, ends: Sequence[str]) -> list[Rule]:
-    """Rules from separate projections to one of attention, with each of the ends, and one of the gates."""
-    separate_qkv = [f"{_HF}.self_attn.{which}_proj" for which in "qkv"]
-    separate_gates = [f"{_HF}.mlp.{which}_proj" for which in ("gate", "up")]
-    return [
-        *_in_sections(separate_qkv, [qkv], Sections.QKV, ends, grouped=options.grouped),
-        *_in_sections(separate_gates, [gates], Sections.PAIR, ("weight",), grouped=options.grouped),
-    ]
-
-
-def _in_sections(
-    originals: Sequence[str],
-    stored: Sequence[str],
-    sections: Sections,
-    ends: Sequence[str] = _BOTH,
-    *,
-    grouped: bool = False,
-    transposed: bool = False,
-) -> list[Rule]:
-    """Rules for tensors of all sections, or of one each, on either side; every name gets each of the ends.
-
-    transposed: the original ones are.
-    """
-    return [
-        Rule(
-            Form(tuple(f"{name}.{end}" for name in originals), transposed=transposed),
-            Form(tuple(f"{name}.{end}" for name in stored), grouped),
-            sections,
-        )
-        for end in ends
-    ]
+_CHATGLM = """
+transformer.embedding.word_embeddings.weight = transformer.embedding.embedding_weight
+transformer.encoder.final_layernorm = transformer.encoder.final_layernorm : weight
+transformer.output_layer = transformer.output_layer : weight
+L.input_layernorm = L.input_layernorm : weight
+L.post_attention_layernorm = L.post_attention_layernorm : weight
+L.self_attention.dense = L.self_attention.dense : weight bias
+L.mlp.dense_4h_to_h = L.mlp.dense_4h_to_h : weight bias
+L.self_attention.query_key_value = QKV : weight bias qkv
+L.mlp.dense_h_to_4h = GATES : weight bias pair
+"""
 
 
 def chatglm(options: Options) -> Dialect:
@@ -131,27 +132,27 @@ def chatglm(options: Options) -> Dialect:
 
     Without use_rearrange_rope, which reorders the elements of each head.
     """
+    separate = "L.self_attention.wq L.self_attention.wk L.self_attention.wv"
+    qkv = "L.self_attention.query_key_value" if options.qkv_concat else separate
+    gates = "L.mlp.dense_h_to_4h" if options.mlp_concat else "L.mlp.dense_left L.mlp.dense_right"
+    table = _CHATGLM.replace("QKV", qkv).replace("GATES", gates)
     layer = "transformer.encoder.layers.{layer}"
-    embedding = "transformer.embedding"
-    kept = [
-        *(f"transformer.{name}" for name in ("encoder.final_layernorm", "output_layer")),
-        *(f"{layer}.{name}" for name in ("input_layernorm", "post_attention_layernorm")),
-    ]
-    dense = [f"{layer}.{name}" for name in ("self_attention.dense", "mlp.dense_4h_to_h")]
-    attention, mlp = f"{layer}.self_attention", f"{layer}.mlp"
-    qkv, gates = [f"{attention}.query_key_value"], [f"{mlp}.dense_h_to_4h"]
-    own_qkv = qkv if options.qkv_concat else [f"{attention}.w{which}" for which in "qkv"]
-    own_gates = gates if options.mlp_concat else [f"{mlp}.dense_left", f"{mlp}.dense_right"]
-    return Dialect(
-        (
-            Rule(Form((f"{embedding}.word_embeddings.weight",)), Form((f"{embedding}.embedding_weight",))),
-            *renamed((name, name) for name in kept),
-            *renamed([(name, name) for name in dense], _BOTH),
-            *_in_sections(qkv, own_qkv, Sections.QKV),
-            *_in_sections(gates, own_gates, Sections.PAIR),
-        ),
-        ("*rotary_pos_emb.inv_freq",),
-    )
+    return Dialect(tuple(_rules(table, layer, layer)), ("*rotary_pos_emb.inv_freq",))
+
+
+# c_attn is [inputs, outputs] (Conv1D), the three dense layers are [outputs, inputs].
+_GPT2 = """
+transformer.wte.weight = backbone.embedding.word_embedding.embedding_table
+transformer.wpe.weight = backbone.embedding.position_embedding.embedding_table
+transformer.ln_f = backbone.layernorm : norm
+L.ln_1 = L.layernorm1 : norm
+L.ln_2 = L.layernorm2 : norm
+L.attn.c_attn = L.attention.dense1 L.attention.dense2 L.attention.dense3 : weight bias qkv conv1d
+L.attn.c_proj = L.attention.projection : weight bias
+L.mlp.c_fc = L.output.mapping : weight bias
+L.mlp.c_proj = L.output.projection : weight bias
+"""
+_GPT2_LAYERS = "transformer.h.{layer}", "backbone.blocks.{layer}"
 
 
 def gpt2(options: Options) -> Dialect:
@@ -160,18 +161,30 @@ def gpt2(options: Options) -> Dialect:
     The model has no settings that change them. Its head is always the token embedding.
     """
     del options
-    # c_attn is [inputs, outputs] (Conv1D), the three dense layers are [outputs, inputs].
-    fused, separate = f"{_HF_BLOCK}.attn.c_attn", [f"{_BLOCK}.attention.dense{n}" for n in (1, 2, 3)]
-    return Dialect(
-        (
-            *_outside_layers({"wte": "embedding.word_embedding", "wpe": "embedding.position_embedding"}),
-            *_norms(_HF_BLOCK, _BLOCK),
-            *_in_sections([fused], separate, Sections.QKV, transposed=True),
-            *renamed(_block_projections(_HF_BLOCK, _BLOCK).items(), _BOTH),
-        ),
-        # causal masks: of old Hugging Face checkpoints, and what MindFormers' conversion made of them
-        ("*.attn.bias", "*.attn.masked_bias", "*.attention.beta", "*.attention.masked_beta"),
-    )
+    # causal masks: of old Hugging Face checkpoints, and what MindFormers' conversion made of them
+    masks = ("*.attn.bias", "*.attn.masked_bias", "*.attention.beta", "*.attention.masked_beta")
+    return Dialect(tuple(_rules(_GPT2, *_GPT2_LAYERS)), masks)
+
+
+_PANGU_ALPHA = """
+transformer.wte.weight = backbone.embedding.word_embedding.embedding_table
+transformer.wpe.weight = backbone.embedding.position_embedding.embedding_table
+transformer.wqe.weight = backbone.top_query_embedding.embedding_table
+transformer.ln_f = backbone.layernorm : norm
+"""
+_PANGU_ALPHA_LAYER = """
+L.ln_1 = L.layernorm1 : norm
+L.ln_2 = L.layernorm2 : norm
+L.attn.q_proj = L.attention.dense1 : weight bias
+L.attn.k_proj = L.attention.dense2 : weight bias
+L.attn.v_proj = L.attention.dense3 : weight bias
+L.attn.c_proj = L.attention.projection : bias
+L.mlp.c_fc = L.output.mapping : bias
+L.mlp.c_proj = L.output.projection : bias
+L.attn.c_proj = L.attention.projection : weight turned
+L.mlp.c_fc = L.output.mapping : weight turned
+L.mlp.c_proj = L.output.projection : weight turned
+"""
 
 
 def pangu_alpha(options: Options) -> Dialect:
@@ -181,75 +194,33 @@ def pangu_alpha(options: Options) -> Dialect:
     embedding.
     """
     last = "{layer}" if options.num_layers is None else options.num_layers - 1
-    embeddings = {
-        "wte": "embedding.word_embedding",
-        "wpe": "embedding.position_embedding",
-        "wqe": "top_query_embedding",
-    }
-    return Dialect(
-        (
-            *_outside_layers(embeddings),
-            *_pangu_alpha_layer(_HF_BLOCK, _BLOCK),
-            *_pangu_alpha_layer(f"transformer.h.{last}", "backbone.top_query_layer"),
-        ),
-        ("*.attn.bias", "*.attn.masked_bias"),  # causal masks
-    )
-
-
-def _pangu_alpha_layer(original: str, stored: str) -> list[Rule]:
-    dense = [
-        (f"{original}.attn.{which}_proj", f"{stored}.attention.dense{n}") for n, which in enumerate("qkv", 1)
+    rules = [
+        *_rules(_PANGU_ALPHA),
+        *_rules(_PANGU_ALPHA_LAYER, *_GPT2_LAYERS),
+        *_rules(_PANGU_ALPHA_LAYER, f"transformer.h.{last}", "backbone.top_query_layer"),
     ]
-    transposed = _block_projections(original, stored)
-    return [
-        *_norms(original, stored),
-        *renamed(dense, _BOTH),
-        *renamed(transposed.items(), ("bias",)),
-        *(
-            Rule(Form((f"{one}.weight",)), Form((f"{other}.weight",), transposed=True))
-            for one, other in transposed.items()
-        ),
-    ]
+    return Dialect(tuple(rules), ("*.attn.bias", "*.attn.masked_bias"))  # causal masks
 
 
-def _block_projections(original: str, stored: str) -> dict[str, str]:
-    return {
-        f"{original}.attn.c_proj": f"{stored}.attention.projection",
-        f"{original}.mlp.c_fc": f"{stored}.output.mapping",
-        f"{original}.mlp.c_proj": f"{stored}.output.projection",
-    }
-
-
-def _outside_layers(embeddings: Mapping[str, str]) -> list[Rule]:
-    """Rules for embeddings, by the end of their original names, and for the last norm."""
-    tables = [
-        Rule(Form((f"transformer.{short}.weight",)), Form((f"backbone.{name}.embedding_table",)))
-        for short, name in embeddings.items()
-    ]
-    return [*tables, *renamed_norm("transformer.ln_f", "backbone.layernorm")]
-
-
-def _norms(original: str, stored: str) -> list[Rule]:
-    names = [(f"{original}.ln_{number}", f"{stored}.layernorm{number}") for number in (1, 2)]
-    return [rule for pair in names for rule in renamed_norm(*pair)]
+_CHATGLM_6B = """
+transformer.word_embeddings.weight = transformer.word_embeddings.embedding_table
+lm_head = lm_head : weight
+L.input_layernorm = L.input_layernorm : norm
+L.post_attention_layernorm = L.post_attention_layernorm : norm
+transformer.final_layernorm = transformer.final_layernorm : norm
+L.attention.query_key_value = L.attention.query_key_value : weight bias
+L.attention.dense = L.attention.dense : weight bias
+L.mlp.dense_h_to_4h = L.mlp.dense_h_to_4h : weight bias
+L.mlp.dense_4h_to_h = L.mlp.dense_4h_to_h : weight bias
+"""
 
 
 def chatglm_6b(options: Options) -> Dialect:
     """Names of GLMForPreTraining, whose matrices are as in its folder and whose settings change none."""
     del options
-    words, layer = "transformer.word_embeddings", "transformer.layers.{layer}"
-    norms = (f"{layer}.input_layernorm", f"{layer}.post_attention_layernorm", "transformer.final_layernorm")
-    linear = ("attention.query_key_value", "attention.dense", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
-    return Dialect(
-        (
-            Rule(Form((f"{words}.weight",)), Form((f"{words}.embedding_table",))),
-            *renamed([("lm_head", "lm_head")]),
-            *(rule for name in norms for rule in renamed_norm(name, name)),
-            *renamed([(f"{layer}.{name}", f"{layer}.{name}") for name in linear], _BOTH),
-        ),
-        ("*rotary_emb.inv_freq",),
-        has_own_head=True,
-    )
+    layer = "transformer.layers.{layer}"
+    rules = tuple(_rules(_CHATGLM_6B, layer, layer))
+    return Dialect(rules, ("*rotary_emb.inv_freq",), has_own_head=True)
 
 
 _DIALECTS = {
