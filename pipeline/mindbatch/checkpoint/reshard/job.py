@@ -21,30 +21,22 @@ SourceTensor = tuple[int, str]
 
 
 class _InRows:
-    """A tensor that is read or written in rows.
-
-    view: the shape by which its regions and rows are counted, where that is another one of the same bytes.
-    """
+    """A tensor that is read or written in rows. view: the shape by which its regions and rows are counted."""
 
     __slots__ = ()
 
     dtype: str
-    shape: Shape
-    view: Shape | None
-
-    @property
-    def counted(self) -> Shape:
-        return self.shape if self.view is None else self.view
+    view: Shape
 
     @property
     def rows(self) -> int:
         """Number of rows; a scalar has one."""
-        return self.counted[0] if self.counted else 1
+        return self.view[0] if self.view else 1
 
     @property
     def row_bytes(self) -> int:
         """Stored bytes of a row: all that a place of the first dimension holds."""
-        return math.prod(self.counted[1:]) * DTYPES[self.dtype]
+        return math.prod(self.view[1:]) * DTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +50,8 @@ class Reading(_InRows):
     name: str
     dtype: str
     shape: Shape
+    view: Shape
     digest: str | None = None
-    view: Shape | None = None
     edits: tuple[Edit, ...] = ()
 
     @property
@@ -68,7 +60,7 @@ class Reading(_InRows):
 
     @property
     def values_row_bytes(self) -> int:
-        return math.prod(self.counted[1:]) * DTYPES[self.values_dtype]
+        return math.prod(self.view[1:]) * DTYPES[self.values_dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +74,9 @@ class Writing(_InRows):
     name: str
     dtype: str
     shape: Shape
+    view: Shape
     extents: tuple[ByteExtent, ...]
     copies: tuple[Copy, ...]
-    view: Shape | None = None
 
     @property
     def nbytes(self) -> int:
@@ -141,9 +133,9 @@ def jobs_of(
                 plan.name,
                 dtypes[plan.name],
                 plan.shape,
+                plan.view,
                 layouts[file_of[plan.rank]].extents[plan.name],
                 plan.copies,
-                None if plan.view == plan.shape else plan.view,
             )
             for plan in together
         )
@@ -154,8 +146,8 @@ def jobs_of(
 def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: MergePlan | None = None) -> Reading:
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
-    path, view = str(tensors.file(name).path), stored.shard.other_view
-    return Reading(path, name, info.dtype, info.shape, digest, view, edits)
+    path = str(tensors.file(name).path)
+    return Reading(path, name, info.dtype, info.shape, stored.shard.view, digest, edits)
 
 
 def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:

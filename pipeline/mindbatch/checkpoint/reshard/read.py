@@ -69,9 +69,9 @@ class Sources(Closing):
         data = stored
         if reading.dtype != reading.values_dtype:
             data = self.buffer((place, "merged"), (stop - start) * reading.values_row_bytes)
-        values = as_array(data, reading.values_dtype, stop - start, reading.counted)
+        values = as_array(data, reading.values_dtype, stop - start, reading.view)
         if data is not stored:
-            widen(as_array(stored, reading.dtype, stop - start, reading.counted), reading.dtype, values)
+            widen(as_array(stored, reading.dtype, stop - start, reading.view), reading.dtype, values)
         if self._merger is None:
             from mindbatch.checkpoint.lora.merge import Merger
 
@@ -172,7 +172,7 @@ class TransposedRegions:
         for start in range(min(region[0][0] for region in regions), last, step):
             stop = min(start + step, last)
             data = self._sources.rows(reading, start, stop, "transposed_regions", self._checks.get(tensor))
-            chunk = as_array(data, reading.values_dtype, stop - start, reading.counted)
+            chunk = as_array(data, reading.values_dtype, stop - start, reading.view)
             for region in regions:
                 _keep(chunk, start, stop, region, self._kept[tensor, region])
 

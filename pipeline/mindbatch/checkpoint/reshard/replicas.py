@@ -133,4 +133,4 @@ def _are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region
 def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
     low, _ = rows_of(region)
     data = sources.rows(reading, low + start, low + stop, place)
-    return as_array(data, reading.dtype, stop - start, reading.counted)[all_rows(region)].tobytes()
+    return as_array(data, reading.dtype, stop - start, reading.view)[all_rows(region)].tobytes()

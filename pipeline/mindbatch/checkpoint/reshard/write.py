@@ -71,7 +71,7 @@ def check_job(job: Job, sources: Sources, folder: Path) -> None:
     for number, start, content in _contents(job, replicas, sources, {}):
         for writing in replicas[number]:
             path = str(folder / writing.file)
-            written = Reading(path, writing.name, writing.dtype, writing.shape, view=writing.view)
+            written = Reading(path, writing.name, writing.dtype, writing.shape, writing.view)
             stop = start + len(content) // max(1, writing.row_bytes)
             if sources.rows(written, start, stop, "written").tobytes() != content.tobytes():
                 raise CheckpointError(f"{path}: tensor {shown(writing.name)} is not what its source is")
@@ -127,7 +127,7 @@ def _content(
     if len(copies) == 1 and (only := copies[0][0]) is not None and _is_as_read(job, writing, copies[0][1]):
         return fetched[only]
     data = sources.buffer("target", rows * writing.row_bytes)
-    target = as_array(data, writing.dtype, rows, writing.counted)
+    target = as_array(data, writing.dtype, rows, writing.view)
     # Padding is zero. Rows that copies cover wholly need no clearing.
     if _covered(copies) < writing.row_bytes // target.itemsize:
         target.fill(0)
@@ -136,7 +136,7 @@ def _content(
         if fetch is None:
             part = transposed.rows(copy, chunk.start, chunk.stop)
         else:
-            source = as_array(fetched[fetch], reading.values_dtype, rows, reading.counted)
+            source = as_array(fetched[fetch], reading.values_dtype, rows, reading.view)
             part = source[all_rows(copy.source)]
         target[all_rows(copy.target)] = _fitting(job, writing, part, reading.values_dtype)
     return data
@@ -144,8 +144,8 @@ def _content(
 
 def _is_as_read(job: Job, writing: Writing, copy: Copy) -> bool:
     reading = job.readings[copy.source_tensor]
-    columns = tuple((0, size) for size in writing.counted[1:])
-    alike = (reading.values_dtype, reading.counted[1:]) == (writing.dtype, writing.counted[1:])
+    columns = tuple((0, size) for size in writing.view[1:])
+    alike = (reading.values_dtype, reading.view[1:]) == (writing.dtype, writing.view[1:])
     return alike and copy.source[1:] == copy.target[1:] == columns
 
 

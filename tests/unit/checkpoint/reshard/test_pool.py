@@ -25,7 +25,7 @@ def jobs(count: int = COUNT) -> list[Job]:
         Job(
             f"tensor_{place}",
             {},
-            (Writing("file", f"tensor_{place}", "U8", (1,), (ByteExtent(place, 1),), ()),),
+            (Writing("file", f"tensor_{place}", "U8", (1,), (1,), (ByteExtent(place, 1),), ()),),
         )
         for place in range(count)
     ]
