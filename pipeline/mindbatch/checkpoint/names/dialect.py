@@ -52,6 +52,7 @@ class Rule:
         counts = (1, len(self.sections.value))
         assert all(len(form.names) in counts for form in (self.original, self.stored)), self
         assert not self.original.grouped, self
+        assert not self.stored.grouped or len(self.stored.names) < len(self.sections.value), self
 
 
 @dataclass(frozen=True)

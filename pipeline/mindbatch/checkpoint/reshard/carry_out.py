@@ -34,9 +34,8 @@ from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.journal import Recorder, opened_journal, verified
 from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
-from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.replicas import compare
-from mindbatch.checkpoint.reshard.write import Written, check_job, write_job
+from mindbatch.checkpoint.reshard.write import Sources, Written, check_job, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage, write_whole, writing
 

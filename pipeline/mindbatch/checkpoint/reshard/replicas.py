@@ -21,7 +21,7 @@ from mindbatch.checkpoint.placement.regions import (
 )
 from mindbatch.checkpoint.reshard.job import CHUNK_BYTES, Reading, reading_of
 from mindbatch.checkpoint.reshard.progress import Progress, silent
-from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
+from mindbatch.checkpoint.reshard.write import Sources, all_rows, as_array
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widene
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
-from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import write_job
+from mindbatch.checkpoint.reshard.write import Sources, write_job
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.machine import free_memory
 from mindbatch.io.amounts import size

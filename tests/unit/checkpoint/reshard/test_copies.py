@@ -11,11 +11,10 @@ from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
-from mindbatch.checkpoint.reshard import read, write
+from mindbatch.checkpoint.reshard import write
 from mindbatch.checkpoint.reshard.folder import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, chunks_of, jobs_of
-from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import check_job, write_job
+from mindbatch.checkpoint.reshard.write import Sources, check_job, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage
 from tensor_files import write_tensor_file
@@ -94,7 +93,7 @@ def test_bands_of_any_size(
     source: Source, tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "chunks_of", functools.partial(chunks_of, chunk_bytes=chunk_bytes))
-    monkeypatch.setattr(read, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(write, "CHUNK_BYTES", chunk_bytes)
     with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
         made = jobs(source, tmp_path)
         written = [each for job in made for each in write_job(job, sources, targets.write)]
@@ -130,7 +129,7 @@ def test_a_transposed_source_is_read_once(
         return rows_of_source(self, reading, start, stop, *rest)
 
     monkeypatch.setattr(Sources, "rows", counting)
-    monkeypatch.setattr(read, "CHUNK_BYTES", 2 * 36)
+    monkeypatch.setattr(write, "CHUNK_BYTES", 2 * 36)
     alone = [plan for plan in plans() if plan.name in "qkv"]
     (job,) = jobs(source, tmp_path)
     writings = tuple(writing for writing in job.writings if writing.name in "qkv")

@@ -11,8 +11,7 @@ from mindbatch.checkpoint.formats.stored import ByteExtent
 from mindbatch.checkpoint.reshard.carry_out import do_jobs
 from mindbatch.checkpoint.reshard.folder import TargetFiles
 from mindbatch.checkpoint.reshard.job import Job, Writing
-from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import write_job
+from mindbatch.checkpoint.reshard.write import Sources, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage
 
