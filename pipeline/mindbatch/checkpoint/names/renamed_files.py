@@ -211,7 +211,6 @@ class Sizes:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Outputs of each section in a group."""
         return tuple(size // self.groups for size in self.outputs)
 
 
@@ -262,7 +261,6 @@ def _view_of(form: Form, sizes: Sizes) -> Shape | None:
 
 
 def _spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
-    """Yields the outputs of a section, in order."""
     size = sizes.outputs[section]
     if len(form.names) > 1:
         yield _span(form, form.names[section], (0, size), 0, sizes.inputs)
@@ -290,7 +288,6 @@ def _in_form(form: Form, outputs: Extent, inputs: Extent | None) -> tuple[Extent
 
 
 def _flat(form: Form, shape: Shape) -> tuple[int, int | None]:
-    """Outputs and inputs."""
     if len(shape) == 1:
         return shape[0], None
     if len(shape) != 2:

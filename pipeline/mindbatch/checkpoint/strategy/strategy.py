@@ -1,11 +1,12 @@
 """Parallel strategies of MindSpore: the layout of each parameter over the devices of a pipeline stage."""
 
 import math
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
+from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
+from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, name_faults
 from mindbatch.io.errors import CheckpointError
 
 UNCUT = -1
@@ -193,3 +194,29 @@ class Strategy:
 
     def of_rank(self, rank: int) -> dict[str, TensorLayout]:
         return self.of_stage(rank // self.num_devices)
+
+
+_STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
+
+
+def checked(strategy: Strategy, where: str) -> Strategy:
+    """The strategy with stages and names apart, all of them right. CheckpointError lists the faults."""
+    layouts = tuple(_named(layout) for layout in strategy.layouts)
+    faults: list[str] = []
+    seen: set[tuple[int | None, str]] = set()
+    for layout in layouts:
+        layout_lines = [*name_faults(layout.name), *layout_faults(layout)]
+        layout_lines += ["is there twice"] if (layout.stage, layout.name) in seen else []
+        if not layout_lines and layout.num_devices != layouts[0].num_devices:
+            layout_lines = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
+        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in layout_lines]
+        seen.add((layout.stage, layout.name))
+        if len(faults) > MAX_LINES:
+            break
+    raise_if_any(faults, where)
+    return replace(strategy, layouts=layouts)
+
+
+def _named(layout: TensorLayout) -> TensorLayout:
+    match = _STAGE_NAME.fullmatch(layout.name)
+    return replace(layout, stage=int(match[1]), name=match[2]) if match else layout

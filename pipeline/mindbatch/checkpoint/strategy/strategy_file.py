@@ -5,7 +5,6 @@ in .json. In a merged one, parameters are named STAGE-NAME.
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,21 +13,14 @@ from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names
-from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, ReadableFile, name_faults
+from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, ReadableFile
 from mindbatch.checkpoint.formats.wire_format import BYTES, WireReader, bytes_field, number_field
 from mindbatch.checkpoint.json_object import parse_json_object
-from mindbatch.checkpoint.strategy.strategy import (
-    Axes,
-    OperatorStrategy,
-    Strategy,
-    TensorLayout,
-    layout_faults,
-)
+from mindbatch.checkpoint.strategy.strategy import Axes, OperatorStrategy, Strategy, TensorLayout, checked
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 
 MAX_STRATEGY_BYTES = 64 << 20
-_STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
 _FIRST_BYTE = 0x08  # current_stage, which must come first; a checkpoint begins with 0x0A
 
 
@@ -123,29 +115,7 @@ def strategy_in(data: bytes, path: Path) -> Strategy:
         raise CheckpointError(f"{path}: not a MindSpore strategy file: {what}")
     else:
         strategy = parse_strategy(data, str(path))
-    return _checked(strategy, str(path))
-
-
-def _checked(strategy: Strategy, where: str) -> Strategy:
-    layouts = tuple(_named(layout) for layout in strategy.layouts)
-    faults: list[str] = []
-    seen: set[tuple[int | None, str]] = set()
-    for layout in layouts:
-        layout_lines = [*name_faults(layout.name), *layout_faults(layout)]
-        layout_lines += ["is there twice"] if (layout.stage, layout.name) in seen else []
-        if not layout_lines and layout.num_devices != layouts[0].num_devices:
-            layout_lines = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
-        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in layout_lines]
-        seen.add((layout.stage, layout.name))
-        if len(faults) > MAX_LINES:
-            break
-    raise_if_any(faults, where)
-    return replace(strategy, layouts=layouts)
-
-
-def _named(layout: TensorLayout) -> TensorLayout:
-    match = _STAGE_NAME.fullmatch(layout.name)
-    return replace(layout, stage=int(match[1]), name=match[2]) if match else layout
+    return checked(strategy, str(path))
 
 
 _LISTS = ("dev_matrix", "tensor_map", "param_split_shape", "indices_offset")
