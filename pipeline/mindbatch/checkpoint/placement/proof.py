@@ -24,7 +24,6 @@ from mindbatch.checkpoint.placement.regions import (
     full_region,
     intersection,
     is_inside,
-    moved,
     oriented,
     region_shape,
     rows_of,
@@ -195,10 +194,10 @@ def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]
     elif region_shape(oriented(copy.source, copy.transposed)) != region_shape(copy.target):
         yield f"{line}: the two have different sizes"
     else:
-        matched = 0
-        for from_segment, to_segment, part in _matched(copy, source, wanted):
+        copied, matched = Segment(copy.target, copy.source, transposed=copy.transposed), 0
+        for from_segment, to_segment, part in _matched(copied, source, wanted):
             is_tensor = source.tensors[from_segment.tensor] == wanted.tensors[to_segment.tensor]
-            if not is_tensor or not _is_same(from_segment, to_segment, part, copy):
+            if not is_tensor or not _is_same(from_segment, to_segment, part, copied):
                 yield f"{line}: {shown_region(part)} is put where another element belongs"
                 return
             matched += volume(part)
@@ -206,23 +205,18 @@ def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]
             yield f"{line}: takes in padding"
 
 
-def _matched(copy: Copy, source: _Stored, wanted: _Stored) -> Iterator[tuple[Segment, Segment, Region]]:
-    for from_segment, read in source.segments.over(copy.source):
-        for to_segment, common in wanted.segments.over(_written(read, copy)):
-            target = oriented(copy.target, copy.transposed)
-            yield from_segment, to_segment, moved(oriented(common, copy.transposed), target, copy.source)
+def _matched(copy: Segment, source: _Stored, wanted: _Stored) -> Iterator[tuple[Segment, Segment, Region]]:
+    """Divides a copy, `local` its target, by the segments of both sides; the regions are of the source."""
+    for from_segment, read in source.segments.over(copy.whole):
+        for to_segment, common in wanted.segments.over(copy.local_at(read)):
+            yield from_segment, to_segment, copy.whole_at(common)
 
 
-def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Copy) -> bool:
+def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Segment) -> bool:
     """True if a region of the source is, in full coordinates, what is wanted where it is put."""
     if copy.transposed != (from_segment.transposed != to_segment.transposed):
         return False
-    return from_segment.whole_at(part) == to_segment.whole_at(_written(part, copy))
-
-
-def _written(part: Region, copy: Copy) -> Region:
-    """Maps a part of a copy's source to its target."""
-    return moved(oriented(part, copy.transposed), oriented(copy.source, copy.transposed), copy.target)
+    return from_segment.whole_at(part) == to_segment.whole_at(copy.local_at(part))
 
 
 def _fits(region: Region, stored: _Stored) -> bool:
