@@ -42,6 +42,10 @@ class IterationFolder(ModelFolder):
         except BaseException:
             self.close()
             raise
+        self._locate(files)
+
+    def _locate(self, files: RankFiles) -> None:
+        """Finds where each tensor is. files: what those hold that are open."""
         self._shapes = dict(files.shapes)
         self._locations: dict[str, list[Location]] = {}
         for name, location in files.locations():
@@ -116,6 +120,7 @@ class IterationFolder(ModelFolder):
         for location in {location.segment.whole: location for location in self._located(name)[::-1]}.values():
             key = location.rank, location.name
             if key not in read:
+                self._files[location.rank].check(location.name)
                 values = read_floats(self._files[location.rank].file(location.name), location.name)
                 read[key] = values.reshape(self._views[key])
             part = read[key][slices_of(location.segment.local)]

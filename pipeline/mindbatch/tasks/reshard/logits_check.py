@@ -14,24 +14,20 @@ from pathlib import Path
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.model_folder import StoredShape
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widened
-from mindbatch.checkpoint.reshard.job import Job, Writing
+from mindbatch.checkpoint.iterations.folder import IterationFolder
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
-from mindbatch.checkpoint.reshard.write import Sources, write_job
 from mindbatch.config.environment import prepare_environment
 from mindbatch.config.machine import free_memory
 from mindbatch.io.amounts import size
 from mindbatch.io.children import Child
-from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.loading.first_logits import first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import source_shapes
 from mindbatch.parallel.topology import WHOLE
-from mindbatch.tasks.reshard.plan import plan_reshard
-from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardLoraConfig, ReshardTargetConfig
+from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
 from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
 
 ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
@@ -39,81 +35,30 @@ ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
 
 _OTHERWISE = "verify=true compares every element without running the model"
 _MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
-_NOWHERE = "whole-model"
 
 
-class WholeCheckpoint(Closing):
-    """The tensors of a reshard's source, each put together when it is asked for, as StoredWeights.
+class WholeCheckpoint(IterationFolder):
+    """The tensors of a reshard's source as one whole model's in float32, each checked against its digests.
 
-    Nothing is written: the plan to merge the checkpoint is made and proved anew, and what it would put into
-    one file comes into memory, a tensor at a time, checked against the digests on its way.
+    Nothing is written: a tensor is put together when it is asked for, from all files that have parts of it.
     """
-
-    shard, stages = WHOLE, 1
 
     def __init__(self, config: ReshardConfig) -> None:
         """config: what `source...` says of the checkpoint; its target and adapter are left out.
 
         Raises:
-            ConfigError, CheckpointError: as `open_reshard_source` and `plan_reshard`.
+            ConfigError, CheckpointError: as `open_reshard_source`.
         """
-        merging = replace(config, target=ReshardTargetConfig(dir=_NOWHERE), lora=ReshardLoraConfig())
-        opened = open_reshard_source(merging)
-        with opened.source:
-            jobs = plan_reshard(merging, opened).jobs
-        self.path = opened.source.path
-        self._jobs = {writing.name: job for job in jobs for writing in job.writings}
-        self._writings = {writing.name: writing for job in jobs for writing in job.writings}
-        self._sources = Sources()
-        self._buffers: dict[str, bytearray] = {}
+        opened = open_reshard_source(replace(config, target=ReshardTargetConfig()))
+        self.path, self.shard, self.stages = opened.source.path, WHOLE, 1
+        self._files = opened.source.ranks
+        self._locate(opened.files)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._writings)
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        values = super().packable(name, rows=rows, columns=columns)
+        return widened(values.reshape(-1).view(np.uint8).data, self.info(name).dtype, values.shape)
 
-    def file_name(self, name: str) -> str:
-        """The first of the files that the tensor is in, from `path` on."""
-        file = Path(next(iter(self._jobs[name].readings.values())).path)
-        return str(file.relative_to(self.path)) if file.is_relative_to(self.path) else file.name
-
-    def info(self, name: str) -> StoredShape:
-        return self._writings[name]
-
-    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
-        """The values, or those of some rows and columns, of a stack as `read_float32` has it.
-
-        Raises:
-            CheckpointError: the files are damaged.
-        """
-        writing = self._writings[name]
-        if name not in self._buffers:
-            self._buffers = _made(self._jobs[name], self._sources)
-        shape = writing.shape if columns is None else (math.prod(writing.shape[:-1]), writing.shape[-1])
-        row_bytes = writing.nbytes // max(1, shape[0])
-        start, stop, _ = (rows or slice(None)).indices(shape[0])
-        data = memoryview(self._buffers[name])[start * row_bytes : stop * row_bytes]
-        values = widened(data, writing.dtype, (stop - start, *shape[1:]))
-        return values if columns is None else values[:, columns]
-
-    packable = floats
-
-    def release(self, name: str) -> None:
-        """Gives the memory of the tensor back, and of what was made in one go with it."""
-        self._buffers = {}
-
-    def close(self) -> None:
-        self._buffers = {}
-        self._sources.close()
-
-
-def _made(job: Job, sources: Sources) -> dict[str, bytearray]:
-    tensors = {writing.name: bytearray(writing.nbytes) for writing in job.writings}
-
-    def write(writing: Writing, start: int, data: memoryview) -> None:
-        tensors[writing.name][start : start + len(data)] = data
-
-    write_job(job, sources, write)
-    return tensors
+    floats = packable
 
 
 @dataclass(frozen=True)
