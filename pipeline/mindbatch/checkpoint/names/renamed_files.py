@@ -154,10 +154,10 @@ def _fused(stored: StoredShard, shards: Mapping[str, Shard]) -> StoredShard:
         if (common := segment.within(own)) is not None
     ]
     padding = tuple(
-        segment.local_at(common)
+        segment.local_at(padded)
         for tensor, segment in stored.segments
         for region in shards[tensor].padding
-        if (common := intersection(segment.whole, region)) is not None
+        if (padded := intersection(segment.whole, region)) is not None
     )
     return StoredShard.of(segments, stored.shard.shape, padding, stored.shard.other_view)
 
