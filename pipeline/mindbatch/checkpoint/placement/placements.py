@@ -1,4 +1,4 @@
-"""Places the tensors of a model over data-parallel, model-parallel and pipeline ranks, from its specs.
+"""Places the tensors of a model over data-parallel, model-parallel and pipeline ranks; bytes on each rank.
 
 A rank is (stage * data_parallel + replica) * model_parallel + its place among its model-parallel neighbours,
 which is how MindSpore counts devices.

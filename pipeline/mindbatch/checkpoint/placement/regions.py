@@ -1,4 +1,4 @@
-"""Regions of tensor elements: a half-open range for each dimension, in exact integers."""
+"""Regions of tensor elements in exact integers, and which of them ranks and their files hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carrying out a reshard: written beside, proved, marked as whole and given its name; or taken up again."""
+"""Carrying out a reshard: made beside in threads, marked as whole and given its name; or taken up again."""
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The folders of a reshard: the finished one with its marker, and DIR.part beside it while it is made."""
+"""The folders of a reshard and their files: the finished one with its marker, DIR.part while it is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of a reshard: each says which stored tensors it reads, and which tensors it makes of them."""
+"""The jobs of a reshard: which stored tensors each reads, what it makes of them, and in which portions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from mindbatch.checkpoint.placement.regions import RankFiles, Shape, StoredShard
 if TYPE_CHECKING:  # adapters are seldom merged
     from mindbatch.checkpoint.lora.merge import Edit
     from mindbatch.checkpoint.lora.merge_plan import MergePlan
+
+CHUNK_BYTES = 1 << 22
+"""About how much of sources and targets is in memory at once; more where a single row is larger."""
 
 SourceTensor = tuple[int, str]
 """Rank and name of a stored tensor of the source."""
@@ -167,10 +170,6 @@ def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
         groups_in_order.append(joined)
         groups |= {copy.source_name: joined for plan in joined for copy in plan.copies}
     return [group for group in groups_in_order if group]
-
-
-CHUNK_BYTES = 1 << 22
-"""About how much of sources and targets is in memory at once; more where a single row is larger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""MindSpore's strategy files, one a pipeline stage or merged, read and checked.
+"""MindSpore's strategy files, one a pipeline stage or merged, read and written.
 
-A file is a message of Protocol Buffers (see wire_form), or JSON with the same fields where its name ends
-in .json. In a merged one, parameters are named STAGE-NAME.
+A file is a message of Protocol Buffers (ParallelStrategyMap of mindspore/train/node_strategy_pb2.py), or JSON
+with the same fields where its name ends in .json. In a merged one, parameters are named STAGE-NAME.
 """
 
 import os
