@@ -42,13 +42,6 @@ class Transform:
     def files(self, names: Iterable[str]) -> RankFiles:
         return as_placed({name: self.placements[name] for name in names}, len(self.source.ranks))
 
-    def wanted(self, names: Iterable[str]) -> RankFiles:
-        """Describes what the target's files will hold. CheckpointError if the strategy does not match."""
-        shapes = {name: self.placements[name].shape for name in names}
-        with located(self.source.path):
-            placed = strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
-        return as_placed(placed, self.num_ranks)
-
 
 def open_transform(source: Path, source_strategy: Path | None, target_strategy: Path | None) -> Transform:
     """Opens a checkpoint file or a folder of rank folders. Strategies are files or folders; None: not cut.
@@ -94,8 +87,14 @@ def plan_transform(
         from mindbatch.checkpoint.lora.names import is_lora_name  # needs more than NumPy, which suffices else
 
         names = [name for name in names if not is_lora_name(name)]
-    source, wanted = transform.files(names), transform.wanted(names)
-    plans = proved_copies(source, wanted)
+    source = transform.files(names)
+    with located(transform.source.path):
+        placed = (
+            strategy_placements(transform.target, source.shapes)
+            if transform.target
+            else whole_placements(source.shapes)
+        )
+    plans = proved_copies(source, as_placed(placed, transform.num_ranks))
     dtypes = {name: transform.source.dtype(name) for name in names}
     files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(transform.num_ranks)]
     settings: dict[str, Any] = {"prefix": prefix, "ranks": transform.num_ranks}

@@ -70,10 +70,6 @@ class ReshardPlan:
         return {*(reading.path for reading in readings), *adapters}
 
     @property
-    def names(self) -> set[str]:
-        return {tensor.name for tensor in self.tensors}
-
-    @property
     def nbytes(self) -> int:
         return sum(job.nbytes for job in self.jobs)
 

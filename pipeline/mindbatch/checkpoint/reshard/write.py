@@ -17,7 +17,7 @@ from mindbatch.checkpoint.formats.floats import Array, array_type, converted, wi
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import SLICE_BYTES, StoredFile
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.placement.regions import Region, region_shape
+from mindbatch.checkpoint.placement.regions import Region, region_shape, slices_of, volume
 from mindbatch.checkpoint.reshard.job import (
     CHUNK_BYTES,
     Chunk,
@@ -115,7 +115,7 @@ def as_array(data: memoryview, dtype: str, rows: int, shape: tuple[int, ...]) ->
 
 def all_rows(region: Region) -> tuple[slice, ...]:
     """The index of a region in an array that has its rows and no others."""
-    return (slice(None), *(slice(start, stop) for start, stop in region[1:]))
+    return (slice(None), *slices_of(region[1:]))
 
 
 class ReadCheck:
@@ -302,7 +302,7 @@ def _content(
     data = sources.buffer("target", rows * writing.row_bytes)
     target = as_array(data, writing.dtype, rows, writing.view)
     # Padding is zero. Rows that copies cover wholly need no clearing.
-    if _covered(copies) < writing.row_bytes // target.itemsize:
+    if sum(volume(copy.target[1:]) for _, copy in copies) < writing.row_bytes // target.itemsize:
         target.fill(0)
     for fetch, copy in copies:
         reading = job.readings[copy.source_tensor]
@@ -320,11 +320,6 @@ def _is_as_read(job: Job, writing: Writing, copy: Copy) -> bool:
     columns = tuple((0, size) for size in writing.view[1:])
     alike = (reading.values_dtype, reading.view[1:]) == (writing.dtype, writing.view[1:])
     return alike and copy.source[1:] == copy.target[1:] == columns
-
-
-def _covered(copies: list[tuple[Fetch | None, Copy]]) -> int:
-    """Elements of a row that are moved there."""
-    return sum(int(np.prod([stop - start for start, stop in copy.target[1:]])) for _, copy in copies)
 
 
 def _fitting(job: Job, writing: Writing, values: Array, dtype: str) -> Array:

@@ -63,7 +63,7 @@ def _verdict(plan: ReshardPlan, outcome: Outcome, seconds: float) -> str:
 
 
 def _counts(plan: ReshardPlan) -> str:
-    ranks, names = len(plan.layouts), len(plan.names)
+    ranks, names = len(plan.layouts), len({tensor.name for tensor in plan.tensors})
     return f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {names} tensors, {size(plan.nbytes)}"
 
 
