@@ -113,6 +113,7 @@ def write_strategy(source: Path, path: Path, ways: int) -> Path:
 
 def axes(placement: Placement) -> tuple[int, ...]:
     """Which of its dimensions, if any, is divided over the ranks."""
-    local = placement.local_shape(0)
-    assert local is not None
-    return tuple(UNCUT if here == whole else 0 for here, whole in zip(local, placement.shape, strict=True))
+    shard = placement.shards[0]
+    assert shard is not None
+    sizes = zip(shard.shape, placement.shape, strict=True)
+    return tuple(UNCUT if here == whole else 0 for here, whole in sizes)

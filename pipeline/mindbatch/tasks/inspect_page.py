@@ -1,6 +1,6 @@
 """Pages that `mindbatch inspect` prints, and the same for programs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -118,7 +118,6 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None,
 
 
 def _sums(ranks: Sequence[RankContent]) -> list[str]:
-    """Tensors, elements and bytes by dtype, and of all."""
     sums: dict[str, list[int]] = {}
     for tensor in (tensor for content in ranks for tensor in content.tensors):
         count = sums.setdefault(tensor.dtype, [0, 0, 0])
@@ -200,15 +199,10 @@ def _layout_cells(strategy: Strategy, layout: TensorLayout) -> list[str]:
         printable(layout.name),
         str(strategy.stage_of(layout)),
         shape_text(layout.device_matrix),
-        shape_text(_axes_shown(layout)),
+        shape_text(axes if isinstance(axes, int) else shape_text(axes) for axes in layout.tensor_map),
         "x".join(map(str, layout.parts)) or "-",
         str(layout.opt_shard_size) if layout.opt_shard_step and layout.opt_shard_size else "-",
     ]
-
-
-def _axes_shown(layout: TensorLayout) -> Iterator[str]:
-    for axes in layout.tensor_map:
-        yield str(axes) if isinstance(axes, int) else shape_text(axes)
 
 
 def strategy_json(

@@ -245,7 +245,9 @@ def described_cut(placement: Placement) -> str:
         return "unevenly" if sizes else "nowhere"
     parts = [-(-size // local) if local else 1 for size, local in zip(placement.shape, sizes[0], strict=True)]
     cuts = [f"dimension {index} in {count}" for index, count in enumerate(parts) if count > 1]
-    copies = _times(len(sizes) // math.prod(parts), "each " if cuts else "")
+    count = len(sizes) // math.prod(parts)
+    times = "twice" if count == 2 else f"{count} times"
+    copies = [f"each {times}" if cuts else times] if count > 1 else []
     padded = [
         f"padded to {whole}"
         for size, local, count in zip(placement.shape, sizes[0], parts, strict=True)
@@ -253,9 +255,3 @@ def described_cut(placement: Placement) -> str:
     ]
     fused = [f"{regions} pieces a rank"] if regions > 1 else []
     return ", ".join([*(cuts or ["whole"]), *fused, *copies, *padded])
-
-
-def _times(count: int, prefix: str) -> list[str]:
-    if count < 2:
-        return []
-    return [f"{prefix}{'twice' if count == 2 else f'{count} times'}"]

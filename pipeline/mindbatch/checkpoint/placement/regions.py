@@ -217,10 +217,6 @@ class Placement:
     def holders(self) -> tuple[int, ...]:
         return tuple(rank for rank, shard in enumerate(self.shards) if shard is not None)
 
-    def local_shape(self, rank: int) -> Shape | None:
-        shard = self.shards[rank]
-        return shard.shape if shard else None
-
 
 Placements = Mapping[str, Placement]
 

@@ -57,7 +57,6 @@ def carry_out(
 
     in_background: syncing goes on beside the work, in another thread; not, by default, with a `storage` that
         was given, so that its operations come in a fixed order.
-
     approve: is called with the folder, wherever it is by then, once all is in it, and raises what keeps it
         from getting its name; it stays beside and is looked at again by the next call.
 

@@ -71,7 +71,9 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
                 )
                 continue
             with collecting(faults):
-                shape = _full_shape(layouts.get(name), local)
+                layout = layouts.get(name)
+                counts = parts_of(layout, len(local)) if layout else (1,) * len(local)
+                shape = tuple(size * count for size, count in zip(local, counts, strict=True))
                 if full.setdefault(name, shape) != shape:
                     faults.append(
                         f"tensor {shown(name)}: on rank {rank} {[*local]}, part of {[*shape]}; on the ranks "
@@ -97,12 +99,6 @@ def _shard(layout: TensorLayout | None, is_named: bool, rank: int, shape: Shape)
 def _shard_of(layout: TensorLayout, rank: int, shape: Shape) -> Shard:
     whole = tuple((part.start, part.stop) for part in layout.slice_of(rank, shape))
     return single_segment(layout.local_shape(shape), whole)
-
-
-def _full_shape(layout: TensorLayout | None, local: Shape) -> Shape:
-    if layout is None:
-        return local
-    return tuple(size * count for size, count in zip(local, parts_of(layout, len(local)), strict=True))
 
 
 def _missing(

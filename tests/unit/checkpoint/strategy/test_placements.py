@@ -51,7 +51,7 @@ def test_stages_follow_one_another() -> None:
         "tied": (0, 1, 2, 3),
         "last": (2, 3),
     }
-    assert found["last"].local_shape(3) == (2, 2)
+    assert found["last"].shards[3].shape == (2, 2)
 
 
 @pytest.mark.parametrize(("strategy", "shapes"), [(TWO_BY_TWO, SHAPES), (TWO_STAGES, STAGED)])
