@@ -25,8 +25,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.tensor_match import match_tensors
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import whole_placements
+from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
 from mindbatch.kernels.choice import compiled

@@ -14,8 +14,7 @@ from mindbatch.checkpoint.folders.tensor_set import shard_sets
 from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_floats, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
-from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
-from mindbatch.checkpoint.placement.regions import Placement, slices_of
+from mindbatch.checkpoint.placement.regions import Location, Placement, RankFiles, slices_of
 from mindbatch.io.errors import CheckpointError
 from mindbatch.parallel.topology import WHOLE
 
@@ -43,6 +42,10 @@ class IterationFolder(ModelFolder):
         except BaseException:
             self.close()
             raise
+        self._locate(files)
+
+    def _locate(self, files: RankFiles) -> None:
+        """Finds where each tensor is. files: what those hold that are open."""
         self._shapes = dict(files.shapes)
         self._locations: dict[str, list[Location]] = {}
         for name, location in files.locations():
@@ -117,6 +120,7 @@ class IterationFolder(ModelFolder):
         for location in {location.segment.whole: location for location in self._located(name)[::-1]}.values():
             key = location.rank, location.name
             if key not in read:
+                self._files[location.rank].check(location.name)
                 values = read_floats(self._files[location.rank].file(location.name), location.name)
                 read[key] = values.reshape(self._views[key])
             part = read[key][slices_of(location.segment.local)]

@@ -8,8 +8,7 @@ from typing import Any
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.iteration_files import COMMON, METADATA, iteration_name
 from mindbatch.checkpoint.iterations.metadata import MINDSPORE_DTYPES
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
-from mindbatch.checkpoint.placement.regions import Shape, is_inside
+from mindbatch.checkpoint.placement.regions import RankFiles, Shape, StoredShard, is_inside
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import ITERATION_TRACKER
 

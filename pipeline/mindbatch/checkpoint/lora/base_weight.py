@@ -11,8 +11,8 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widened
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import DTYPES, StoredFile
-from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.placement.regions import (
+    RankFiles,
     Region,
     Shape,
     intersection,

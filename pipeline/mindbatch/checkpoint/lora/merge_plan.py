@@ -15,8 +15,7 @@ from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
 from mindbatch.checkpoint.lora.merge import Addition, BiasAddition, Edit, Replacement
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.placement.rank_files import StoredShard
-from mindbatch.checkpoint.placement.regions import Segment, Shape, oriented
+from mindbatch.checkpoint.placement.regions import Segment, Shape, StoredShard, oriented
 from mindbatch.io.errors import CheckpointError
 
 SCALINGS_KEY = "adapter_scalings"

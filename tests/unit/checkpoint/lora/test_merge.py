@@ -17,8 +17,7 @@ from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.lora.merge import Edit, Merger
 from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
 from mindbatch.checkpoint.lora.modules import TILE, product, tiles
-from mindbatch.checkpoint.placement.rank_files import StoredShard
-from mindbatch.checkpoint.placement.regions import Segment, full_region
+from mindbatch.checkpoint.placement.regions import Segment, StoredShard, full_region
 from mindbatch.io.errors import CheckpointError
 from reshard_adapters import product_of
 
