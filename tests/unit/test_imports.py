@@ -336,7 +336,7 @@ LIGHT = [
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers, mindbatch.tasks.plan.compilation",
     "import mindbatch.tasks.diff.task, mindbatch.tasks.runs",
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
-    "import mindbatch.evaluation.rendering, mindbatch.evaluation.scoring.scoreboard",
+    "import mindbatch.evaluation.rendering, mindbatch.evaluation.scores",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_report",
     "import mindbatch.tasks.plan.ranks_report",

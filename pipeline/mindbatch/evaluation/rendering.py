@@ -1,4 +1,4 @@
-"""Pages and rankings drawn from the templates of this package; no text from data can become markup."""
+"""Parts of a page: templates, rankings, changed words; no text from data can become markup."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -142,3 +143,59 @@ def _short(name: str) -> str:
     """Its beginning and its end, where names that begin alike differ."""
     half = LONGEST_NAME // 2
     return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
+
+
+FEWEST = 3
+"""Words of a shared stretch that is worth showing, but at the beginning: single ones are shared by chance."""
+MOST_WORDS = 2000
+"""Most words compared, from the beginning of a text: the work grows with the square of its length."""
+
+_EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
+_WORD = re.compile(rf"\s*(?:[{_EAST_ASIAN}]|[^\W{_EAST_ASIAN}]+|[^\w\s])|\s+")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A piece of a text; `shared`: the other text has it, too, in the same order."""
+
+    text: str
+    shared: bool
+
+
+def words(text: str) -> list[str]:
+    """The words with the space before them; together they are `text`. An East Asian letter is a word."""
+    return _WORD.findall(text)
+
+
+def stretches(text: str, reference: str) -> list[Stretch]:
+    """`text` in pieces that `reference` shares and pieces that it does not."""
+    own, other = words(text), words(reference)
+    pieces: list[Stretch] = []
+    at = 0
+    for start, size in _shared(own, other):
+        pieces += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
+        at = start + size
+    pieces.append(Stretch("".join(own[at:]), False))
+    return [stretch for stretch in pieces if stretch.text]
+
+
+def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
+    """Start and length of each shared stretch of `own`."""
+    beginning = _common_beginning(own, other)
+    if beginning:
+        yield 0, beginning
+    if max(len(own), len(other)) > MOST_WORDS:
+        return
+    matcher = SequenceMatcher(None, own[beginning:], other[beginning:], autojunk=False)
+    for block in matcher.get_matching_blocks():
+        if block.size >= FEWEST:
+            yield beginning + block.a, block.size
+
+
+def _common_beginning(own: list[str], other: list[str]) -> int:
+    count = 0
+    for first, second in zip(own, other, strict=False):
+        if first != second:
+            break
+        count += 1
+    return count

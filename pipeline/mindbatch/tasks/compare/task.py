@@ -11,9 +11,9 @@ import orjson
 from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import CompletionOutput, RequestOutput
-from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.names import REFERENCE_FREE, metric_of
-from mindbatch.evaluation.scoring.scoreboard import scores_of
+from mindbatch.evaluation import REFERENCE_FREE, metric_of
+from mindbatch.evaluation.metric import Generated
+from mindbatch.evaluation.scores import scores_of
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.moving_bar import LoadingLine

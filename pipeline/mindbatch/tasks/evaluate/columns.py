@@ -10,7 +10,7 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.evaluation.scoring.names import REFERENCE_FREE
+from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.run.batch_config import BatchConfig, BatchOutputConfig, save_as_written

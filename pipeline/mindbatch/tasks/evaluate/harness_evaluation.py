@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from mindbatch.evaluation.scoring.chance import Estimate, Interval
-from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
-from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
+from mindbatch.evaluation.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
+from mindbatch.evaluation.scores import Estimate, Interval, MetricScores, scores_of
 from mindbatch.io.screen_text import concealed
 from mindbatch.tasks.evaluate.columns import Column, baseline_of
 from mindbatch.tasks.evaluate.measured import MeasuredColumn

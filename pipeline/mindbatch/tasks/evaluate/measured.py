@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from mindbatch.evaluation.scoring.extraction import EXTRACTIONS, Extraction, pattern_extraction, whole
-from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, Generated, Row, TextLikelihood
+from mindbatch.evaluation.extraction import EXTRACTIONS, Extraction, pattern_extraction, whole
+from mindbatch.evaluation.metric import Answer, ChoiceScores, Generated, Row, TextLikelihood
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.matrix_run import ColumnRuns

@@ -12,8 +12,8 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.evaluation.scoring.instructions import instruction
-from mindbatch.evaluation.scoring.names import metric_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.answers import instruction
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.storage import TemporaryFolder

@@ -8,10 +8,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mindbatch.evaluation.rendering import TEMPLATES, Ranked, Scale, content_policy, ranking, rendered
-from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.scoreboard import MetricScores
-from mindbatch.evaluation.word_changes import Stretch, stretches
+from mindbatch.evaluation.metric import Generated
+from mindbatch.evaluation.rendering import (
+    TEMPLATES,
+    Ranked,
+    Scale,
+    Stretch,
+    content_policy,
+    ranking,
+    rendered,
+    stretches,
+)
+from mindbatch.evaluation.scores import MetricScores
 from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.fault_lines import as_written
 from mindbatch.tasks.evaluate.results import Evaluation

@@ -9,9 +9,8 @@ from typing import Any
 
 import orjson
 
-from mindbatch.evaluation.scoring.chance import Difference, smallest_difference
-from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.scoreboard import MetricScores
+from mindbatch.evaluation.metric import Generated
+from mindbatch.evaluation.scores import Difference, MetricScores, smallest_difference
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.measured import MeasuredColumn

@@ -21,7 +21,7 @@ from mindbatch.config.path_faults import (
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
 from mindbatch.decoding.params import PARAMETERS
-from mindbatch.evaluation.scoring.names import METRIC_NAMES
+from mindbatch.evaluation import METRIC_NAMES
 from mindbatch.io.fault_lines import did_you_mean
 from mindbatch.tasks.evaluate.task_schema import (
     NAME,

@@ -6,17 +6,17 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from mindbatch.evaluation.scoring.chance import (
+from mindbatch.evaluation.metric import Metric
+from mindbatch.evaluation.scores import (
     CONFIDENCE,
     POWER,
     Difference,
     Estimate,
+    MetricScores,
     rows_needed,
     smallest_difference,
 )
-from mindbatch.evaluation.scoring.metric import Metric
-from mindbatch.evaluation.scoring.scoreboard import MetricScores
-from mindbatch.io.amounts import counted, decimal, in_parts, table
+from mindbatch.io.amounts import counted, decimal
 from mindbatch.io.screen_text import printable
 from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation

@@ -4,8 +4,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from mindbatch.config.composition import save_config
-from mindbatch.evaluation.scoring.names import metric_of
-from mindbatch.evaluation.scoring.scoreboard import scores_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.scores import scores_of
 from mindbatch.io.amounts import counted
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.screen_text import concealed, say

@@ -2,9 +2,9 @@
 
 import math
 
-from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.names import metric_of
-from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.metric import Answer
+from mindbatch.evaluation.scores import MetricScores, scores_of
 
 RIGHT, WRONG = (Answer("a", ("a",)),), (Answer("b", ("a",)),)
 

@@ -9,7 +9,7 @@ import pytest
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
 from mindbatch.decoding import DecodingParams
-from mindbatch.evaluation.scoring.names import REFERENCE_FREE
+from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.tasks.compare import runs as compare_runs

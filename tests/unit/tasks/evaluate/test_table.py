@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.evaluation.scoring.names import metric_of
+from mindbatch.evaluation import metric_of
 from mindbatch.tasks.evaluate.table import score_text
 
 
