@@ -334,7 +334,7 @@ LIGHT = [
     "import mindbatch.ray, mindbatch.launch.ray_ranks",
     "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers, mindbatch.tasks.plan.compilation",
-    "import mindbatch.tasks.diff.task, mindbatch.tasks.runs",
+    "import mindbatch.tasks.diff, mindbatch.tasks.runs",
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.rendering, mindbatch.evaluation.scores",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",

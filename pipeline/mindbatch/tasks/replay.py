@@ -70,6 +70,8 @@ def _outcome(entry: Entry) -> list[str]:
 
 def _changed(before: Entry, after: Entry) -> str | None:
     """Describes in one line what is no longer as it was; None if nothing changed."""
+    from mindbatch.tasks.diff import difference
+
     if before.kind == after.kind == "result":
         changed = difference(before.body, after.body)
         if changed is None:

@@ -12,10 +12,9 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import read_prompts
-from mindbatch.tasks.compare import runs as compare_runs
-from mindbatch.tasks.compare.runs import run_strategies
-from mindbatch.tasks.compare.schema import CompareConfig
-from mindbatch.tasks.compare.task import compared
+from mindbatch.tasks.evaluate import compare
+from mindbatch.tasks.evaluate.compare import compared, run_strategies
+from mindbatch.tasks.evaluate.compare_schema import CompareConfig
 from mindbatch.tasks.evaluate.results import Evaluation, as_json
 from mindbatch.tasks.registry import TASKS
 from shadow_llm import load_tokenizer, make_llm
@@ -62,7 +61,7 @@ def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
 
 def test_the_warm_up_is_not_timed_and_not_reported(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that counts the tokens generated so far in place of seconds."""
-    monkeypatch.setattr(compare_runs.time, "perf_counter", lambda: float(llm.statistics.generated_tokens))
+    monkeypatch.setattr(compare.time, "perf_counter", lambda: float(llm.statistics.generated_tokens))
     rows = read_prompts(prompts=["hello", "world", "more"])
     runs = run_strategies(llm, STRATEGIES, rows, 2)
     assert [run.timings for run in runs] == [[18], [18], [18]]
