@@ -164,6 +164,13 @@ def _number(value: object) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def _manifest(folder: RunFolder) -> Mapping[str, Any]:
+    try:
+        return json_mapping(first_bytes(folder.manifest, LARGEST_MANIFEST))
+    except OSError:
+        return {}
+
+
 def _last_sample(path: Path) -> Mapping[str, Any]:
     """The last whole line of the metrics."""
     try:
@@ -172,11 +179,11 @@ def _last_sample(path: Path) -> Mapping[str, Any]:
             lines = file.read().splitlines()
     except OSError:
         return {}
-    samples = (_mapping(line) for line in reversed(lines))
+    samples = (json_mapping(line) for line in reversed(lines))
     return next((sample for sample in samples if sample), {})
 
 
-def _mapping(text: bytes) -> Mapping[str, Any]:
+def json_mapping(text: bytes) -> Mapping[str, Any]:
     try:
         content = orjson.loads(text)
     except orjson.JSONDecodeError:
