@@ -12,7 +12,7 @@ pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: p
 
 from command_line import CommandLine
 from mindbatch.lm_eval.model import MindBatchLM
-from mindbatch.lm_eval.tasks import HarnessTasks, evaluated, read_tasks
+from mindbatch.tasks.evaluate.harness import HarnessTasks, evaluated, read_tasks
 
 pytestmark = pytest.mark.slow
 

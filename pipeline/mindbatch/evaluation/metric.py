@@ -1,12 +1,15 @@
 """Base of metrics: sums over rows, and a value of any set of rows."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from mindbatch.io.amounts import decimal
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -82,16 +85,16 @@ class Metric(ABC, Generic[Measured]):
     """
 
     name: str
-    title: ClassVar[str]
-    needs: ClassVar[Literal["generation", "outputs", "choices", "likelihood"]]
-    best: ClassVar[Literal["high", "low"]] = "high"
-    scale: ClassVar[float] = 1.0
-    is_right_or_wrong: ClassVar[bool] = False
+    title: str
+    needs: Literal["generation", "outputs", "choices", "likelihood"]
+    best: Literal["high", "low"] = "high"
+    scale: float = 1.0
+    is_right_or_wrong: bool = False
     """True if a row is right or wrong and the value the share of the right ones."""
-    is_of_rows: ClassVar[bool] = True
+    is_of_rows: bool = True
     """False if a row has no value of its own."""
-    toward: ClassVar[str] = ""
-    digits: ClassVar[str] = ".2f"
+    toward: str = ""
+    digits: str = ".2f"
 
     def sums(self, sample: Measured) -> tuple[float, ...]:
         """Computes the numbers that a sample of a row adds to the sums; as many for every one."""
@@ -113,6 +116,14 @@ class Metric(ABC, Generic[Measured]):
     def sums_of(self, rows: Sequence[Row]) -> FloatArray:
         """The sums of each row, [rows, k]."""
         return np.array([np.sum([self.sums(sample) for sample in row], axis=0) for row in rows], np.float64)
+
+    def text(self, value: float, sign: str = "") -> str:
+        """A value for people: shares as percentages, all else with the digits of the metric."""
+        if math.isnan(value):
+            return "-"
+        if not math.isfinite(value):
+            return "infinite"
+        return decimal(value, f"{sign}.1%" if self.scale == 1.0 else f"{sign}{self.digits}")
 
 
 class MeanMetric(Metric[Measured]):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from html import escape
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-WIDTH, NAMES, VALUES = 340, 122, 58
-"""Widths in a ranking: all of it, the column of names, the column of values."""
-ROW, FOOT, MARGIN = 22, 20, 8
-"""Height of a row and of the line below all of them; what is left free at both ends of the scale."""
 LONGEST_NAME = 15
 
 
@@ -49,11 +46,9 @@ def environment() -> Environment:
     def source(name: str) -> str:
         return re.sub(r"\n\s*", "", (TEMPLATES / name).read_text(encoding="utf-8"))
 
-    templates = Environment(
+    return Environment(
         loader=FunctionLoader(source), autoescape=True, undefined=StrictUndefined, finalize=text
     )
-    templates.filters["at"] = lambda place: f"{place:.1f}"
-    return templates
 
 
 def text(content: object) -> Markup:
@@ -101,29 +96,18 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
     ordered += [column for column in columns if not column.is_known]
     ends = [end for column in known for end in (column.value, *(column.interval or ())) if end is not None]
     low, high = min(ends, default=0.0), max(ends, default=0.0)
-    left, right = NAMES + MARGIN, WIDTH - VALUES - MARGIN
 
-    def place(value: float) -> float:
-        share = (value - low) / (high - low) if high > low else 0.5
-        return left + (share if sign > 0 else 1 - share) * (right - left)
+    def share(value: float) -> float:
+        """Of the way from the left to the right."""
+        way = (value - low) / (high - low) if high > low else 0.5
+        return way if sign > 0 else 1 - way
 
     listed = ", ".join(f"{column.name} {scale.written(column.value)}" for column in ordered)
-    return rendered(
-        "ranking.svg.j2",
-        id=f"ranking-{scale.identity}",
-        title=scale.title,
-        description=f"Best first; to the right is {scale.toward}. {listed}",
-        width=WIDTH,
-        height=len(ordered) * ROW + FOOT,
-        names=NAMES,
-        values=VALUES,
-        right=right,
-        toward=scale.toward,
-        rows=[_row(position * ROW, scale, column, place) for position, column in enumerate(ordered)],
-    )
+    rows = [_row(scale, column, share) for column in ordered]
+    return rendered("ranking.svg.j2", scale=scale, description=listed, rows=rows)
 
 
-def _row(top: int, scale: Scale, column: Ranked, place: Callable[[float], float]) -> dict[str, object]:
+def _row(scale: Scale, column: Ranked, share: Callable[[float], float]) -> dict[str, object]:
     number, span = scale.written(column.value), ""
     if column.interval is not None:
         low, high = map(scale.written, column.interval)
@@ -132,9 +116,8 @@ def _row(top: int, scale: Scale, column: Ranked, place: Callable[[float], float]
         "name": _short(column.name),
         "number": number,
         "hint": f"{column.name}: {number}{span}",
-        "middle": top + ROW / 2,
-        "point": place(column.value) if column.value is not None and column.is_known else None,
-        "interval": sorted(map(place, column.interval)) if column.interval is not None else None,
+        "point": share(column.value) if column.value is not None and column.is_known else None,
+        "interval": sorted(map(share, column.interval)) if column.interval is not None else None,
         "leads": column.leads,
     }
 
@@ -181,7 +164,7 @@ def stretches(text: str, reference: str) -> list[Stretch]:
 
 def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
     """Start and length of each shared stretch of `own`."""
-    beginning = _common_beginning(own, other)
+    beginning = len(commonprefix([own, other]))
     if beginning:
         yield 0, beginning
     if max(len(own), len(other)) > MOST_WORDS:
@@ -190,12 +173,3 @@ def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
     for block in matcher.get_matching_blocks():
         if block.size >= FEWEST:
             yield beginning + block.a, block.size
-
-
-def _common_beginning(own: list[str], other: list[str]) -> int:
-    count = 0
-    for first, second in zip(own, other, strict=False):
-        if first != second:
-            break
-        count += 1
-    return count

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice, product, zip_longest
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -122,7 +121,6 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """True if every row came out the same."""
         lists = (self.failed_in_first, self.failed_in_second, self.only_in_first, self.only_in_second)
         return not self.changed and not any(keys.count for keys in lists)
 
@@ -230,9 +228,8 @@ class RunPair(Closing):
         self._open.close()
 
     def count_failed_in_both(self) -> int:
-        """Rows without a result in either run."""
-        where = f"FROM {_BOTH} WHERE first.kind = 'error' AND second.kind = 'error'"
-        return int(self._database.execute(f"SELECT count(*) {where}").fetchone()[0])
+        failed = f"SELECT count(*) FROM {_BOTH} WHERE first.kind = 'error' AND second.kind = 'error'"
+        return int(self._database.execute(failed).fetchone()[0])
 
     def keys_only_in(self, run: str) -> Iterator[str]:
         """The keys that only `first`, or only `second`, has."""
@@ -320,8 +317,8 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> RowDiffer
             parts = (missing, present) if one is None else (present, missing)
             return RowDifference(number, None, *parts)
         token = first_difference(one["token_ids"], other["token_ids"])
-        if parts := _changed_parts(one, other, token):
-            return RowDifference(number, token, *parts)
+        if changed := _changed_parts(one, other, token):
+            return RowDifference(number, token, *changed)
     return None
 
 
@@ -344,7 +341,10 @@ def _changed_parts(
 
 def first_difference(one: Sequence[Any], other: Sequence[Any]) -> int | None:
     """The first index at which two sequences differ, be it the end of one; None when they do not."""
-    return None if one == other else len(commonprefix([one, other]))
+    if one == other:
+        return None
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _around(items: Sequence[str], place: int, joint: str) -> str:

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from rich.console import Console
 from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import CompletionOutput, RequestOutput
-from mindbatch.evaluation import REFERENCE_FREE, metric_of
+from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.evaluation.metric import Generated
-from mindbatch.evaluation.scores import scores_of
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.moving_bar import MovingBar
@@ -26,14 +24,13 @@ from mindbatch.io.screen_text import concealed, data_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import Prompt, PromptRows
-from mindbatch.tasks.evaluate.columns import Column
 from mindbatch.tasks.evaluate.compare_schema import COMPARISON_FILES, CompareConfig
-from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.report import report_page
-from mindbatch.tasks.evaluate.results import Evaluation, as_json, write_results
-from mindbatch.tasks.evaluate.schema import OWN_MODEL
-from mindbatch.tasks.evaluate.table import evaluation_page
+from mindbatch.tasks.evaluate.requests import MeasuredColumn
+from mindbatch.tasks.evaluate.results import Evaluation, as_json, evaluation_page, scores_by, write_results
+from mindbatch.tasks.evaluate.schema import OWN_MODEL, Column
+from mindbatch.tasks.loading_line import LoadingLine
 
 MOST_TIMINGS = 3
 LONGEST_ROUND = 60.0
@@ -133,25 +130,16 @@ def compared(
 
     has_text: False where there is no tokenizer; token ids stand for the words.
     """
-    by_prompt = [*zip(*(run.results for run in runs), strict=True)]
-    questions = [_question(results) for results in by_prompt]
+    questions = [_question(results) for results in zip(*(run.results for run in runs), strict=True)]
     measured = {run.name: _measured(run, has_text) for run in runs}
     baseline = runs[0].name
-    clusters = [None] * len(questions)
     return Evaluation(
         task="comparison",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         questions=questions,
         columns=[Column(run.name, OWN_MODEL, run.name) for run in runs],
         measured=measured,
         baseline=baseline,
-        scores=[
-            scores_of(
-                metric_of(name), {run: column.outputs for run, column in measured.items()}, clusters, baseline
-            )
-            for name in REFERENCE_FREE
-        ],
-        few_shot=0,
+        scores=scores_by(REFERENCE_FREE, measured, questions, baseline),
         settings=concealed(config.resolved_settings),
         how_timed=_how_timed(config, runs, num_warmed_up),
     )

@@ -1,21 +1,45 @@
-"""Results of an evaluation and their files: results.json, and those that lm-evaluation-harness has, too."""
+"""Results of an evaluation: their files, as lm-evaluation-harness has them too, and the table printed."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from mindbatch.evaluation.metric import Generated
-from mindbatch.evaluation.scores import Difference, MetricScores, smallest_difference
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.metric import Generated, Metric
+from mindbatch.evaluation.scores import (
+    CONFIDENCE,
+    POWER,
+    Difference,
+    Interval,
+    MetricScores,
+    rows_needed,
+    scores_of,
+    smallest_difference,
+)
+from mindbatch.io.amounts import counted, decimal
+from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import make_folder, write_whole
-from mindbatch.tasks.evaluate.columns import Column
-from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.questions import Question
-from mindbatch.tasks.evaluate.schema import RESULTS
+from mindbatch.tasks.evaluate.requests import MeasuredColumn
+from mindbatch.tasks.evaluate.schema import RESULTS, Column
+from mindbatch.tasks.tables import in_parts, table
+
+FULL_METRICS = 6
+"""With more metrics the table has a number for each, and a mark in place of intervals and p-values."""
+BEYOND_CHANCE = "*"
+POINTS = 2.0
+"""Points of a hundred of which it is said how many questions would show them."""
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -23,15 +47,15 @@ class Evaluation:
     """All of an evaluation. columns, measured: in one order. settings: plain JSON, secrets as written."""
 
     task: str
-    created: str
     questions: Sequence[Question]
     columns: Sequence[Column]
     measured: Mapping[str, MeasuredColumn]
     baseline: str
     scores: Sequence[MetricScores]
-    few_shot: int
     settings: Mapping[str, Any]
+    few_shot: int = 0
     how_timed: str = ""
+    created: str = field(default_factory=_now)
 
     @property
     def alike(self) -> list[list[str]]:
@@ -48,6 +72,21 @@ class Evaluation:
     def num_errors(self) -> int:
         """Rows that could not be run, in all columns."""
         return sum(len(column.errors) for column in self.measured.values())
+
+
+def scores_by(
+    metrics: Sequence[str],
+    columns: Mapping[str, MeasuredColumn],
+    questions: Sequence[Question],
+    baseline: str,
+) -> list[MetricScores]:
+    """Measures the columns by each of the metrics."""
+    clusters = [question.cluster for question in questions]
+    scores = []
+    for metric in map(metric_of, metrics):
+        samples = {name: getattr(column, metric.needs) for name, column in columns.items()}
+        scores.append(scores_of(metric, samples, clusters, baseline))
+    return scores
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -114,7 +153,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _listed(interval: Sequence[float] | None) -> list[float] | None:
+def _listed(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [*interval]
 
 
@@ -167,15 +206,14 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
         every = {scored.metric.name: scored.of_row(column.name, number) for scored in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
         outputs = measured.outputs.get(number, ())
-        chosen = measured.choices.get(number)
+        texts: list[Any] = [output.text for output in outputs]
+        logprobs = [logprob for chosen in measured.choices.get(number, ()) for logprob in chosen.logprobs]
         yield {
             "doc_id": number,
             "doc": {"key": question.key, "source": question.place},
             "target": target,
             "arguments": _arguments(measured, question, prompt),
-            "resps": [
-                [output.text for output in outputs] if outputs else [*(chosen.logprobs if chosen else ())]
-            ],
+            "resps": [texts or logprobs],
             "filtered_resps": [answer.text for answer in measured.generation.get(number, ())] or [None],
             "outputs": [_output(output) for output in outputs if output.token_ids],
             "filter": "none",
@@ -202,3 +240,115 @@ def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dic
 
 def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()
+
+
+def evaluation_page(evaluation: Evaluation) -> str:
+    heading = f"{printable(evaluation.task)}: {counted(len(evaluation.questions), 'question')}"
+    scores = in_parts(evaluation.scores, partial(_table, evaluation))
+    return "\n".join([heading, "", scores, "", *_notes(evaluation)]).rstrip()
+
+
+def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
+    is_full = len(evaluation.scores) <= FULL_METRICS
+    heads, numbers = [""], list[int]()
+    for metric_scores in scores:
+        numbers.append(len(heads))
+        heads.append(metric_scores.metric.name + " " * (not is_full))
+        if is_full:
+            heads.append(f"{CONFIDENCE:.0%}")
+        if is_full and metric_scores.differences:
+            heads.append(f"against {printable(evaluation.baseline)}")
+    is_last = scores[-1:] == evaluation.scores[-1:]
+    is_timed = is_last and any(measured.speeds for measured in evaluation.measured.values())
+    if is_timed:
+        numbers += (len(heads), len(heads) + 1)
+        heads += ("tokens/s", "tokens")
+    rows = [heads]
+    for column in evaluation.columns:
+        cells = [printable(column.name)]
+        for metric_scores in scores:
+            cells += (
+                _cells(metric_scores, column.name) if is_full else [_short_cell(metric_scores, column.name)]
+            )
+        rows.append(cells + (_timed(evaluation.measured[column.name]) if is_timed else []))
+    return table(rows, numbers, ruled=True)
+
+
+def _cells(scores: MetricScores, column: str) -> Iterator[str]:
+    estimate = scores.estimates[column]
+    yield scores.metric.text(estimate.value)
+    yield interval_text(scores.metric, estimate.interval)
+    if scores.differences:
+        difference = scores.differences.get(column)
+        yield "" if difference is None else difference_text(scores.metric, difference)
+
+
+def _short_cell(scores: MetricScores, column: str) -> str:
+    """The number; a mark or a space stands behind it, so that numbers stay aligned."""
+    difference = scores.differences.get(column)
+    mark = BEYOND_CHANCE if difference is not None and difference.is_beyond_chance else " "
+    return scores.metric.text(scores.estimates[column].value) + mark
+
+
+def _timed(measured: MeasuredColumn) -> list[str]:
+    return [speed_text(measured.speed), f"{measured.num_tokens or 0:,}"]
+
+
+def speed_text(value: float | None) -> str:
+    """Tokens per second."""
+    return "-" if value is None else decimal(value, ",.0f")
+
+
+def interval_text(metric: Metric[Any], interval: Interval | None, sign: str = "") -> str:
+    """The ends of an interval; nothing where there is none."""
+    return " to ".join(metric.text(end, sign) for end in interval or ())
+
+
+def difference_text(metric: Metric[Any], difference: Difference) -> str:
+    """A difference, with its p-value, or that it is within noise."""
+    text = metric.text(difference.value, "+")
+    p_value = difference.p_value if difference.adjusted is None else difference.adjusted
+    if p_value is None:
+        return f"{text} (too few rows to tell)"
+    bound = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+    return f"{text} ({bound})" if difference.is_beyond_chance else f"{text} (noise: {bound})"
+
+
+def _notes(evaluation: Evaluation) -> Iterator[str]:
+    for scores in evaluation.scores:
+        if scores.unscored:
+            names = ", ".join(map(printable, scores.unscored))
+            where = f" of {names}" if len(scores.unscored) < len(evaluation.columns) else ""
+            yield f"{scores.metric.name}: nothing{where} was scored, for no question could be run"
+        left_out = len(evaluation.questions) - len(scores.rows)
+        if left_out and scores.rows:
+            count = counted(left_out, "question")
+            yield f"{scores.metric.name}: {count} left out, which not every column could run"
+    for group in evaluation.alike:
+        *others, last = map(printable, group)
+        yield f"{', '.join(others)} and {last} generated the same texts throughout"
+    differences = [difference for scores in evaluation.scores for difference in scores.differences.values()]
+    if len(evaluation.scores) > FULL_METRICS:
+        if any(difference.is_beyond_chance for difference in differences):
+            yield f"{BEYOND_CHANCE} differs from {printable(evaluation.baseline)} by more than chance"
+        elif differences and all(difference.p_value is None for difference in differences):
+            yield f"{counted(len(evaluation.questions), 'question')}: too few to tell differences from chance"
+    elif any(difference.adjusted is not None for difference in differences):
+        yield "p: of no difference, after Holm's correction for the number of columns"
+    yield from filter(None, map(power_text, evaluation.scores))
+
+
+def power_text(scores: MetricScores) -> str:
+    """The difference that these questions would show, and how many would show POINTS; empty where it is not
+    known, or the metric has no points."""
+    metric = scores.metric
+    errors = [difference.stderr for difference in scores.differences.values() if difference.stderr]
+    if not errors or not metric.scale:
+        return ""
+    count, points = len(scores.rows), POINTS / 100 * metric.scale
+    shown = metric.text(smallest_difference(max(errors)))
+    needed = rows_needed(max(errors), count, points)
+    return (
+        f"{metric.name}: {counted(count, 'question')} would show a difference of {shown} (in {POWER:.0%} of "
+        f"such evaluations); {POINTS:g} points would take {needed:,}"
+    )

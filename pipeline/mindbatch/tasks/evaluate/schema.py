@@ -1,14 +1,17 @@
-"""The keys of `mindbatch evaluate`, and the files that it writes."""
+"""The keys of `mindbatch evaluate`, the columns that they name, and the files that it writes."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
 from mindbatch.config.hub_models import NO_MODEL
-from mindbatch.config.model_schema import DecodingConfig
+from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import (
     folder_fault,
@@ -22,7 +25,8 @@ from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
 from mindbatch.decoding.params import PARAMETERS
 from mindbatch.evaluation import METRIC_NAMES
-from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import as_written, did_you_mean
 from mindbatch.tasks.evaluate.task_schema import (
     NAME,
     NAME_RULE,
@@ -234,3 +238,65 @@ def page_fault(path: Path) -> str | None:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head
     return None if is_own else "is there already and is no report; give another name"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One of the things that are compared.
+
+    name: in the results: what it does not share with all others. checkpoint: the name of a model. adapter: of
+    `lora.adapters`; None where there are none. decoding: the option.
+    """
+
+    name: str
+    checkpoint: str
+    decoding: str
+    adapter: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder, whatever other columns there are."""
+        return f"{self.scored_as}+{self.decoding}"
+
+    @property
+    def scored_as(self) -> str:
+        """Key of what decides the likelihood of a given text; columns that differ in decoding share it."""
+        return self.checkpoint if self.adapter is None else f"{self.checkpoint}+{_file_name(self.adapter)}"
+
+
+def columns_of(config: EvaluateConfig) -> list[Column]:
+    """Every checkpoint with every adapter and every decoding; `model` is the first one, where it is given."""
+    own = [] if config.model.checkpoint_name_or_path is None else [OWN_MODEL]
+    checkpoints = [*own, *(config.checkpoints or {})]
+    adapters: list[str | None] = [*config.lora.names] or [None]
+    decodings = [*config.variants]
+    columns = []
+    for checkpoint, adapter, decoding in product(checkpoints, adapters, decodings):
+        parts = [checkpoint] * (len(checkpoints) > 1) + ([] if adapter is None else [adapter])
+        parts += [decoding] * (len(decodings) > 1)
+        columns.append(Column("+".join(parts) or checkpoint, checkpoint, decoding, adapter))
+    return columns
+
+
+def baseline_of(config: EvaluateConfig, columns: Iterable[Column]) -> str:
+    """The column that the others are compared with. Raises ConfigError where there is none of its name."""
+    names = [column.name for column in columns]
+    if config.baseline is None:
+        return names[0]
+    if config.baseline not in names:
+        baseline, near = shown(config.baseline, notation=as_written), did_you_mean(config.baseline, names)
+        raise ConfigError(f"baseline={baseline}: no such column; there are {', '.join(names)}{near}")
+    return config.baseline
+
+
+def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
+    folder = (config.checkpoints or {}).get(column.checkpoint)
+    if folder is None:
+        return config.model
+    return replace(config.model, type="auto", checkpoint_name_or_path=folder)
+
+
+def _file_name(name: str) -> str:
+    """A folder's name for an adapter: itself where it can be one, else with a digest that tells it apart."""
+    safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+    return safe if safe == name else f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"
