@@ -166,7 +166,7 @@ PLACES: dict[str, tuple[set[str], set[str]]] = {
     "torch": (set(), set()),
     "pandas": ({"ray/batches.py"}, set()),
     "ray": ({"launch/ray_driver.py", "launch/ray_place.py", "ray/generate.py"}, set()),
-    "lm_eval": ({"lm_eval/*"}, set()),
+    "lm_eval": ({"lm_eval/*", "tasks/evaluate/harness.py"}, set()),
     "starlette": ({"server/*"}, {"server/schema.py", "server/records.py", "server/background.py"}),
     "uvicorn": ({"server/serving.py"}, set()),
     "prometheus_client": ({"server/metrics.py"}, set()),
