@@ -6,18 +6,14 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
 
 from mindbatch.evaluation.metric import Answer, FloatArray, MeanMetric, Metric
-from mindbatch.evaluation.texts import ngrams
+from mindbatch.evaluation.texts import bleu_by, ngrams
 from mindbatch.prompts.chinese_words import words_of
-
-if TYPE_CHECKING:
-    from sacrebleu.metrics.bleu import BLEU
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -31,7 +27,6 @@ class ExactMatch(MeanMetric[Answer]):
     """The share of answers that are a reference, but for white space around them."""
 
     title = "Exact match"
-    needs = "generation"
     is_right_or_wrong = True
 
     def score(self, sample: Answer) -> float:
@@ -47,7 +42,6 @@ class QuasiExactMatch(MeanMetric[Answer]):
     """
 
     title = "Exact match (SQuAD)"
-    needs = "generation"
     is_right_or_wrong = True
 
     def score(self, sample: Answer) -> float:
@@ -58,7 +52,6 @@ class WordF1(MeanMetric[Answer]):
     """The harmonic mean of precision and recall of an answer's words, of the best reference (SQuAD)."""
 
     title = "F1 of words"
-    needs = "generation"
 
     def score(self, sample: Answer) -> float:
         return best_of(sample, lambda text, reference: f1(words(text), words(reference)))
@@ -90,28 +83,22 @@ class Bleu(Metric[Answer]):
     """
 
     title = "BLEU"
-    needs = "generation"
     scale = 100.0
     tokenize: ClassVar[str] = "13a"
 
     def sums(self, sample: Answer) -> tuple[float, ...]:
         references = [[reference] for reference in sample.references]
-        score = _bleu(self.tokenize).corpus_score([sample.text or ""], references)
-        return (
-            *map(float, score.counts),
-            *map(float, score.totals),
-            float(score.sys_len),
-            float(score.ref_len),
-        )
+        score = bleu_by(self.tokenize).corpus_score([sample.text or ""], references)
+        return (*map(float, [*score.counts, *score.totals, score.sys_len, score.ref_len]),)
 
     def value(self, sums: FloatArray) -> FloatArray:
-        flat = sums.reshape(-1, sums.shape[-1])
-        return np.array([self._value(row) for row in flat]).reshape(sums.shape[:-1])
+        return np.asarray(np.apply_along_axis(self._value, -1, sums))
 
     def _value(self, sums: FloatArray) -> float:
         counts, totals, (length, wanted) = sums[:ORDERS], sums[ORDERS : 2 * ORDERS], sums[2 * ORDERS :]
         right, all_of_them = ([int(number) for number in numbers] for numbers in (counts, totals))
-        score = _bleu_class().compute_bleu(right, all_of_them, int(length), int(wanted), smooth_method="exp")
+        bleu = bleu_by(self.tokenize)
+        score = bleu.compute_bleu(right, all_of_them, int(length), int(wanted), smooth_method="exp")
         return float(score.score)
 
 
@@ -122,17 +109,6 @@ class ChineseBleu(Bleu):
     tokenize = "zh"
 
 
-def _bleu_class() -> type[BLEU]:
-    from sacrebleu.metrics.bleu import BLEU  # brings an XML library along
-
-    return BLEU
-
-
-@cache
-def _bleu(tokenize: str) -> Any:
-    return _bleu_class()(tokenize=tokenize)
-
-
 class _Rouge(MeanMetric[Answer]):
     """F1 of what answer and reference have in common; Lin 2004, "ROUGE: A Package for Automatic Evaluation".
 
@@ -140,31 +116,24 @@ class _Rouge(MeanMetric[Answer]):
     default; a Chinese text is divided by jieba, which is what reports on ADGEN do.
     """
 
-    needs = "generation"
+    order: ClassVar[int]
 
     def score(self, sample: Answer) -> float:
         return best_of(sample, lambda text, reference: self.f1(rouge_words(text), rouge_words(reference)))
-
-    def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
-        raise NotImplementedError
-
-
-class _RougeN(_Rouge):
-    order: ClassVar[int]
 
     def f1(self, answer: Sequence[str], wanted: Sequence[str]) -> float:
         mine, theirs = (Counter(ngrams(words, self.order)) for words in (answer, wanted))
         return _harmonic((mine & theirs).total(), mine.total(), theirs.total())
 
 
-class Rouge1(_RougeN):
+class Rouge1(_Rouge):
     """F1 of single words."""
 
     title = "ROUGE-1"
     order = 1
 
 
-class Rouge2(_RougeN):
+class Rouge2(_Rouge):
     """F1 of pairs of words."""
 
     title = "ROUGE-2"
@@ -306,7 +275,6 @@ class PromptsFollowed(MeanMetric[Answer]):
     """The share of answers that follow all of their instructions."""
 
     title = "Instructions followed, prompts"
-    needs = "generation"
     is_right_or_wrong = True
 
     def score(self, sample: Answer) -> float:
@@ -317,7 +285,6 @@ class InstructionsFollowed(Metric[Answer]):
     """The share of instructions that answers follow."""
 
     title = "Instructions followed"
-    needs = "generation"
 
     def sums(self, sample: Answer) -> tuple[float, ...]:
         follows = followed(sample)

@@ -64,6 +64,10 @@ class Generated:
     logprob: float = float("nan")
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
 
 Measured = TypeVar("Measured", Answer, ChoiceScores, TextLikelihood, Generated)
 
@@ -86,7 +90,7 @@ class Metric(ABC, Generic[Measured]):
 
     name: str
     title: str
-    needs: Literal["generation", "outputs", "choices", "likelihood"]
+    needs: Literal["generation", "outputs", "choices", "likelihood"] = "generation"
     best: Literal["high", "low"] = "high"
     scale: float = 1.0
     is_right_or_wrong: bool = False

@@ -98,7 +98,6 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
     low, high = min(ends, default=0.0), max(ends, default=0.0)
 
     def share(value: float) -> float:
-        """Of the way from the left to the right."""
         way = (value - low) / (high - low) if high > low else 0.5
         return way if sign > 0 else 1 - way
 

@@ -1,4 +1,4 @@
-"""What lm-evaluation-harness found of the columns: as a table, and as an `Evaluation` for the page."""
+"""Results of lm-evaluation-harness: as a table, and as an `Evaluation` for the page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -198,7 +198,6 @@ def _estimate(score: _Score, scores: Scores, results: Mapping[str, Any]) -> Esti
 class _HarnessMetric(Metric[Any]):
     """As the harness measures it."""
 
-    needs = "generation"
     sums_known: bool
     """True if the value of any questions follows from their values."""
 
