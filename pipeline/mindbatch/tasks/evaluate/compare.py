@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import orjson
 from rich.console import Console
@@ -32,6 +31,8 @@ from mindbatch.tasks.evaluate.results import Evaluation, as_json, evaluation_pag
 from mindbatch.tasks.evaluate.schema import OWN_MODEL, Column
 from mindbatch.tasks.loading_line import LoadingLine
 
+BATCHES_WARMED_UP = 2
+"""Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""
 MOST_TIMINGS = 3
 LONGEST_ROUND = 60.0
 """Seconds of a round of all strategies beyond which it is not repeated to be timed, unless asked for."""
@@ -71,7 +72,8 @@ def run_strategies(
 
         def run(name: str, prompts: Sequence[Prompt], note: str = "") -> list[RequestOutput]:
             finished = []
-            for result in _results(llm, strategies[name], prompts):
+            steps = llm.steps((prompt, strategies[name]) for prompt in prompts)
+            for result in (result for step in steps for result in step.finished):
                 finished.append(result)
                 bar.set(next(ended), total, f"{name}{note}")
             notes[:] = llm.take_notes()
@@ -91,16 +93,6 @@ def run_strategies(
     return [StrategyRun(name, params, results[name], seconds[name]) for name, params in strategies.items()]
 
 
-def _results(llm: LLM, params: DecodingParams, prompts: Sequence[Prompt]) -> Iterator[RequestOutput]:
-    """The results as they finish, those with an error too."""
-    for step in llm.steps((prompt, params) for prompt in prompts):
-        yield from step.finished
-
-
-BATCHES_WARMED_UP = 2
-"""Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""
-
-
 def run(config: CompareConfig) -> int:
     """Runs the task; returns the exit code: failed when any prompt could not be run."""
     strategies = {
@@ -113,8 +105,7 @@ def run(config: CompareConfig) -> int:
     num_warmed_up = min(most, len(rows.prompts)) if config.warm_up else 0
     runs = run_strategies(llm, strategies, rows, num_warmed_up, config.timings)
     evaluation = compared(config, runs, num_warmed_up, has_text=llm.tokenizer is not None)
-    folder = config.output.dir
-    written = [] if folder is None else _write(evaluation, config, Path(folder), {"date": rows.date})
+    written = [] if config.output.dir is None else _write(evaluation, config, rows.date)
     if config.output.format == "json":
         print(orjson.dumps(as_json(evaluation)).decode(), file=data_output())
     else:
@@ -156,13 +147,14 @@ def _question(results: Sequence[RequestOutput]) -> Question:
 
 
 def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
-    """The outputs of a strategy by the number of the prompt."""
-    done = {int(result.key): result for result in run.results if result.error is None}
-    num_tokens = sum(len(output.token_ids) for result in done.values() for output in result.outputs)
+    outputs = {
+        int(result.key): tuple(_generated(output, has_text) for output in result.outputs)
+        for result in run.results
+        if result.error is None
+    }
+    num_tokens = sum(output.num_tokens for samples in outputs.values() for output in samples)
     return MeasuredColumn(
-        outputs={
-            key: tuple(_generated(output, has_text) for output in done[key].outputs) for key in sorted(done)
-        },
+        outputs=outputs,
         num_tokens=num_tokens,
         speeds=[per_second(num_tokens, seconds) for seconds in run.timings],
         errors={int(result.key): result.error for result in run.results if result.error is not None},
@@ -216,18 +208,14 @@ def _texts(evaluation: Evaluation, limit: int) -> Iterator[str]:
         yield f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all"
 
 
-def _write(
-    evaluation: Evaluation, config: CompareConfig, folder: Path, fixed: Mapping[str, Any]
-) -> list[Path]:
-    """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError.
-
-    fixed: see `save_config`.
-    """
+def _write(evaluation: Evaluation, config: CompareConfig, date: str | None) -> list[Path]:
+    """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError."""
+    folder = Path(config.output.dir or "")
     make_folder(folder)
     _, html, saved = (folder / name for name in COMPARISON_FILES)
     written = write_results(evaluation, folder, samples=True)
     write_whole(html, report_page(evaluation).encode())
-    save_config(config, saved, fixed=fixed)
+    save_config(config, saved, fixed={"date": date})
     return [*written, html]
 
 

@@ -128,8 +128,7 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
         level += [scores.metric.title] if scores.differences and not beyond else []
     if level:
         yield f"No column differs from {base} by more than noise in: {', '.join(level)}."
-    for names in evaluation.alike:
-        yield f"{', '.join(names[:-1])} and {names[-1]} generated the same texts throughout."
+    yield from (f"{sentence}." for sentence in evaluation.alike)
 
 
 def _what_was_scored(evaluation: Evaluation) -> str:

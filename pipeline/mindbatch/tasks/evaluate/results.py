@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from mindbatch.evaluation import metric_of
-from mindbatch.evaluation.metric import Generated, Metric
+from mindbatch.evaluation.metric import Metric
 from mindbatch.evaluation.scores import (
     CONFIDENCE,
     POWER,
@@ -58,15 +58,19 @@ class Evaluation:
     created: str = field(default_factory=_now)
 
     @property
-    def alike(self) -> list[list[str]]:
-        """The names of columns that generated the same for every question, in groups of two and more."""
+    def alike(self) -> list[str]:
+        """Sentences on the columns that generated the same for every question."""
         groups: dict[Any, list[str]] = {}
         for name, column in self.measured.items():
             texts = tuple(
                 (key, *(output.text for output in column.outputs[key])) for key in sorted(column.outputs)
             )
             groups.setdefault(texts, []).append(name)
-        return [names for texts, names in groups.items() if texts and len(names) > 1]
+        return [
+            f"{', '.join(names[:-1])} and {names[-1]} generated the same texts throughout"
+            for texts, names in groups.items()
+            if texts and len(names) > 1
+        ]
 
     @property
     def num_errors(self) -> int:
@@ -169,10 +173,8 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
         make_folder(home)
         _written(home / RESULTS, _harness(evaluation, column))
         if samples:
-            lines = b"".join(
-                orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in _samples(evaluation, column)
-            )
-            write_whole(home / f"samples_{evaluation.task}.jsonl", lines)
+            lines = (orjson.dumps(line) + b"\n" for line in _samples(evaluation, column))
+            write_whole(home / f"samples_{evaluation.task}.jsonl", b"".join(lines))
     return written
 
 
@@ -215,7 +217,11 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
             "arguments": _arguments(measured, question, prompt),
             "resps": [texts or logprobs],
             "filtered_resps": [answer.text for answer in measured.generation.get(number, ())] or [None],
-            "outputs": [_output(output) for output in outputs if output.token_ids],
+            "outputs": [
+                {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **output.facts}
+                for output in outputs
+                if output.token_ids
+            ],
             "filter": "none",
             "metrics": [*scores],
             "error": measured.errors.get(number),
@@ -223,10 +229,6 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
             "prompt_hash": _hash(prompt),
             "target_hash": _hash(str(target)),
         } | scores
-
-
-def _output(output: Generated) -> dict[str, Any]:
-    return {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **output.facts}
 
 
 def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dict[str, dict[str, str]]:
@@ -249,53 +251,36 @@ def evaluation_page(evaluation: Evaluation) -> str:
 
 
 def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
-    is_full = len(evaluation.scores) <= FULL_METRICS
-    heads, numbers = [""], list[int]()
+    measured = evaluation.measured
+    columns, numbers = [["", *map(printable, measured)]], list[int]()
     for metric_scores in scores:
-        numbers.append(len(heads))
-        heads.append(metric_scores.metric.name + " " * (not is_full))
-        if is_full:
-            heads.append(f"{CONFIDENCE:.0%}")
-        if is_full and metric_scores.differences:
-            heads.append(f"against {printable(evaluation.baseline)}")
+        metric, estimates = metric_scores.metric, metric_scores.estimates
+        differences = [metric_scores.differences.get(name) for name in measured]
+        values = [metric.text(estimates[name].value) for name in measured]
+        numbers.append(len(columns))
+        if len(evaluation.scores) > FULL_METRICS:
+            columns.append([f"{metric.name} ", *map(_marked, values, differences)])
+            continue
+        columns.append([metric.name, *values])
+        intervals = (interval_text(metric, estimates[name].interval) for name in measured)
+        columns.append([f"{CONFIDENCE:.0%}", *intervals])
+        if metric_scores.differences:
+            texts = [difference_text(metric, compared) if compared else "" for compared in differences]
+            columns.append([f"against {printable(evaluation.baseline)}", *texts])
     is_last = scores[-1:] == evaluation.scores[-1:]
-    is_timed = is_last and any(measured.speeds for measured in evaluation.measured.values())
-    if is_timed:
-        numbers += (len(heads), len(heads) + 1)
-        heads += ("tokens/s", "tokens")
-    rows = [heads]
-    for column in evaluation.columns:
-        cells = [printable(column.name)]
-        for metric_scores in scores:
-            cells += (
-                _cells(metric_scores, column.name) if is_full else [_short_cell(metric_scores, column.name)]
-            )
-        rows.append(cells + (_timed(evaluation.measured[column.name]) if is_timed else []))
-    return table(rows, numbers, ruled=True)
+    if is_last and any(column.speeds for column in measured.values()):
+        numbers += (len(columns), len(columns) + 1)
+        columns.append(["tokens/s", *(speed_text(column.speed) for column in measured.values())])
+        columns.append(["tokens", *(f"{column.num_tokens or 0:,}" for column in measured.values())])
+    return table([*zip(*columns, strict=True)], numbers, ruled=True)
 
 
-def _cells(scores: MetricScores, column: str) -> Iterator[str]:
-    estimate = scores.estimates[column]
-    yield scores.metric.text(estimate.value)
-    yield interval_text(scores.metric, estimate.interval)
-    if scores.differences:
-        difference = scores.differences.get(column)
-        yield "" if difference is None else difference_text(scores.metric, difference)
-
-
-def _short_cell(scores: MetricScores, column: str) -> str:
-    """The number; a mark or a space stands behind it, so that numbers stay aligned."""
-    difference = scores.differences.get(column)
-    mark = BEYOND_CHANCE if difference is not None and difference.is_beyond_chance else " "
-    return scores.metric.text(scores.estimates[column].value) + mark
-
-
-def _timed(measured: MeasuredColumn) -> list[str]:
-    return [speed_text(measured.speed), f"{measured.num_tokens or 0:,}"]
+def _marked(value: str, difference: Difference | None) -> str:
+    """A mark or a space stands behind the number, so that numbers stay aligned."""
+    return value + (BEYOND_CHANCE if difference is not None and difference.is_beyond_chance else " ")
 
 
 def speed_text(value: float | None) -> str:
-    """Tokens per second."""
     return "-" if value is None else decimal(value, ",.0f")
 
 
@@ -324,9 +309,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         if left_out and scores.rows:
             count = counted(left_out, "question")
             yield f"{scores.metric.name}: {count} left out, which not every column could run"
-    for group in evaluation.alike:
-        *others, last = map(printable, group)
-        yield f"{', '.join(others)} and {last} generated the same texts throughout"
+    yield from map(printable, evaluation.alike)
     differences = [difference for scores in evaluation.scores for difference in scores.differences.values()]
     if len(evaluation.scores) > FULL_METRICS:
         if any(difference.is_beyond_chance for difference in differences):

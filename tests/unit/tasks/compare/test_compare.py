@@ -100,7 +100,7 @@ def test_an_evaluation_of_strategies_has_every_metric_without_references(
         "token ids 300 301",
     ]
     assert [len(column.errors) for column in evaluation.measured.values()] == [1, 1, 1]
-    assert evaluation.alike == [["greedy", "greedy too"]]
+    assert evaluation.alike == ["greedy and greedy too generated the same texts throughout"]
     greedy = evaluation.measured["greedy"]
     assert greedy.num_tokens == 8 * 6
     assert len(greedy.speeds) == 1
