@@ -180,7 +180,7 @@ def _scored(
         for name, estimate in harness.items()
     ):
         return scores_of(metric, columns, [None] * len(numbers), baseline)
-    return MetricScores(metric, (), dict.fromkeys(harness, ()), harness, {})
+    return MetricScores(metric, (), dict.fromkeys(harness, {}), harness, {})
 
 
 def _estimate(score: _Score, scores: Scores, results: Mapping[str, Any]) -> Estimate:

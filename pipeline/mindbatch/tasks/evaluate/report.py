@@ -222,12 +222,12 @@ class _QuestionView:
 
     def _scores(self, name: str, number: int) -> Iterator[str]:
         for scores in self._evaluation.scores:
-            value = scores.of_row(name, number)
+            value = scores.per_row[name].get(number)
             if value is not None and not scores.metric.is_right_or_wrong:
                 yield f"{scores.metric.name} {scores.metric.text(value)}"
 
     def _is_right(self, name: str, number: int) -> bool | None:
-        scores = (judge.of_row(name, number) for judge in self._judges)
+        scores = (judge.per_row[name].get(number) for judge in self._judges)
         score = next((value for value in scores if value is not None), None)
         return None if score is None else score > 0.5
 

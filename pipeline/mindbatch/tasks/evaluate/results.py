@@ -205,7 +205,7 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
     for number, question in enumerate(evaluation.questions):
         prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
         target = question.choices[question.correct] if question.choices else [*question.references]
-        every = {scored.metric.name: scored.of_row(column.name, number) for scored in evaluation.scores}
+        every = {scored.metric.name: scored.per_row[column.name].get(number) for scored in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
         outputs = measured.outputs.get(number, ())
         texts: list[Any] = [output.text for output in outputs]
