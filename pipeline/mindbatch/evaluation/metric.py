@@ -121,9 +121,9 @@ class Metric(ABC, Generic[Measured]):
         """The sums of each row, [rows, k]."""
         return np.array([np.sum([self.sums(sample) for sample in row], axis=0) for row in rows], np.float64)
 
-    def text(self, value: float, sign: str = "") -> str:
+    def text(self, value: float | None, sign: str = "") -> str:
         """A value for people: shares as percentages, all else with the digits of the metric."""
-        if math.isnan(value):
+        if value is None or math.isnan(value):
             return "-"
         if not math.isfinite(value):
             return "infinite"

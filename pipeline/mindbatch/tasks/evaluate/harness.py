@@ -205,11 +205,11 @@ def evaluated(
 
 def _bytes(value: Any) -> bytes:
     """Encodes as JSON; what has no form there as its text."""
-    return json.dumps(value, default=_plain, sort_keys=True, ensure_ascii=False).encode()
 
+    def plain(value: Any) -> Any:
+        return value.item() if hasattr(value, "item") else str(value)
 
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)
+    return json.dumps(value, default=plain, sort_keys=True, ensure_ascii=False).encode()
 
 
 def _results_of(model: SharedLLM, column: Column, tasks: HarnessTasks, date: str) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """The rows of a task as questions: what is asked, what is right, and what else must be scored."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -10,7 +10,7 @@ from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.column_rows import from_text
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
-from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
+from mindbatch.dataset.rows import DataRow, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation import metric_of
 from mindbatch.evaluation.answers import instruction
@@ -172,9 +172,8 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> dict[str,
 
 
 def _first_columns(data: DataConfig) -> list[str]:
-    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
     first = None
-    for first in islice(dataset.records(), MOST_LOOKED_AT):
+    for first in islice(_dataset(data).records(), MOST_LOOKED_AT):
         if first.columns is not None:
             return [*first.columns]
     if first is None:
@@ -182,32 +181,32 @@ def _first_columns(data: DataConfig) -> list[str]:
     return []
 
 
+def _dataset(data: DataConfig) -> Dataset:
+    return Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
+
+
 def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRow], Item]) -> list[Item]:
     """Reads each chosen row. ConfigError names the first few rows that `read` raises ValueError for."""
     items, faults = list[Item](), list[str]()
-    for row in _rows(data, [*dict.fromkeys(names.values())]):
-        if isinstance(row, RowFailure):
-            faults.append(f"{row.place}: {row.reason}")
-            continue
-        try:
-            items.append(read(row))
-        except ValueError as error:
-            faults.append(f"{row.source}:{row.line}: {error}")
+    with ExitStack() as stack:
+        columns = [*dict.fromkeys(names.values())]
+        maker = stack.enter_context(closing(RowMaker(data, DecodingParams(), False, columns=columns)))
+        folder = stack.enter_context(TemporaryFolder())
+        index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
+        survey(_dataset(data), maker, selection_of(data), index)
+        for indexed in index.in_order():
+            if (row := indexed.row) is None:
+                assert indexed.failure is not None
+                faults.append(f"{indexed.failure.place}: {indexed.failure.reason}")
+                continue
+            try:
+                items.append(read(row))
+            except ValueError as error:
+                faults.append(f"{row.source}:{row.line}: {error}")
     if faults:
         more = [f"and {len(faults) - MOST_FAULTS} more rows"] if len(faults) > MOST_FAULTS else []
         raise ConfigError([*faults[:MOST_FAULTS], *more])
     return items
-
-
-def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFailure]:
-    """The chosen rows of a dataset with the columns, of which any may be lacking."""
-    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
-    with ExitStack() as stack:
-        maker = stack.enter_context(closing(RowMaker(data, DecodingParams(), False, columns=columns)))
-        folder = stack.enter_context(TemporaryFolder())
-        index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
-        survey(dataset, maker, selection_of(data), index)
-        yield from (row for row, _ in index.in_order())
 
 
 def _examples(config: EvaluateConfig, names: Mapping[str, str]) -> Examples:

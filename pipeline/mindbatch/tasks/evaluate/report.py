@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from markupsafe import Markup
 
@@ -73,27 +72,17 @@ def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
         metric = scores.metric
         meaning = (type(metric).__doc__ or "").strip().splitlines()[0]
         toward = metric.toward or ("better" if metric.best == "high" else "likelier")
-        written = partial(_written, scores)
-        scale = Scale(f"score-{number}", metric.title, written, metric.best, toward)
+        scale = Scale(f"score-{number}", metric.title, metric.text, metric.best, toward)
         yield metric.title, meaning, ranking(scale, _ranked(evaluation, scores))
-    timed = {name: column.speeds for name, column in evaluation.measured.items() if column.speeds}
+    timed = {name: column for name, column in evaluation.measured.items() if column.speeds}
     if timed:
-        ranked = [
-            Ranked(
-                name,
-                evaluation.measured[name].speed,
-                (min(speeds), max(speeds)) if len(speeds) > 1 else None,
-                True,
-            )
-            for name, speeds in timed.items()
-        ]
+        ranked = []
+        for name, column in timed.items():
+            interval = (min(column.speeds), max(column.speeds)) if len(column.speeds) > 1 else None
+            ranked.append(Ranked(name, column.speed, interval, True))
         title = "Tokens per second"
         meaning = "Tokens returned by the wall time of all prompts; from slowest to fastest."
         yield title, meaning, ranking(Scale("speed", title, speed_text, toward="faster"), ranked)
-
-
-def _written(scores: MetricScores, value: float | None) -> str:
-    return "-" if value is None else scores.metric.text(value)
 
 
 def _ranked(evaluation: Evaluation, scores: MetricScores) -> list[Ranked]:
@@ -186,7 +175,6 @@ class _QuestionView:
         return filters
 
     def question(self, number: int) -> dict[str, object]:
-        """One question with a card for each column."""
         question = self._evaluation.questions[number]
         prompt = question.text
         if prompt is None:
@@ -261,7 +249,6 @@ def _facts(column: MeasuredColumn, number: int, question: Question) -> Iterator[
 
 
 def _text(column: MeasuredColumn, number: int) -> str | None:
-    """The first text generated for a question."""
     return next((output.text for output in column.outputs.get(number, ())), None)
 
 
