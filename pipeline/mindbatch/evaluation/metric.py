@@ -52,11 +52,15 @@ class TextLikelihood:
     num_bytes: int
 
 
+FACTS = ("finish_reason", "score", "rank")
+"""What a reader may be told of a generated text."""
+
+
 @dataclass(frozen=True)
 class Generated:
     """One generated text, of those that a request returns.
 
-    logprob: in nats, the sum over its tokens under the model's raw logits. facts: what a reader may be told.
+    logprob: in nats, the sum over its tokens under the model's raw logits. facts: FACTS, None where unknown.
     """
 
     text: str

@@ -15,7 +15,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import CompletionOutput, RequestOutput
 from mindbatch.evaluation import REFERENCE_FREE
-from mindbatch.evaluation.metric import Generated
+from mindbatch.evaluation.metric import FACTS, Generated
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.moving_bar import MovingBar
@@ -162,13 +162,9 @@ def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
 
 
 def _generated(output: CompletionOutput, has_text: bool) -> Generated:
-    known = {"finish_reason": output.finish_reason, "score": output.score, "rank": output.rank}
-    return Generated(
-        output.text if has_text else " ".join(map(str, output.token_ids)),
-        output.token_ids,
-        output.cumulative_logprob,
-        {name: value for name, value in known.items() if value is not None},
-    )
+    text = output.text if has_text else " ".join(map(str, output.token_ids))
+    facts = {name: getattr(output, name) for name in FACTS}
+    return Generated(text, output.token_ids, output.cumulative_logprob, facts)
 
 
 def _how_timed(config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up: int) -> str:

@@ -12,7 +12,7 @@ import orjson
 
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.evaluation.extraction import EXTRACTIONS, pattern_extraction, whole
-from mindbatch.evaluation.metric import Answer, ChoiceScores, Generated, TextLikelihood
+from mindbatch.evaluation.metric import FACTS, Answer, ChoiceScores, Generated, TextLikelihood
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.screen_text import say
@@ -304,7 +304,7 @@ def _take_generations(
 
 
 def _generated(line: Row) -> Generated:
-    facts = {name: line[name] for name in ("finish_reason", "score", "rank") if line.get(name) is not None}
+    facts = {name: line.get(name) for name in FACTS}
     return Generated(line["text"], line.get("token_ids", ()), line["cumulative_logprob"], facts)
 
 

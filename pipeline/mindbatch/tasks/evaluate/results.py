@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from mindbatch.evaluation import metric_of
-from mindbatch.evaluation.metric import Metric
+from mindbatch.evaluation.metric import Generated, Metric
 from mindbatch.evaluation.scores import (
     CONFIDENCE,
     POWER,
@@ -217,11 +217,7 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
             "arguments": _arguments(measured, question, prompt),
             "resps": [texts or logprobs],
             "filtered_resps": [answer.text for answer in measured.generation.get(number, ())] or [None],
-            "outputs": [
-                {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **output.facts}
-                for output in outputs
-                if output.token_ids
-            ],
+            "outputs": [_output(output) for output in outputs if output.token_ids],
             "filter": "none",
             "metrics": [*scores],
             "error": measured.errors.get(number),
@@ -229,6 +225,11 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
             "prompt_hash": _hash(prompt),
             "target_hash": _hash(str(target)),
         } | scores
+
+
+def _output(output: Generated) -> dict[str, Any]:
+    known = {name: fact for name, fact in output.facts.items() if fact is not None}
+    return {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **known}
 
 
 def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dict[str, dict[str, str]]:
