@@ -81,8 +81,13 @@ class Ranked:
 
     @property
     def is_known(self) -> bool:
-        """True if there is a value to be drawn."""
         return self.value is not None and math.isfinite(self.value)
+
+    @property
+    def short_name(self) -> str:
+        """Its beginning and its end, where names that begin alike differ."""
+        half, name = LONGEST_NAME // 2, self.name
+        return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
 
 
 def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
@@ -102,29 +107,7 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
         return way if sign > 0 else 1 - way
 
     listed = ", ".join(f"{column.name} {scale.written(column.value)}" for column in ordered)
-    rows = [_row(scale, column, share) for column in ordered]
-    return rendered("ranking.svg.j2", scale=scale, description=listed, rows=rows)
-
-
-def _row(scale: Scale, column: Ranked, share: Callable[[float], float]) -> dict[str, object]:
-    number, span = scale.written(column.value), ""
-    if column.interval is not None:
-        low, high = map(scale.written, column.interval)
-        span = f" ({low} to {high})"
-    return {
-        "name": _short(column.name),
-        "number": number,
-        "hint": f"{column.name}: {number}{span}",
-        "point": share(column.value) if column.value is not None and column.is_known else None,
-        "interval": sorted(map(share, column.interval)) if column.interval is not None else None,
-        "leads": column.leads,
-    }
-
-
-def _short(name: str) -> str:
-    """Its beginning and its end, where names that begin alike differ."""
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
+    return rendered("ranking.svg.j2", scale=scale, description=listed, columns=ordered, share=share)
 
 
 FEWEST = 3

@@ -61,7 +61,9 @@ def run(config: DiffConfig) -> int:
         notes = [*pair.notes, *_unfinished(first, second)]
     say(*notes)
     if config.format == "json":
-        show_json({**dataclasses.asdict(comparison), "is_equal": comparison.is_equal})
+        content = dataclasses.asdict(comparison)
+        lists = content.pop("lists")
+        show_json({**content, **lists, "is_equal": comparison.is_equal})
     else:
         show("\n".join([*_counts(comparison), *_changed(comparison), *_keys(comparison)]))
     return EXIT_DONE if comparison.is_equal else EXIT_FAILED
@@ -104,6 +106,7 @@ class Comparison:
     """Outcome of comparing two runs; of each kind of row the first few are named.
 
     settings: a line for each setting that differs. computed_with: for each thing that decides last bits.
+    lists: failed_in_first, failed_in_second, only_in_first, only_in_second.
     """
 
     first: str
@@ -114,15 +117,11 @@ class Comparison:
     changed: int
     changed_rows: list[ChangedRow]
     failed_in_both: int
-    failed_in_first: KeyList
-    failed_in_second: KeyList
-    only_in_first: KeyList
-    only_in_second: KeyList
+    lists: dict[str, KeyList]
 
     @property
     def is_equal(self) -> bool:
-        lists = (self.failed_in_first, self.failed_in_second, self.only_in_first, self.only_in_second)
-        return not self.changed and not any(keys.count for keys in lists)
+        return not self.changed and not any(keys.count for keys in self.lists.values())
 
 
 def compare(pair: RunPair, first: str, second: str, limit: int) -> Comparison:
@@ -136,10 +135,8 @@ def compare(pair: RunPair, first: str, second: str, limit: int) -> Comparison:
         changed=0,
         changed_rows=[],
         failed_in_both=pair.count_failed_in_both(),
-        failed_in_first=_listed(pair.keys_failed_in("first"), limit),
-        failed_in_second=_listed(pair.keys_failed_in("second"), limit),
-        only_in_first=_listed(pair.keys_only_in("first"), limit),
-        only_in_second=_listed(pair.keys_only_in("second"), limit),
+        lists={f"failed_in_{run}": _listed(pair.keys_failed_in(run), limit) for run in _OTHER}
+        | {f"only_in_{run}": _listed(pair.keys_only_in(run), limit) for run in _OTHER},
     )
     for row in pair.compared():
         if row is None:
@@ -190,12 +187,13 @@ def _changed(comparison: Comparison) -> Iterator[str]:
 
 
 def _keys(comparison: Comparison) -> Iterator[str]:
-    for title, rows in (
-        (f"failed in {comparison.first} only", comparison.failed_in_first),
-        (f"failed in {comparison.second} only", comparison.failed_in_second),
-        (f"only in {comparison.first}", comparison.only_in_first),
-        (f"only in {comparison.second}", comparison.only_in_second),
-    ):
+    titles = (
+        f"failed in {comparison.first} only",
+        f"failed in {comparison.second} only",
+        f"only in {comparison.first}",
+        f"only in {comparison.second}",
+    )
+    for title, rows in zip(titles, comparison.lists.values(), strict=True):
         if rows.count:
             more = ["..."] if rows.count > len(rows.keys) else []
             yield f"{title}: {rows.count} ({', '.join([*map(printable, rows.keys), *more])})"
@@ -232,7 +230,6 @@ class RunPair(Closing):
         return int(self._database.execute(failed).fetchone()[0])
 
     def keys_only_in(self, run: str) -> Iterator[str]:
-        """The keys that only `first`, or only `second`, has."""
         return self._keys(f"FROM {run} WHERE key NOT IN (SELECT key FROM {_OTHER[run]})")
 
     def keys_failed_in(self, run: str) -> Iterator[str]:
