@@ -73,9 +73,10 @@ class Generated:
         return len(self.token_ids)
 
 
-Measured = TypeVar("Measured", Answer, ChoiceScores, TextLikelihood, Generated)
+Measured = TypeVar("Measured", bound=Answer | ChoiceScores | TextLikelihood | Generated)
 
 
+Needs = Literal["generation", "outputs", "choices", "likelihood"]
 Row = Sequence[Any]
 """The samples of a question: one or more of what a metric measures."""
 
@@ -94,7 +95,7 @@ class Metric(ABC, Generic[Measured]):
 
     name: str
     title: str
-    needs: Literal["generation", "outputs", "choices", "likelihood"] = "generation"
+    needs: Needs = "generation"
     best: Literal["high", "low"] = "high"
     scale: float = 1.0
     is_right_or_wrong: bool = False

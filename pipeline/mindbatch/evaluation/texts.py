@@ -16,6 +16,7 @@ from mindbatch.evaluation.metric import (
     Generated,
     MeanMetric,
     Metric,
+    Needs,
     TextLikelihood,
 )
 
@@ -58,7 +59,7 @@ class Perplexity(Metric[TextLikelihood | Generated]):
     """exp(-log-probability / tokens) of all rows together; comparable between models of one tokenizer."""
 
     title = "Perplexity"
-    needs = "likelihood"
+    needs: Needs = "likelihood"
     best = "low"
     scale = 0.0
     unit: ClassVar[str] = "num_tokens"

@@ -122,15 +122,14 @@ def compared(
     has_text: False where there is no tokenizer; token ids stand for the words.
     """
     questions = [_question(results) for results in zip(*(run.results for run in runs), strict=True)]
-    measured = {run.name: _measured(run, has_text) for run in runs}
+    columns = {run.name: _measured(run, has_text) for run in runs}
     baseline = runs[0].name
     return Evaluation(
         task="comparison",
         questions=questions,
-        columns=[Column(run.name, OWN_MODEL, run.name) for run in runs],
-        measured=measured,
+        columns=columns,
         baseline=baseline,
-        scores=scores_by(REFERENCE_FREE, measured, questions, baseline),
+        scores=scores_by(REFERENCE_FREE, columns, questions, baseline),
         settings=concealed(config.resolved_settings),
         how_timed=_how_timed(config, runs, num_warmed_up),
     )
@@ -154,6 +153,7 @@ def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
     }
     num_tokens = sum(output.num_tokens for samples in outputs.values() for output in samples)
     return MeasuredColumn(
+        Column(run.name, OWN_MODEL, run.name),
         outputs=outputs,
         num_tokens=num_tokens,
         speeds=[per_second(num_tokens, seconds) for seconds in run.timings],
@@ -188,10 +188,10 @@ def _how_timed(config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up
 
 def _texts(evaluation: Evaluation, limit: int) -> Iterator[str]:
     """The texts of the first prompts for people, a line for each."""
-    width = max(len(column.name) for column in evaluation.columns)
+    width = max(map(len, evaluation.columns))
     for number, question in enumerate(evaluation.questions[:limit]):
         lines = [f"{number + 1}. {printable(question.content['text'])}"]
-        for name, column in evaluation.measured.items():
+        for name, column in evaluation.columns.items():
             texts = [output.text.replace("\n", " ").strip() for output in column.outputs.get(number, ())]
             texts = [printable(text) or "(no text)" for text in texts]
             if number in column.errors:

@@ -94,8 +94,7 @@ def harness_evaluation(config: EvaluateConfig, columns: Sequence[Column]) -> Eva
     return Evaluation(
         task=", ".join(config.harness.tasks),
         questions=asked,
-        columns=columns,
-        measured={name: _measured(tasks, numbers, asked) for name, tasks in samples.items()},
+        columns={column.name: _measured(column, samples[column.name], numbers, asked) for column in columns},
         baseline=baseline,
         scores=[_scored(score, scores, results, samples, numbers, baseline) for score in _scores(scores)],
         settings=concealed(config.resolved_settings),
@@ -129,26 +128,26 @@ def _question(task: str, sample: Sample) -> Question:
 
 
 def _measured(
-    samples: Samples, numbers: Mapping[tuple[str, int], int], questions: Sequence[Question]
+    column: Column, samples: Samples, numbers: Mapping[tuple[str, int], int], questions: Sequence[Question]
 ) -> MeasuredColumn:
     """The answers of a column, read in the first of several ways."""
-    column = MeasuredColumn(num_tokens=None)
+    measured = MeasuredColumn(column, num_tokens=None)
     for task, lines in samples.items():
         for sample in lines:
             number = numbers[task, sample["doc_id"]]
-            if number in column.outputs or number in column.choices:
+            if number in measured.outputs or number in measured.choices:
                 continue
             question, responses = questions[number], sample["resps"]
             if question.choices:
                 logprobs = tuple(response[0][0] for response in responses[: len(question.choices)])
                 lengths = tuple(len(text.encode()) for text in question.choices)
-                column.choices[number] = (ChoiceScores(logprobs, lengths, question.correct),)
+                measured.choices[number] = (ChoiceScores(logprobs, lengths, question.correct),)
             elif responses and responses[0] and isinstance(responses[0][0], str):
-                column.outputs[number] = (Generated(responses[0][0]),)
+                measured.outputs[number] = (Generated(responses[0][0]),)
                 read = sample["filtered_resps"][:1]
                 answer = read[0] if read and isinstance(read[0], str) else None
-                column.generation[number] = (Answer(answer, question.references),)
-    return column
+                measured.generation[number] = (Answer(answer, question.references),)
+    return measured
 
 
 def _scored(

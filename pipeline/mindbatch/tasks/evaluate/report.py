@@ -73,8 +73,8 @@ def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
         meaning = (type(metric).__doc__ or "").strip().splitlines()[0]
         toward = metric.toward or ("better" if metric.best == "high" else "likelier")
         scale = Scale(f"score-{number}", metric.title, metric.text, metric.best, toward)
-        yield metric.title, meaning, ranking(scale, _ranked(evaluation, scores))
-    timed = {name: column for name, column in evaluation.measured.items() if column.speeds}
+        yield metric.title, meaning, ranking(scale, _ranked(scores))
+    timed = {name: column for name, column in evaluation.columns.items() if column.speeds}
     if timed:
         ranked = []
         for name, column in timed.items():
@@ -85,7 +85,7 @@ def _charts(evaluation: Evaluation) -> Iterator[tuple[str, str, Markup]]:
         yield title, meaning, ranking(Scale("speed", title, speed_text, toward="faster"), ranked)
 
 
-def _ranked(evaluation: Evaluation, scores: MetricScores) -> list[Ranked]:
+def _ranked(scores: MetricScores) -> list[Ranked]:
     """A point and an interval for each column; empty where it is worse than the baseline beyond chance."""
     worse = {
         name
@@ -94,7 +94,7 @@ def _ranked(evaluation: Evaluation, scores: MetricScores) -> list[Ranked]:
     }
     return [
         Ranked(name, estimate.value, estimate.interval, name not in worse)
-        for name, estimate in ((column.name, scores.estimates[column.name]) for column in evaluation.columns)
+        for name, estimate in scores.estimates.items()
     ]
 
 
@@ -123,7 +123,7 @@ def _findings(evaluation: Evaluation) -> Iterator[str]:
 def _what_was_scored(evaluation: Evaluation) -> str:
     """The text that likelihoods are those of; empty where there are none."""
     needs = {scores.metric.needs for scores in evaluation.scores}
-    continuations = evaluation.measured[evaluation.baseline].continuations
+    continuations = evaluation.columns[evaluation.baseline].continuations
     if any(question.text is not None for question in evaluation.questions):
         return (
             "Scored: every token of a text, long texts in windows; the first one only behind a begin token."
@@ -149,7 +149,7 @@ class _QuestionView:
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
-        self._baseline = evaluation.measured[evaluation.baseline]
+        self._baseline = evaluation.columns[evaluation.baseline]
         self._judges = [scores for scores in evaluation.scores if scores.metric.is_right_or_wrong]
         self._classes = [self._classes_of(number) for number in range(len(evaluation.questions))]
 
@@ -185,11 +185,11 @@ class _QuestionView:
             "classes": " ".join(self._classes[number]),
             "prompt": _cut(prompt),
             "target": _cut(target),
-            "cards": [self._card(column.name, number) for column in self._evaluation.columns],
+            "cards": [self._card(name, number) for name in self._evaluation.columns],
         }
 
     def _card(self, name: str, number: int) -> dict[str, object]:
-        column, question = self._evaluation.measured[name], self._evaluation.questions[number]
+        column, question = self._evaluation.columns[name], self._evaluation.questions[number]
         facts = [*self._scores(name, number), *_facts(column, number, question)]
         return {
             "name": name,
@@ -223,9 +223,9 @@ class _QuestionView:
         """Lists the filters that the question matches."""
         base = self._is_right(self._evaluation.baseline, number)
         if base is None:
-            texts = {_text(column, number) for column in self._evaluation.measured.values()}
+            texts = {_text(column, number) for column in self._evaluation.columns.values()}
             return ["disagree"] if len(texts) > 1 else []
-        right = [self._is_right(column.name, number) for column in self._evaluation.columns]
+        right = [self._is_right(name, number) for name in self._evaluation.columns]
         classes = ["disagree"] if len({*right}) > 1 else []
         classes += ["gained"] if not base and any(right) else []
         classes += ["lost"] if base and not all(right) else []

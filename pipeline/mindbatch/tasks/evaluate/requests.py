@@ -233,13 +233,14 @@ def write_requests(path: Path, rows: Iterable[Row]) -> int:
 
 @dataclass
 class MeasuredColumn:
-    """Samples of one column for the metrics, by what these need and the number of the question; errors too.
+    """Samples of a column for the metrics, by what these need and the number of the question; errors too.
 
     outputs: the texts as they came, and generation: what was read out of them, each of as many samples.
     num_tokens: generated; None: not known. speeds: tokens/s of each time that the column was timed.
     continuations: of the prompts, where they were scored.
     """
 
+    column: Column
     outputs: dict[int, tuple[Generated, ...]] = field(default_factory=dict)
     generation: dict[int, tuple[Answer, ...]] = field(default_factory=dict)
     choices: dict[int, tuple[ChoiceScores]] = field(default_factory=dict)
@@ -263,6 +264,7 @@ class MeasuredColumn:
 
 
 def measured(
+    column: Column,
     folders: Mapping[str, RunFolder],
     continuations: Continuations | None,
     task: AnswerConfig,
@@ -272,16 +274,16 @@ def measured(
 
     A row that could not be run is an error, and its answer a wrong one where any row could be run.
     """
-    column = MeasuredColumn(continuations=continuations)
+    measured_column = MeasuredColumn(column, continuations=continuations)
     for kind, folder in folders.items():
         for failure in _json_lines(folder.errors):
-            column.errors[int(failure["key"].partition(".")[0])] = failure["reason"]
+            measured_column.errors[int(failure["key"].partition(".")[0])] = failure["reason"]
         lines = _json_lines(folder.results("jsonl"))
         if kind == GENERATION:
-            _take_generations(column, lines, task, questions)
+            _take_generations(measured_column, lines, task, questions)
         else:
-            _take_scored(column, lines, kind, questions)
-    return column
+            _take_scored(measured_column, lines, kind, questions)
+    return measured_column
 
 
 def _take_generations(

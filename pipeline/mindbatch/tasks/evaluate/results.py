@@ -28,7 +28,7 @@ from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
-from mindbatch.tasks.evaluate.schema import RESULTS, Column
+from mindbatch.tasks.evaluate.schema import RESULTS
 from mindbatch.tasks.tables import in_parts, table
 
 FULL_METRICS = 6
@@ -44,12 +44,11 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All of an evaluation. columns, measured: in one order. settings: plain JSON, secrets as written."""
+    """All of an evaluation. columns: by their names. settings: plain JSON, secrets as written."""
 
     task: str
     questions: Sequence[Question]
-    columns: Sequence[Column]
-    measured: Mapping[str, MeasuredColumn]
+    columns: Mapping[str, MeasuredColumn]
     baseline: str
     scores: Sequence[MetricScores]
     settings: Mapping[str, Any]
@@ -61,7 +60,7 @@ class Evaluation:
     def alike(self) -> list[str]:
         """Sentences on the columns that generated the same for every question."""
         groups: dict[Any, list[str]] = {}
-        for name, column in self.measured.items():
+        for name, column in self.columns.items():
             texts = tuple(
                 (key, *(output.text for output in column.outputs[key])) for key in sorted(column.outputs)
             )
@@ -75,7 +74,7 @@ class Evaluation:
     @property
     def num_errors(self) -> int:
         """Rows that could not be run, in all columns."""
-        return sum(len(column.errors) for column in self.measured.values())
+        return sum(len(column.errors) for column in self.columns.values())
 
 
 def scores_by(
@@ -100,28 +99,28 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "created": evaluation.created,
         "questions": len(evaluation.questions),
         "baseline": evaluation.baseline,
-        "columns": {column.name: _column(evaluation, column) for column in evaluation.columns},
+        "columns": {name: _column(evaluation, name) for name in evaluation.columns},
         "settings": evaluation.settings,
     }
 
 
-def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
-    measured = evaluation.measured[column.name]
+def _column(evaluation: Evaluation, name: str) -> dict[str, Any]:
+    measured = evaluation.columns[name]
+    column = measured.column
     return {
         "folder": f"columns/{column.folder}",
         "checkpoint": column.checkpoint,
         "adapter": column.adapter,
         "decoding": column.decoding,
-        "results": harness_scores(evaluation, column.name),
+        "results": harness_scores(evaluation, name),
         "intervals": {
-            scores.metric.name: _listed(scores.estimates[column.name].interval)
-            for scores in evaluation.scores
+            scores.metric.name: _listed(scores.estimates[name].interval) for scores in evaluation.scores
         },
-        "rows": {scores.metric.name: scores.estimates[column.name].num_rows for scores in evaluation.scores},
+        "rows": {scores.metric.name: scores.estimates[name].num_rows for scores in evaluation.scores},
         "differences": {
-            scores.metric.name: _difference(scores.differences[column.name])
+            scores.metric.name: _difference(scores.differences[name])
             for scores in evaluation.scores
-            if column.name in scores.differences
+            if name in scores.differences
         },
         "generated_tokens": measured.num_tokens,
         "tokens_per_second": [*measured.speeds],
@@ -168,12 +167,12 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
         StorageError: a file cannot be written.
     """
     written = [_written(folder / RESULTS, as_json(evaluation))]
-    for column in evaluation.columns:
-        home = folder / "columns" / column.folder
+    for name, measured in evaluation.columns.items():
+        home = folder / "columns" / measured.column.folder
         make_folder(home)
-        _written(home / RESULTS, _harness(evaluation, column))
+        _written(home / RESULTS, _harness(evaluation, name))
         if samples:
-            lines = (orjson.dumps(line) + b"\n" for line in _samples(evaluation, column))
+            lines = (orjson.dumps(line) + b"\n" for line in _samples(evaluation, name))
             write_whole(home / f"samples_{evaluation.task}.jsonl", b"".join(lines))
     return written
 
@@ -183,29 +182,29 @@ def _written(path: Path, content: Mapping[str, Any]) -> Path:
     return path
 
 
-def _harness(evaluation: Evaluation, column: Column) -> dict[str, Any]:
+def _harness(evaluation: Evaluation, column: str) -> dict[str, Any]:
     task, count = evaluation.task, len(evaluation.questions)
     return {
-        "results": {task: harness_scores(evaluation, column.name)},
+        "results": {task: harness_scores(evaluation, column)},
         "group_subtasks": {task: []},
         "configs": {task: {"task": task, "num_fewshot": evaluation.few_shot, "metadata": {"version": 1.0}}},
         "versions": {task: 1.0},
         "n-shot": {task: evaluation.few_shot},
         "higher_is_better": {task: {e.metric.name: e.metric.best == "high" for e in evaluation.scores}},
         "n-samples": {task: {"original": count, "effective": count}},
-        "config": {"model": "mindbatch", "model_args": {"column": column.name}, "limit": None},
+        "config": {"model": "mindbatch", "model_args": {"column": column}, "limit": None},
         "date": evaluation.created,
         "task_hashes": {},
     }
 
 
-def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]:
+def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
     """A line for each question: what was asked, what came, and its scores."""
-    measured = evaluation.measured[column.name]
+    measured = evaluation.columns[column]
     for number, question in enumerate(evaluation.questions):
         prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
         target = question.choices[question.correct] if question.choices else [*question.references]
-        every = {scored.metric.name: scored.per_row[column.name].get(number) for scored in evaluation.scores}
+        every = {scored.metric.name: scored.per_row[column].get(number) for scored in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
         outputs = measured.outputs.get(number, ())
         texts: list[Any] = [output.text for output in outputs]
@@ -252,7 +251,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
 
 
 def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
-    measured = evaluation.measured
+    measured = evaluation.columns
     columns, numbers = [["", *map(printable, measured)]], list[int]()
     for metric_scores in scores:
         metric, estimates = metric_scores.metric, metric_scores.estimates

@@ -71,7 +71,7 @@ def run_columns(
             with _ModelRuns(config, group[0], home, progress, date) as model:
                 folders |= {column.name: model.run(column, asked) for column in group}
     return {
-        column.name: measured(folders[column.name], asked.continuations, config.task, questions)
+        column.name: measured(column, folders[column.name], asked.continuations, config.task, questions)
         for group, asked in grouped
         for column in group
     }

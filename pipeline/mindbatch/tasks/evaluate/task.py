@@ -23,17 +23,16 @@ def run(config: EvaluateConfig) -> int:
         from mindbatch.tasks.evaluate.harness import run_harness  # an extra
 
         return run_harness(config)
-    columns = columns_of(config)
-    baseline = baseline_of(config, columns)
+    asked = columns_of(config)
+    baseline = baseline_of(config, asked)
     questions = read_questions(config)
-    measured = run_columns(config, columns, questions)
+    columns = run_columns(config, asked, questions)
     evaluation = Evaluation(
         task=config.task.name or Path(config.data.path or "").name.partition(".")[0] or "task",
         questions=questions,
         columns=columns,
-        measured=measured,
         baseline=baseline,
-        scores=scores_by(config.metric_names, measured, questions, baseline),
+        scores=scores_by(config.metric_names, columns, questions, baseline),
         settings=concealed(config.resolved_settings),
         few_shot=config.task.few_shot,
     )
@@ -51,7 +50,7 @@ def run(config: EvaluateConfig) -> int:
 
 
 def _report_errors(evaluation: Evaluation) -> int:
-    for name, column in evaluation.measured.items():
+    for name, column in evaluation.columns.items():
         if column.errors:
             number, reason = min(column.errors.items())
             place = evaluation.questions[number].place

@@ -99,9 +99,9 @@ def test_an_evaluation_of_strategies_has_every_metric_without_references(
         "hello",
         "token ids 300 301",
     ]
-    assert [len(column.errors) for column in evaluation.measured.values()] == [1, 1, 1]
+    assert [len(column.errors) for column in evaluation.columns.values()] == [1, 1, 1]
     assert evaluation.alike == ["greedy and greedy too generated the same texts throughout"]
-    greedy = evaluation.measured["greedy"]
+    greedy = evaluation.columns["greedy"]
     assert greedy.num_tokens == 8 * 6
     assert len(greedy.speeds) == 1
     content = as_json(evaluation)["columns"]["greedy too"]
@@ -162,7 +162,7 @@ def test_the_command_writes_files(command: Any, tmp_path: Path, capsys: pytest.C
 
 def test_without_a_tokenizer_token_ids_are_the_words(llm: LLM, config: CompareConfig) -> None:
     runs = run_strategies(llm, STRATEGIES, read_prompts(prompts=[[300, 301]]), 0)
-    [output] = compared(config, runs, 0, has_text=False).measured["greedy"].outputs[0]
+    [output] = compared(config, runs, 0, has_text=False).columns["greedy"].outputs[0]
     assert output.text == " ".join(map(str, output.token_ids))
 
 

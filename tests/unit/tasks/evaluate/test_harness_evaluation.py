@@ -155,8 +155,9 @@ def test_a_point_is_empty_where_a_column_is_worse_beyond_chance(configured: Conf
 def test_the_baseline_is_a_column(configured: Configured) -> None:
     found = evaluation(configured, baseline="sampling")
     assert [*found.scores[1].differences] == ["greedy"]
+    misspelt = _named(configured, "samplin")
     with pytest.raises(ConfigError, match="did you mean sampling"):
-        harness_evaluation(_named(configured, "samplin"), found.columns)
+        harness_evaluation(misspelt, columns_of(misspelt))
 
 
 def _named(configured: Configured, baseline: str) -> Any:
