@@ -147,8 +147,7 @@ def stretches(text: str, reference: str) -> list[Stretch]:
 def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
     """Start and length of each shared stretch of `own`."""
     beginning = len(commonprefix([own, other]))
-    if beginning:
-        yield 0, beginning
+    yield 0, beginning
     if max(len(own), len(other)) > MOST_WORDS:
         return
     matcher = SequenceMatcher(None, own[beginning:], other[beginning:], autojunk=False)

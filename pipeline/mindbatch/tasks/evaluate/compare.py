@@ -43,7 +43,6 @@ class StrategyRun:
     """One strategy's results, in the order of the prompts, and the seconds of each time it ran them all."""
 
     name: str
-    params: DecodingParams
     results: Sequence[RequestOutput]
     timings: Sequence[float]
 
@@ -90,7 +89,7 @@ def run_strategies(
             if timings is None and sum(map(sum, seconds.values())) > LONGEST_ROUND:
                 break
     say(*notes)
-    return [StrategyRun(name, params, results[name], seconds[name]) for name, params in strategies.items()]
+    return [StrategyRun(name, results[name], seconds[name]) for name in strategies]
 
 
 def run(config: CompareConfig) -> int:

@@ -43,6 +43,7 @@ from mindbatch.tasks.evaluate.schema import (
     baseline_of,
     columns_of,
 )
+from mindbatch.tasks.evaluate.task_schema import HarnessConfig
 from mindbatch.tasks.runs import json_mapping
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def run_harness(config: EvaluateConfig) -> int:
         StorageError: the results cannot be written.
     """
     try:
-        import_module("lm_eval.tasks")
+        import_module("lm_eval.evaluator")
     except ModuleNotFoundError as error:
         raise ConfigError(f"harness.tasks: {MISSING}") from error
     folder = config.harness.include_path
@@ -175,14 +176,7 @@ def read_tasks(names: Sequence[str], include_path: Path | None) -> HarnessTasks:
     return HarnessTasks(names, manager, digest.hexdigest())
 
 
-def evaluated(
-    model: MindBatchLM,
-    tasks: HarnessTasks,
-    *,
-    num_fewshot: int | None,
-    limit: int | None,
-    apply_chat_template: bool,
-) -> dict[str, Any]:
+def evaluated(model: MindBatchLM, tasks: HarnessTasks, config: HarnessConfig) -> dict[str, Any]:
     """Runs the harness and returns what it found as plain JSON: `results`, `configs`, `samples` and the rest.
 
     Raises:
@@ -194,9 +188,9 @@ def evaluated(
         model,
         tasks=[*tasks.names],
         task_manager=tasks.manager,
-        num_fewshot=num_fewshot,
-        limit=limit,
-        apply_chat_template=apply_chat_template,
+        num_fewshot=config.num_fewshot,
+        limit=config.limit,
+        apply_chat_template=config.apply_chat_template,
         bootstrap_iters=BOOTSTRAP,
     )
     plain: dict[str, Any] = json.loads(_bytes(results))
@@ -225,11 +219,10 @@ def _results_of(model: SharedLLM, column: Column, tasks: HarnessTasks, date: str
     ).hexdigest()
     if (finished := _finished(folder / RESULTS, fingerprint, date)) is not None:
         return finished
-    options = {name: value for name, value in asked.items() if name != "tasks"}
     llm = model.llm
     with _quiet(config, column.name) as on_progress:
         lm = MindBatchLM(llm=llm, adapter=column.adapter, date=date, on_progress=on_progress)
-        results = evaluated(lm, tasks, **options)
+        results = evaluated(lm, tasks, config.harness)
     make_folder(folder)
     for name, samples in results.pop("samples", {}).items():
         lines = b"".join(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE) for sample in samples)

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.evaluation.extraction import EXTRACTIONS, pattern_extraction, whole
+from mindbatch.evaluation.extraction import EXTRACTIONS, pattern_extraction
 from mindbatch.evaluation.metric import FACTS, Answer, ChoiceScores, Generated, TextLikelihood
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
 from mindbatch.io.fault_lines import shown
@@ -293,7 +293,7 @@ def _take_generations(
     column.num_tokens = sum(line["generated_tokens"] for line in lines)
     if not lines:
         return
-    of_output = of_reference = EXTRACTIONS.get(task.extract, whole)
+    of_output = of_reference = EXTRACTIONS.get(task.extract, str.strip)
     if task.extract_pattern is not None:  # no pattern searches the references
         of_output = pattern_extraction(task.extract_pattern)
     num_samples = max(map(len, column.outputs.values()))

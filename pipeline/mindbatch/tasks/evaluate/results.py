@@ -71,11 +71,6 @@ class Evaluation:
             if texts and len(names) > 1
         ]
 
-    @property
-    def num_errors(self) -> int:
-        """Rows that could not be run, in all columns."""
-        return sum(len(column.errors) for column in self.columns.values())
-
 
 def scores_by(
     metrics: Sequence[str],

@@ -50,10 +50,9 @@ def run(config: EvaluateConfig) -> int:
 
 
 def _report_errors(evaluation: Evaluation) -> int:
-    for name, column in evaluation.columns.items():
-        if column.errors:
-            number, reason = min(column.errors.items())
-            place = evaluation.questions[number].place
-            failed = counted(len(column.errors), "question")
-            say(f"{name}: {failed} could not be run; the first: {place}: {reason}")
-    return EXIT_FAILED if evaluation.num_errors else EXIT_DONE
+    failures = {name: column.errors for name, column in evaluation.columns.items() if column.errors}
+    for name, errors in failures.items():
+        number, reason = min(errors.items())
+        place, failed = evaluation.questions[number].place, counted(len(errors), "question")
+        say(f"{name}: {failed} could not be run; the first: {place}: {reason}")
+    return EXIT_FAILED if failures else EXIT_DONE

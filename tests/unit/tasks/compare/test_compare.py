@@ -53,7 +53,7 @@ def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
     runs = run_strategies(llm, STRATEGIES, rows, 2)
     assert [run.name for run in runs] == list(STRATEGIES)
     for run in runs:
-        alone = llm.generate(["hello", [300, 301], "world"], run.params)
+        alone = llm.generate(["hello", [300, 301], "world"], STRATEGIES[run.name])
         assert [result.outputs for result in run.results] == [result.outputs for result in alone]
         assert len(run.timings) == 1
         assert run.timings[0] > 0
