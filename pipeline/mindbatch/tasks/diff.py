@@ -270,8 +270,8 @@ class RunPair(Closing):
         self._database.execute(f"CREATE TABLE {table} ({columns}) WITHOUT ROWID")
         ledger = self._open.enter_context(Ledger(folder, self.records[number].fingerprint))
         entries = (
-            (entry.key, entry.row, entry.kind, entry.place.session, entry.place.offset, entry.place.length)
-            for entry in ledger.recover()
+            (entry.key, entry.row, entry.kind, place.session, place.offset, place.length)
+            for entry, place in ledger.recover()
         )
         self._database.execute("BEGIN")
         self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?)", entries)

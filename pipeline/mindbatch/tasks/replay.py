@@ -21,7 +21,7 @@ from mindbatch.run.generation import entry_of
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.run.manifest import computed_with, differences
 from mindbatch.run.survey import DataInput
-from mindbatch.tasks.diff.run_pair import difference
+from mindbatch.tasks.diff import difference
 
 
 def run(config: ReplayConfig) -> int:
@@ -70,8 +70,6 @@ def _outcome(entry: Entry) -> list[str]:
 
 def _changed(before: Entry, after: Entry) -> str | None:
     """Describes in one line what is no longer as it was; None if nothing changed."""
-    from mindbatch.tasks.diff import difference
-
     if before.kind == after.kind == "result":
         changed = difference(before.body, after.body)
         if changed is None:

@@ -164,13 +164,6 @@ def _number(value: object) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _manifest(folder: RunFolder) -> Mapping[str, Any]:
-    try:
-        return json_mapping(first_bytes(folder.manifest, LARGEST_MANIFEST))
-    except OSError:
-        return {}
-
-
 def _last_sample(path: Path) -> Mapping[str, Any]:
     """The last whole line of the metrics."""
     try:

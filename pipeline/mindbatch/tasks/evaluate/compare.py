@@ -18,7 +18,7 @@ from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.evaluation.metric import FACTS, Generated
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.moving_bar import LoadingLine, MovingBar
 from mindbatch.io.screen_text import concealed, data_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
@@ -29,7 +29,6 @@ from mindbatch.tasks.evaluate.report import report_page
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation, as_json, evaluation_page, scores_by, write_results
 from mindbatch.tasks.evaluate.schema import OWN_MODEL, Column
-from mindbatch.tasks.loading_line import LoadingLine
 
 BATCHES_WARMED_UP = 2
 """Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""

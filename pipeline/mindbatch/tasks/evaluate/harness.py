@@ -23,8 +23,7 @@ from mindbatch.io.amounts import is_day, today
 from mindbatch.io.errors import EXIT_DONE, ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.moving_bar import MovingBar
-from mindbatch.io.screen_text import concealed, say
-from mindbatch.io.standard_streams import discarded_output
+from mindbatch.io.screen_text import concealed, discarded_output, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.lm_eval import MISSING
 from mindbatch.run.identity import fingerprint_fields

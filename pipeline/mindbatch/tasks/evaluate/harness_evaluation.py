@@ -10,13 +10,12 @@ import orjson
 
 from mindbatch.evaluation.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
 from mindbatch.evaluation.scores import Estimate, Interval, MetricScores, scores_of
-from mindbatch.io.amounts import decimal
+from mindbatch.io.amounts import decimal, table
 from mindbatch.io.screen_text import concealed, printable
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
 from mindbatch.tasks.evaluate.schema import RESULTS, Column, EvaluateConfig, baseline_of
-from mindbatch.tasks.tables import table
 
 UNFILTERED = "none"
 _OF_95_PERCENT = 1.96

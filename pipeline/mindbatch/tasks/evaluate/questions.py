@@ -10,7 +10,7 @@ from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.column_rows import from_text
 from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
-from mindbatch.dataset.rows import DataRow, RowMaker
+from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.evaluation import metric_of
 from mindbatch.evaluation.answers import instruction
@@ -18,9 +18,8 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.storage import TemporaryFolder
 from mindbatch.run.index import RowIndex
-from mindbatch.run.input import selection_of
-from mindbatch.run.outputs.rows import columns_of
-from mindbatch.run.survey import survey
+from mindbatch.run.result_rows import columns_of
+from mindbatch.run.survey import selection_of, survey
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
 from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
@@ -194,10 +193,9 @@ def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRo
         folder = stack.enter_context(TemporaryFolder())
         index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
         survey(_dataset(data), maker, selection_of(data), index)
-        for indexed in index.in_order():
-            if (row := indexed.row) is None:
-                assert indexed.failure is not None
-                faults.append(f"{indexed.failure.place}: {indexed.failure.reason}")
+        for row, _ in index.in_order():
+            if isinstance(row, RowFailure):
+                faults.append(f"{row.place}: {row.reason}")
                 continue
             try:
                 items.append(read(row))

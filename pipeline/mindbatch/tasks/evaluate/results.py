@@ -23,13 +23,12 @@ from mindbatch.evaluation.scores import (
     scores_of,
     smallest_difference,
 )
-from mindbatch.io.amounts import counted, decimal
+from mindbatch.io.amounts import counted, decimal, in_parts, table
 from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.schema import RESULTS
-from mindbatch.tasks.tables import in_parts, table
 
 FULL_METRICS = 6
 """With more metrics the table has a number for each, and a mark in place of intervals and p-values."""

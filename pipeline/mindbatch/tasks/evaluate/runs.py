@@ -20,7 +20,7 @@ from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.io.amounts import today
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import MindBatchError
-from mindbatch.io.moving_bar import MovingBar
+from mindbatch.io.moving_bar import LoadingLine, MovingBar
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder
 from mindbatch.ledger.run_folder import RunFolder
@@ -42,7 +42,6 @@ from mindbatch.tasks.evaluate.requests import (
     prepare_requests,
 )
 from mindbatch.tasks.evaluate.schema import Column, EvaluateConfig, model_of
-from mindbatch.tasks.loading_line import LoadingLine
 
 
 def run_columns(
