@@ -136,8 +136,6 @@ MINDSPORE = {
     "engine/encoder_graphs.py",
     "engine/step_graphs.py",
     "kernels/ascend/*",
-    "kernels/graph_kernels.py",
-    "kernels/graphs.py",
     "kernels/mindspore_kernels.py",
     "parallel/collectives.py",
     "parallel/context.py",

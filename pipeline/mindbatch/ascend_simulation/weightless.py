@@ -90,8 +90,8 @@ def _mindformers(
     todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart
 ) -> Weightless:
     from mindbatch.backends.mindformers import families
+    from mindbatch.backends.mindformers.graph_kernels import compiled
     from mindbatch.backends.mindformers.network import assemble, build_network
-    from mindbatch.kernels.choice import compiled
 
     ignore = IgnoredKeys(todo["ignore"])
     spec = families.describe(todo["config"], todo["source"], ignore=ignore, shard=part.shard)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.kernels.native_library import find_library, library_text
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 
 CHOICES = ("auto", "native", "reference")
 
@@ -89,21 +84,3 @@ def kernels_in_use(name: str, device_target: str) -> str:
         return "ascend"
     library = None if name == "reference" else find_library()
     return "reference" if library is None else library.variant
-
-
-def compiled(kernels: Kernels) -> MindSporeKernels:
-    """Turns kernels into cells that MindSpore compiles; loads MindSpore where it was not loaded before.
-
-    An import of it that is broken off ends the process with "Fatal Python error": see `interruptible`.
-    """
-    from mindbatch.kernels.graph_kernels import GraphKernels
-    from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-    from mindbatch.kernels.native import NativeKernels
-
-    if isinstance(kernels, MindSporeKernels):
-        return kernels
-    if not isinstance(kernels, NativeKernels):
-        raise ConfigError(f"runtime.kernels={kernels.name}: not with MindFormers' models; allowed: native")
-    graphs = GraphKernels(kernels)
-    graphs.set_up()
-    return graphs

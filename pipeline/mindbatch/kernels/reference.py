@@ -10,7 +10,7 @@ import numpy as np
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.program.buffers import OutputMemory
+from mindbatch.kernels.native_program import OutputMemory
 from mindbatch.kernels.recording import OPERATIONS, Recording, Symbol
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.parallel.topology import Stage, TensorSlice

@@ -16,9 +16,8 @@ from mindbatch.backends.mindformers.quiet import quietly
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.io.errors import ConfigError
-from mindbatch.kernels.cache import PagedCache, allocate
-from mindbatch.kernels.graphs import Network
-from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.interface import PagedCache, allocate
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, Network
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.models.adapter_bank import AdapterBank
 from mindbatch.models.architecture import Architecture

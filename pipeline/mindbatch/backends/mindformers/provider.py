@@ -28,7 +28,6 @@ from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
-from mindbatch.kernels.choice import compiled
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.experts import ExpertNames
@@ -117,6 +116,8 @@ def load(
     if adapters is not None and kernels.device_target == "Ascend":
         raise ConfigError(NOT_ON_ASCEND)
     with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+        from mindbatch.backends.mindformers.graph_kernels import compiled
+
         kernels = compiled(kernels)
         from mindbatch.backends.mindformers.network import assemble, build_network
         from mindbatch.backends.mindformers.weights import load_weights

@@ -10,21 +10,22 @@ from mindspore import Parameter, Tensor, nn
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, Copy, aligned_zeros
-from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
 from mindbatch.kernels.ascend.attention import (
+    AlibiAttention,
     AscendCacheWriter,
     CachedAttention,
     PlainAttention,
     PromptAttention,
     is_plain,
+    widened,
 )
-from mindbatch.kernels.ascend.experts import ExpertsCell
 from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
 from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.operators import (
     Activation,
     AddLayerNorm,
     AddRmsNorm,
+    ExpertsCell,
     LayerNormCell,
     LinearCell,
     RmsNormCell,

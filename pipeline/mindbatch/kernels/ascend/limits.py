@@ -17,7 +17,7 @@ LARGEST_FLASH_HEADS = 256  # its N1
 GATHERED_BYTES = 2 << 30
 """Most memory of keys and values that are gathered for the tokens of a step, in float32."""
 ALIBI_NUMBERS = 16
-"""Numbers more that a head has with ALiBi: see `mindbatch.kernels.ascend.alibi`."""
+"""Numbers more that a head has with ALiBi: see `mindbatch.kernels.ascend.attention`."""
 
 
 def needs_gathering(head_dim: int, *, is_rounded: bool, has_softcap: bool, has_sinks: bool = False) -> bool:

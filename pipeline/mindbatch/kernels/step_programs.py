@@ -7,8 +7,7 @@ import numpy as np
 
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import ProgramKernels, Runnable
-from mindbatch.kernels.program.buffers import OutputMemory
-from mindbatch.kernels.program.fusion import summarised
+from mindbatch.kernels.native_program import OutputMemory, summarised
 from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
 from mindbatch.kernels.step import (
     ANY_STEP,

@@ -1,0 +1,142 @@
+"""The C++ CPU kernels in MindSpore's graphs: what MindFormers' networks compute with on a CPU."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mindspore
+from mindspore import Tensor, nn, ops
+
+from mindbatch.io.errors import ConfigError
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant
+from mindbatch.kernels.native import NativeKernels, NativeStorage
+from mindbatch.kernels.recording import OPERATIONS
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.step import ANY_STEP, Span, StepShape
+from mindbatch.parallel.collectives import all_gather, all_reduce
+from mindbatch.parallel.topology import TensorSlice
+
+
+class GraphKernels(NativeStorage, MindSporeKernels):
+    """Cells call the library's functions from within a graph."""
+
+    def __init__(self, native: NativeKernels) -> None:
+        """Has all that `native` has: the library, its groups of ranks, the types of weights and cache."""
+        vars(self).update(vars(native))
+
+    def cell(self, operation: str, **settings: Any) -> nn.Cell:
+        """Makes the cell of an operation. Ranks that share no memory of a host meet through MindSpore."""
+        shard = settings.get("shard")
+        if isinstance(shard, TensorSlice) and not self.meetings.has_slices(shard):
+            return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
+        function = getattr(self.functions, operation)(**settings)
+        declared, has_settings = OPERATIONS[operation], function.settings is not None
+
+        def shape(*shapes: Any) -> Any:
+            widths = declared.widths(shapes[:-1] if has_settings else shapes, settings)
+            outputs = tuple([shapes[0][0], width] for width in widths)
+            return outputs if len(outputs) > 1 else outputs[0]
+
+        def dtype(*types: Any) -> Any:
+            return mindspore.float32
+
+        name = f"{self.library.path}:{function.name}"
+        if not has_settings:
+            return PlainGraphCell(ops.Custom(name, shape, dtype, "aot"))
+        of_graph = constant(function.settings, function.settings.dtype)
+        return GraphCell(ops.Custom(name, shape, dtype, "aot"), of_graph)
+
+    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
+        return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
+
+    def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
+        return AdaptedHeadGraph(head) if adapted else head
+
+    def step_shape(
+        self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
+    ) -> StepShape:
+        tokens = pad(sum(stop - start for start, stop in spans))
+        return StepShape(ANY_STEP, tokens, tokens)
+
+
+class PlainGraphCell(nn.Cell):
+    def __init__(self, operator: ops.Custom) -> None:
+        super().__init__()
+        self.operator = operator
+
+    def construct(self, *inputs: Tensor) -> Any:
+        return self.operator(*inputs)
+
+
+class GraphCell(PlainGraphCell):
+    """Cell of a library function whose last input is its settings."""
+
+    def __init__(self, operator: ops.Custom, settings: Tensor) -> None:
+        super().__init__(operator)
+        self.settings = settings
+
+    def construct(self, *inputs: Tensor) -> Any:
+        return self.operator(*inputs, self.settings)
+
+
+class TokenGraph(nn.Cell):
+    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Any:
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths), ())
+
+
+class AdaptedTokenGraph(nn.Cell):
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        adapters: Tensor,
+    ) -> Any:
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths), (adapters,))
+
+
+class AdaptedHeadGraph(nn.Cell):
+    """Takes hidden states [S, hidden_size] and the slots [S] of their adapters."""
+
+    def __init__(self, head: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.head = head
+
+    def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
+        return self.head(hidden, (adapters,))
+
+
+def compiled(kernels: Kernels) -> MindSporeKernels:
+    """Turns kernels into cells that MindSpore compiles.
+
+    Raises:
+        ConfigError: not those of C++ or of an NPU.
+    """
+    if isinstance(kernels, MindSporeKernels):
+        return kernels
+    if not isinstance(kernels, NativeKernels):
+        raise ConfigError(f"runtime.kernels={kernels.name}: not with MindFormers' models; allowed: native")
+    graphs = GraphKernels(kernels)
+    graphs.set_up()
+    return graphs
