@@ -146,13 +146,10 @@ MINDSPORE = {
 MINDSPORE_FREE = {
     "kernels/ascend/limits.py",
     "kernels/ascend/step.py",
-    "backends/llama_options.py",
-    "backends/mindformers/adapter_specs.py",
     "backends/mindformers/arguments.py",
-    "backends/mindformers/division.py",
     "backends/mindformers/families.py",
     "backends/mindformers/provider.py",
-    "backends/mindformers/quiet.py",
+    "backends/mindformers/imports.py",
     "*/__init__.py",
 }
 TRANSFORMERS = {"prompts/tokenizer_files.py", "backends/*"}
@@ -336,8 +333,8 @@ LIGHT = [
     "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.rendering, mindbatch.evaluation.scores",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
-    "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks_report",
-    "import mindbatch.tasks.plan.ranks_report",
+    "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks",
+    "import mindbatch.tasks.plan.ranks",
     "import mindbatch.engine.model_runner, mindbatch.kernels.native, mindbatch.layers.recordings",
     "import mindbatch.models.loader, mindbatch.models.adapter_bank, mindbatch.models.model",
 ]

@@ -17,9 +17,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ascend_check.commands import CommandError, said_by
 from ascend_check.models import NAMES
 from ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
+from ascend_check.two_devices import CommandError, said_by
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import printable, run_tool, say, show

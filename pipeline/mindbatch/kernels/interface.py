@@ -1,4 +1,4 @@
-"""Interface of kernels: how they keep weights and cache, and run a recording of a model's steps."""
+"""Interface of kernels: how they keep weights and the paged cache, and run a recording of a model's steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C++ CPU kernels."""
+"""The C++ CPU kernels: what they keep, and the functions of the library by operation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

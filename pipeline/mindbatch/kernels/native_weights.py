@@ -1,4 +1,4 @@
-"""The layouts in which the C++ kernels keep matrices, by the type of their numbers: csrc/linear_*.h."""
+"""The layouts in which the C++ kernels keep matrices (csrc/linear_*.h), by type of number, and adapters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -88,7 +88,9 @@ def panels(numbers: int) -> int:
 
 
 class NativeAdapters(AdapterStore):
-    """Each slot is a stretch of the arena that the largest adapter fills; another leaves its end unused.
+    """One arena for all slots, and a table for each parameter.
+
+    Each slot is a stretch of the arena that the largest adapter fills; another leaves its end unused.
 
     The first panel of the arena belongs to nobody, so that an offset of 0 means nothing. Memory of a slot
     comes from the system when it is first written.

@@ -9,11 +9,10 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.backends.mindformers.adapters import StepAdapters, StepSlots
 from mindbatch.backends.mindformers.families import FAMILIES, Family, MindFormersSpec
-from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
-from mindbatch.backends.mindformers.quiet import quietly
+from mindbatch.backends.mindformers.imports import quietly, stand_in_for_hyper_parallel
 from mindbatch.backends.mindformers.stand_ins.install import put_in_for_ascend, put_in_for_cpu
+from mindbatch.backends.mindformers.stand_ins.linear import StepAdapters, StepSlots
 from mindbatch.config.environment import prepare_for_mindformers
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import PagedCache, allocate

@@ -156,6 +156,11 @@ def widened(shape: AttentionShape) -> AttentionShape:
 class AlibiAttention(nn.Cell):
     """Attention of a shape with ALiBi over a cell for its `widened` shape; see `AscendAttention`.
 
+    The operators add nothing to scores: each head gets numbers whose products are the biases. The bias of a
+    key at position p for a query at position q is s (p - q), where s is the head's slope over the scale that
+    all products get. p, s and s q are sums of numbers that half precision has exactly, or nearly; the
+    operators add their products up in float32, where what is left of them is small.
+
     dtype: NumPy's form of the type that the operators get.
     """
 

@@ -1,4 +1,7 @@
-"""The outermost cells on Ascend: the names that operators look inputs up by, masks, and float32 outside."""
+"""Cells of a step on Ascend: a recording as the source of a `construct`, and the outermost cells.
+
+Those have the names that operators look inputs up by, the masks, and are float32 outside.
+"""
 
 import os
 import sys

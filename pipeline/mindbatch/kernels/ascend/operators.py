@@ -1,4 +1,4 @@
-"""The fused operators of norms, rotation and activations, and linear layers, on Ascend."""
+"""The fused operators of norms, rotation, activations and experts, and linear layers, on Ascend."""
 
 import numpy as np
 from mindspore import Tensor, mint, nn, ops
@@ -193,7 +193,10 @@ _OF_ROWS, _ONE_OUTPUT, _BY_COUNTS = 0, 3, 1
 
 
 class ExpertsCell(nn.Cell):
-    """Computes `experts`; up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
+    """Computes `experts`: rows sorted by expert, one product over all experts, and back.
+
+    The operators and their arguments are those with which MindFormers 1.9 runs such models.
+    up [experts, width, 2 * inner], gates first, down [experts, inner, width]."""
 
     def __init__(self, shape: ExpertsShape, activation: nn.Cell) -> None:
         super().__init__(auto_prefix=False)

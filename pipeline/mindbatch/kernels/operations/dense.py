@@ -1,4 +1,4 @@
-"""Products, sums and functions of single rows.
+"""Products, sums and functions of single rows, and collectives of the ranks of one model.
 
 x, y [T, width] float32. "or None" is of vectors that a model has not.
 """

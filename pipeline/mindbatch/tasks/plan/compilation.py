@@ -34,8 +34,7 @@ from mindbatch.tasks.plan.compilation_report import (
     compilation_page,
 )
 from mindbatch.tasks.plan.layout import FindLayout, FoundLayout
-from mindbatch.tasks.plan.ranks import plan_ranks, write_files
-from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
+from mindbatch.tasks.plan.ranks import plan_ranks, ranks_json, ranks_page, write_files
 from mindbatch.tasks.plan.schema import ALL, RESERVE_BYTES, PlanConfig
 
 _COMPILED_BLOCKS = 16
@@ -222,13 +221,13 @@ def _native(config: PlanConfig, told: Mapping[str, Any], arch: Architecture) -> 
 
 
 def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
-    from mindbatch.backends.mindformers import families, layer_sample
+    from mindbatch.backends.mindformers import families
 
     if config.lora.folders:
         raise ConfigError(families.NOT_ON_ASCEND)
     shard, ignore = TensorSlice(0, config.parallel.model_parallel), ignored_keys(config.model)
     spec = families.describe(told["config"], told["source"], ignore=ignore, shard=shard)
-    choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
+    choose = families.layer_sample if config.layers == "sample" else families.all_layers
     sample = choose(spec.architecture, told["config"])
     told = {**told, "config": sample.config}
     return CompilationJob(spec, (sample.layers,), told, counts=sample.counts)

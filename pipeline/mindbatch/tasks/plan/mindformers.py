@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindbatch.backends.llama_options import llama_options
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
@@ -28,6 +27,7 @@ from mindbatch.tasks.plan.mindformers_layout import (
     LayoutJob,
     ParameterLayout,
     infer_layouts,
+    llama_options,
 )
 from mindbatch.tasks.plan.schema import PlanConfig
 

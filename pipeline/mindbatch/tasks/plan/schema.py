@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
 from mindbatch.config.hub_models import settle_model_paths
 from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
@@ -242,6 +241,8 @@ def _compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: Runti
             "runtime.device_target=Ascend, or runtime=ascend for larger blocks and cache, too"
         )
     if parallel.pipeline_stage > 1 and model.provider == "mindformers":
+        from mindbatch.backends.mindformers.families import stages_fault
+
         yield stages_fault(parallel.pipeline_stage)
     yield from device_map_faults(parallel)
     if fault := batch_fault(model, runtime):

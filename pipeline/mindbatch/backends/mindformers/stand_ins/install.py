@@ -5,7 +5,6 @@ from typing import Any
 
 from mindspore import Parameter, nn
 
-from mindbatch.backends.mindformers.adapters import StepAdapters
 from mindbatch.backends.mindformers.stand_ins import linear
 from mindbatch.backends.mindformers.stand_ins.attention import (
     INTERLEAVED,
@@ -22,6 +21,7 @@ from mindbatch.backends.mindformers.stand_ins.experts import (
     TokenDispatch,
     TopKRouting,
 )
+from mindbatch.backends.mindformers.stand_ins.linear import StepAdapters
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape
 
