@@ -14,6 +14,7 @@ from mindbatch.kernels.ascend.plain_attention import GatheredAttention
 from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape
 
+Tensors = tuple[Tensor, ...]
 HIDDEN = -10000.0
 """Number that MindFormers adds to the score of a position that a query must not see; exp makes it 0."""
 
@@ -55,12 +56,7 @@ class PromptAttention(AscendAttention):
         )
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cached: tuple[Tensor, ...],
-        sequences: tuple[Tensor, ...],
+        self, query: Tensor, key: Tensor, value: Tensor, cached: Tensors, sequences: Tensors
     ) -> Tensor:
         """attention_out, the last of the operator's four outputs."""
         lengths, queries, mask, _ = sequences
@@ -76,12 +72,7 @@ class CachedAttention(AscendAttention):
         self.operator = ops.auto_generate.PagedAttention(shape.heads, shape.scale, shape.kv_heads)
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cached: tuple[Tensor, ...],
-        sequences: tuple[Tensor, ...],
+        self, query: Tensor, key: Tensor, value: Tensor, cached: Tensors, sequences: Tensors
     ) -> Tensor:
         """Scores of query and cached key times the scale, plus the mask; lengths bound each sequence."""
         keys, values, tables = cached
@@ -105,12 +96,7 @@ class PlainAttention(AscendAttention):
         self.over = GatheredAttention(shape)
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cached: tuple[Tensor, ...],
-        sequences: tuple[Tensor, ...],
+        self, query: Tensor, key: Tensor, value: Tensor, cached: Tensors, sequences: Tensors
     ) -> Tensor:
         keys, values, tables = cached
         heads = query.reshape(-1, self.heads, self.head_dim)
@@ -120,25 +106,10 @@ class PlainAttention(AscendAttention):
 
 
 def is_plain(shape: AttentionShape) -> bool:
-    is_rounded = shape.alibi is not None and shape.alibi.is_rounded
-    has_softcap, has_sinks = shape.softcap > 0, shape.has_sinks
+    is_rounded, has_softcap = shape.alibi is not None and shape.alibi.is_rounded, shape.softcap > 0
     return needs_gathering(
-        shape.head_dim, is_rounded=is_rounded, has_softcap=has_softcap, has_sinks=has_sinks
+        shape.head_dim, is_rounded=is_rounded, has_softcap=has_softcap, has_sinks=shape.has_sinks
     )
-
-
-class AscendCacheWriter(nn.Cell):
-    """(x, keys, values [T, heads * head_dim], caches, slots) -> x and the caches, once they are written."""
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-        self.write = ops.auto_generate.ReshapeAndCache()
-
-    def construct(
-        self, x: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
-    ) -> tuple[Tensor, ...]:
-        x = ops.depend(x, self.write(key, value, key_cache, value_cache, slots))
-        return x, key_cache, value_cache
 
 
 _WHOLE = 256
