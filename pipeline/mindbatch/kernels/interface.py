@@ -29,12 +29,14 @@ class Kernels(ABC):
     float_type: of vectors and hidden states. What is read from a checkpoint and what leaves the model
         is float32, which holds the values of every stored type.
     graph: the kind of step (`StepShape.graph`) that is computed.
+    packs_any_float: `pack` takes float32, float16 and bfloat16's bits (uint16), not its own dtype only.
     """
 
     name: str
     device_target: str = "CPU"
     float_type: FloatType = FLOAT32
     graph: str = ANY_STEP
+    packs_any_float: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -92,11 +94,6 @@ class Kernels(ABC):
     def stacked_outputs(self, outputs: int) -> int:
         """Outputs from one matrix of a packed stack to the next, of matrices with so many each."""
         return outputs
-
-    @property
-    def packs_any_float(self) -> bool:
-        """True if `pack` takes float32, float16 and bfloat16's bits (uint16), not its own dtype only."""
-        return False
 
     @abstractmethod
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:

@@ -110,12 +110,16 @@ def constant(values: Any, dtype: Any) -> Tensor:
 # defaults, never gives its memory back: so layers are handed () where there are no adapters.
 
 
-class EncoderDecoderGraph(nn.Cell):
-    """Takes the fields of `kernels.step.PartArrays`, of an encoder or a decoder; gives float32."""
+class OutermostCell(nn.Cell):
+    """Over one that takes what a step is to the layers."""
 
     def __init__(self, cell: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.cell = cell
+
+
+class EncoderDecoderGraph(OutermostCell):
+    """Takes the fields of `kernels.step.PartArrays`, of an encoder or a decoder; gives float32."""
 
     def construct(
         self,
@@ -131,11 +135,7 @@ class EncoderDecoderGraph(nn.Cell):
         return ops.cast(self.cell(ids, positions, step, ()), mstype.float32)
 
 
-class AdaptedEncoderDecoderGraph(nn.Cell):
-    def __init__(self, cell: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.cell = cell
-
+class AdaptedEncoderDecoderGraph(OutermostCell):
     def construct(
         self,
         ids: Tensor,

@@ -30,6 +30,7 @@ class NativeStorage(Kernels):
     """How the functions of csrc/ take weights, caches and adapters, whoever calls them."""
 
     name = "native"
+    packs_any_float = True
 
     def __init__(
         self, library: NativeLibrary, weights: NumberType = FLOAT32, cache: FloatType = FLOAT32
@@ -66,10 +67,6 @@ class NativeStorage(Kernels):
     def stacked_outputs(self, outputs: int) -> int:
         """Rounds up to whole panels, because each matrix begins with one."""
         return -(-outputs // PANEL) * PANEL
-
-    @property
-    def packs_any_float(self) -> bool:
-        return True
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         return self._weights.pack(packed, first_output, rows)
@@ -133,8 +130,22 @@ def _with_floats(name: str, *settings: float) -> NativeFunction:
     return NativeFunction(name, np.array(settings, np.float32))
 
 
+_FLOATS: Mapping[str, Sequence[str]] = {
+    "add_norm": ["epsilon"],
+    "capped": ["cap"],
+    "group_norm": ["epsilon"],
+    "joined": [],
+    "norm": ["epsilon"],
+    "router_logits": [],
+    "scaled": ["factor"],
+    "sum": [],
+    "table_rows": [],
+}
+"""Operations whose functions are called as they are, and take no settings but these, as they are."""
+
+
 class NativeFunctions:
-    """A method for each operation, of its name and with its settings."""
+    """A method for each operation but those of _FLOATS, of its name and with its settings."""
 
     def __init__(self, meetings: ProcessGroups, weights: str, cache: str, *, is_rounded: bool) -> None:
         """weights, cache: how names of functions over them end. is_rounded: products of attention may be."""
@@ -147,11 +158,19 @@ class NativeFunctions:
         return Recording(recording.inputs, calls, recording.outputs)
 
     def _lowered(self, call: RecordedCall) -> RecordedCall:
-        function = getattr(self, call.operation)(**call.settings)
+        function = self.function(call.operation, **call.settings)
         inputs = [_NO_VECTOR if argument is None else argument for argument in call.inputs]
         if function.settings is not None:
             inputs.append(function.settings)
         return RecordedCall(function.name, tuple(inputs if call.outputs else inputs[1:]), call.outputs)
+
+    def function(self, operation: str, **settings: Any) -> NativeFunction:
+        if (floats := _FLOATS.get(operation)) is None:
+            function: NativeFunction = getattr(self, operation)(**settings)
+            return function
+        if not floats:
+            return NativeFunction(f"mb_{operation}")
+        return _with_floats(f"mb_{operation}", *(settings[name] for name in floats))
 
     def linear(self, outputs: int) -> NativeFunction:
         return NativeFunction(f"mb_linear{self._weights}")
@@ -186,9 +205,6 @@ class NativeFunctions:
         name = "mb_experts_with_biases" if shape.has_biases else "mb_experts"
         return _with_integers(f"{name}{self._weights}", *settings)
 
-    def router_logits(self) -> NativeFunction:
-        return NativeFunction("mb_router_logits")
-
     def head_products(self, shape: HeadProductsShape) -> NativeFunction:
         settings = [shape.heads, shape.stride, shape.first, shape.inputs, shape.outputs]
         return _with_integers(f"mb_head_products{self._weights}", *settings)
@@ -199,29 +215,8 @@ class NativeFunctions:
     def latent_heads(self, heads: int, rope: int) -> NativeFunction:
         return _with_integers("mb_latent_heads", rope)
 
-    def norm(self, epsilon: float, centred: bool) -> NativeFunction:
-        return _with_floats("mb_norm", epsilon)
-
-    def add_norm(self, epsilon: float, centred: bool) -> NativeFunction:
-        return _with_floats("mb_add_norm", epsilon)
-
-    def table_rows(self) -> NativeFunction:
-        return NativeFunction("mb_table_rows")
-
-    def scaled(self, factor: float) -> NativeFunction:
-        return _with_floats("mb_scaled", factor)
-
-    def capped(self, cap: float) -> NativeFunction:
-        return _with_floats("mb_capped", cap)
-
-    def joined(self) -> NativeFunction:
-        return NativeFunction("mb_joined")
-
     def ids_from(self, first: int) -> NativeFunction:
         return _with_integers("mb_ids_from", first)
-
-    def sum(self) -> NativeFunction:
-        return NativeFunction("mb_sum")
 
     def activation(self, kind: str, gated: bool) -> NativeFunction:
         return _with_integers("mb_activation", ACTIVATIONS[kind], gated)
@@ -266,9 +261,6 @@ class NativeFunctions:
 
     def write_cache(self, shape: AttentionShape) -> NativeFunction:
         return _with_integers(f"mb_write_cache{self._cache}", shape.heads, shape.head_dim)
-
-    def group_norm(self, epsilon: float) -> NativeFunction:
-        return _with_floats("mb_group_norm", epsilon)
 
     def causal_convolution(self, shape: ConvolutionShape) -> NativeFunction:
         return _with_integers("mb_causal_convolution", shape.is_activated)

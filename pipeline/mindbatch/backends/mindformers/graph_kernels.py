@@ -8,7 +8,7 @@ from mindspore import Tensor, nn, ops
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
-from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, OutermostCell, constant
 from mindbatch.kernels.native import NativeKernels, NativeStorage
 from mindbatch.kernels.recording import OPERATIONS
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
@@ -29,7 +29,7 @@ class GraphKernels(NativeStorage, MindSporeKernels):
         shard = settings.get("shard")
         if isinstance(shard, TensorSlice) and not self.meetings.has_slices(shard):
             return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
-        function = getattr(self.functions, operation)(**settings)
+        function = self.functions.function(operation, **settings)
         declared, has_settings = OPERATIONS[operation], function.settings is not None
 
         def shape(*shapes: Any) -> Any:
@@ -79,12 +79,8 @@ class GraphCell(PlainGraphCell):
         return self.operator(*inputs, self.settings)
 
 
-class TokenGraph(nn.Cell):
+class TokenGraph(OutermostCell):
     """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
-
-    def __init__(self, cell: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.cell = cell
 
     def construct(
         self,
@@ -98,11 +94,7 @@ class TokenGraph(nn.Cell):
         return self.cell(ids, positions, (slots, rows, block_tables, lengths), ())
 
 
-class AdaptedTokenGraph(nn.Cell):
-    def __init__(self, cell: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.cell = cell
-
+class AdaptedTokenGraph(OutermostCell):
     def construct(
         self,
         ids: Tensor,
@@ -116,15 +108,11 @@ class AdaptedTokenGraph(nn.Cell):
         return self.cell(ids, positions, (slots, rows, block_tables, lengths), (adapters,))
 
 
-class AdaptedHeadGraph(nn.Cell):
+class AdaptedHeadGraph(OutermostCell):
     """Takes hidden states [S, hidden_size] and the slots [S] of their adapters."""
 
-    def __init__(self, head: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.head = head
-
     def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
-        return self.head(hidden, (adapters,))
+        return self.cell(hidden, (adapters,))
 
 
 def compiled(kernels: Kernels) -> MindSporeKernels:

@@ -84,7 +84,7 @@ class AdaptedAscendGraph(StepCell):
         return _float32(self.cell(ids, positions, step, (adapters,)))
 
 
-class AscendHead(nn.Cell):
+class HeadCell(nn.Cell):
     """float32 hidden states to float32 logits over a head of another type."""
 
     def __init__(self, head: nn.Cell, dtype: Any) -> None:
@@ -92,17 +92,14 @@ class AscendHead(nn.Cell):
         self.head = head
         self.dtype = dtype
 
+
+class AscendHead(HeadCell):
     def construct(self, hidden: Tensor) -> Tensor:
         return ops.cast(self.head(ops.cast(hidden, self.dtype)), mstype.float32)
 
 
-class AdaptedAscendHead(nn.Cell):
+class AdaptedAscendHead(HeadCell):
     """Head with the slots [S] of the hidden states' adapters."""
-
-    def __init__(self, head: nn.Cell, dtype: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.head = head
-        self.dtype = dtype
 
     def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
         return ops.cast(self.head(ops.cast(hidden, self.dtype), (adapters,)), mstype.float32)

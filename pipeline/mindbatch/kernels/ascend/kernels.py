@@ -122,11 +122,8 @@ class AscendKernels(MindSporeKernels):
         return cell if shape.alibi is None else AlibiAttention(shape, cell, self.dtype)
 
     def distance_attention(self, shape: AttentionShape, within_step: bool) -> nn.Cell:
-        return (
-            plain_attention.StepAttention(shape)
-            if within_step
-            else plain_attention.DistanceAttentionCell(shape)
-        )
+        make = plain_attention.StepAttention if within_step else plain_attention.DistanceAttentionCell
+        return make(shape)
 
     def cache_shapes(
         self, shape: AttentionShape, geometry: CacheGeometry

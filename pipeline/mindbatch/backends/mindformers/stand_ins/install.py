@@ -11,7 +11,6 @@ from mindbatch.backends.mindformers.stand_ins.attention import (
     ApplyRotary,
     KernelAttention,
     KernelRmsNorm,
-    LatentAttention,
     LatentTensors,
     PartialRotary,
 )
@@ -103,9 +102,8 @@ def _put_in_attention(
     from mindformers.parallel_core.inference.transformer.multi_latent_attention import MLASelfAttention
 
     keys, values = cache
+    rank = 0
     if isinstance(module, MLASelfAttention):
         rank = module.config.kv_lora_rank
-        module.core_attention = LatentAttention(shape, rank, (keys, values), kernels)
         object.__setattr__(module, "get_query_key_value_tensors", LatentTensors(module))
-    else:
-        module.core_attention = KernelAttention(shape, (keys, values), kernels)
+    module.core_attention = KernelAttention(shape, (keys, values), kernels, rank)

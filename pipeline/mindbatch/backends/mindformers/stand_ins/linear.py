@@ -23,13 +23,6 @@ MOST_TOKENS = 1 << 18
 """Most tokens of a step, padding included: the size of the tensor that keeps their slots."""
 
 
-class ModulePlace(NamedTuple):
-    """A linear layer: what holds it, and as which attribute."""
-
-    owner: Any
-    attribute: str
-
-
 class StepSlots(nn.Cell):
     """Keeps the slots of a step's tokens where the adapted layers of the same graph read them.
 
@@ -68,9 +61,12 @@ class AdaptedLayer(NamedTuple):
     slots: Parameter
 
 
-def linear_places(network: Any) -> Iterator[tuple[str, ModulePlace]]:
-    """The linear layers of a network by the names of `adapter_specs`; experts are left out."""
-    yield "head.weight", ModulePlace(network.model, "output_layer")
+def linear_places(network: Any) -> Iterator[tuple[str, Any, str]]:
+    """What holds each linear layer of a network, as which attribute, after its name of `adapter_specs`.
+
+    Experts are left out.
+    """
+    yield "head.weight", network.model, "output_layer"
     for index, layer in enumerate(network.model.decoder.layers):
         for name, owner, attribute in (
             ("attention.qkv", layer.self_attention, "linear_qkv"),
@@ -79,7 +75,7 @@ def linear_places(network: Any) -> Iterator[tuple[str, ModulePlace]]:
             ("mlp.down", layer.mlp, "linear_fc2"),
         ):
             if hasattr(owner, attribute):
-                yield f"layers.{index}.{name}.weight", ModulePlace(owner, attribute)
+                yield f"layers.{index}.{name}.weight", owner, attribute
 
 
 def packed(name: str, weight: FloatArray, kernels: MindSporeKernels) -> Parameter:
@@ -87,6 +83,20 @@ def packed(name: str, weight: FloatArray, kernels: MindSporeKernels) -> Paramete
     array = kernels.packed_zeros(*weight.shape)
     kernels.pack(array, 0, weight)
     return shared_parameter(name, array)
+
+
+class WithAdapters(nn.Cell):
+    """A cell of an adapted operation, which takes x [T, ...] and weights here, and does what adapters do."""
+
+    def __init__(self, cell: nn.Cell, adapted: AdaptedLayer) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell, self.stored, self.slots = cell, adapted.stored, adapted.slots
+
+    def construct(self, x: Tensor, *weights: Tensor) -> Tensor:
+        # Read before x is there, slots are what was kept before the graph was compiled, whenever it runs
+        # first (MindSpore 2.9).
+        slots = ops.depend(self.slots, x)[: x.shape[0]]
+        return self.cell(x, *weights, slots, *self.stored)
 
 
 class KernelLinear(nn.Cell):
@@ -108,18 +118,15 @@ class KernelLinear(nn.Cell):
         if adapted is None:
             self.product = kernels.cell("linear", outputs=outputs)
         else:
-            self.product = kernels.cell("adapted_linear", outputs=outputs, shape=adapted.shape)
-        self.stored = () if adapted is None else adapted.stored
-        self.slots = None if adapted is None else adapted.slots
+            self.product = WithAdapters(
+                kernels.cell("adapted_linear", outputs=outputs, shape=adapted.shape), adapted
+            )
         self.weight = weight
         self.bias = bias
         self.meet = meet or Identity()
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.slots is None:
-            return self.meet(self.product(x, self.weight, self.bias))
-        slots = slots_of(x, self.slots)
-        return self.meet(self.product(x, self.weight, self.bias, slots, *self.stored))
+        return self.meet(self.product(x, self.weight, self.bias))
 
 
 class KernelEmbedding(nn.Cell):
@@ -138,9 +145,7 @@ class KernelEmbedding(nn.Cell):
         if adapted is None:
             self.rows = kernels.cell("embedding", width=width)
         else:
-            self.rows = kernels.cell("adapted_embedding", shape=adapted.shape)
-        self.stored = () if adapted is None else adapted.stored
-        self.slots = None if adapted is None else adapted.slots
+            self.rows = WithAdapters(kernels.cell("adapted_embedding", shape=adapted.shape), adapted)
         self.weight = weight
         self.first_id = shard.rank * outputs
         self.reduce = kernels.cell("all_reduce", shard=shard)
@@ -148,18 +153,7 @@ class KernelEmbedding(nn.Cell):
     def construct(self, ids: Tensor) -> Tensor:
         if self.first_id > 0:
             ids = ids - self.first_id
-        if self.slots is None:
-            return self.reduce(self.rows(ids, self.weight))
-        return self.reduce(self.rows(ids, self.weight, slots_of(ids, self.slots), *self.stored))
-
-
-def slots_of(x: Tensor, kept: Parameter) -> Tensor:
-    """The slots of the tokens that x [T, ...] is of, read once x is there.
-
-    Read without that, they are what was kept before the graph was compiled, whenever it runs first
-    (MindSpore 2.9).
-    """
-    return ops.depend(kept, x)[: x.shape[0]]
+        return self.reduce(self.rows(ids, self.weight))
 
 
 class RouterProduct(nn.Cell):
@@ -208,7 +202,7 @@ def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: MindSporeKe
 
 def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels, *, tied: bool) -> None:
     """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied model."""
-    for name, (owner, attribute) in linear_places(network):
+    for name, owner, attribute in linear_places(network):
         if (adapted := adapters.of(name)) is not None:
             setattr(owner, attribute, linear_of(getattr(owner, attribute), kernels, adapted))
     adapted = adapters.of(EMBEDDING)
