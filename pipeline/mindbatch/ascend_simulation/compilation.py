@@ -42,6 +42,9 @@ from mindbatch.parallel.topology import RankPart, Stage, Topology
 
 if TYPE_CHECKING:  # in the child alone
     from mindbatch.engine.model_runner import ModelRunner
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
+    from mindbatch.models.model import Model
 
 DECODE, PROMPT, CHUNK = "decode", "prefill", "prefill after cached tokens"
 
@@ -119,7 +122,7 @@ def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
         Replicas are worlds of their own, as when they run.
     """
     todo = json.loads(job)
-    import_networks(todo)
+    _import_networks(todo)
     gc.freeze()  # each compilation collects garbage: what is imported is none
     topology = Topology(1, todo["model_parallel"], todo["pipeline_stage"])
     for rank in todo["ranks"]:
@@ -142,7 +145,8 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
     settings = _settings(todo["settings"])
     kernels = choose_kernels("auto", "Ascend", dtype=todo["dtype"])
     part = topology.part_of(rank)
-    model = weightless(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
+    make = _native if todo["network"] == "native" else _mindformers
+    model = make(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
     if model.weight_bytes:
         yield {**model.weight_bytes}
     runner, few = ModelRunner(model.model, settings), model.model.few_graphs
@@ -184,14 +188,8 @@ def _compiled(kind: str, tokens: int, run: Callable[[], object]) -> Iterator[dic
     yield {**graph, "seconds": time.perf_counter() - started, **outcome}
 
 
-if TYPE_CHECKING:  # in the simulating process alone
-    from mindbatch.kernels.interface import Kernels
-    from mindbatch.kernels.shapes import CacheGeometry
-    from mindbatch.models.model import Model
-
-
 class Weightless(NamedTuple):
-    """hidden_size: of what the head takes.
+    """A rank's network with its cache. hidden_size: of what the head takes.
 
     weight_bytes: "layer_bytes" of each layer and "other_bytes"; empty where the spec tells them.
     """
@@ -201,18 +199,7 @@ class Weightless(NamedTuple):
     weight_bytes: Mapping[str, Any]
 
 
-def weightless(
-    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart
-) -> Weightless:
-    """The rank's network with its cache; of several ranks, `join_group` has been called.
-
-    todo: a job of `compilation.compile_ranks`.
-    """
-    make = {"native": _native, "mindformers": _mindformers}[todo["network"]]
-    return make(todo, kernels, geometry, part)
-
-
-def import_networks(todo: Mapping[str, Any]) -> None:
+def _import_networks(todo: Mapping[str, Any]) -> None:
     """Imports all that the ranks of a job need, once for all forks."""
     import mindbatch.engine.model_runner  # noqa: F401  MindSpore
 
@@ -223,7 +210,6 @@ def import_networks(todo: Mapping[str, Any]) -> None:
 
 
 def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart) -> Weightless:
-    """The job's layers of the rank's stage, and the job's adapters."""
     ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
     whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
     arch, stage = with_layers(whole, layers), Stage(range(len(layers)), part.stage, part.stages)

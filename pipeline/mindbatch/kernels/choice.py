@@ -34,22 +34,6 @@ def choose_kernels(
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
     float_type, weights = kernel_dtype(dtype, device_target), weight_type(dtype, quantization, device_target)
     cache = cache_type(cache_dtype, dtype, quantization, device_target)
-    kernels = _kernels(name, device_target, num_threads, float_type, weights, cache)
-    library = find_library() if kernels.name == "native" else None
-    if library is not None and instruction_set != "auto":
-        library.set_variant(instruction_set)
-    assert (kernels.float_type, kernels.weight_type, kernels.cache_type) == (float_type, weights, cache)
-    return kernels
-
-
-def _kernels(
-    name: str,
-    device_target: str,
-    num_threads: int | None,
-    float_type: FloatType,
-    weights: NumberType,
-    cache: FloatType,
-) -> Kernels:
     if device_target == "Ascend":
         if name != "auto":
             raise ConfigError(
@@ -60,22 +44,28 @@ def _kernels(
 
         return AscendKernels(float_type)
     library = None if name == "reference" else find_library()
-    if name == "native" and library is None:
-        raise ConfigError(f"runtime.kernels=native: {library_text()}; install a C++ compiler and reinstall")
-    for kept, kind in (("weights", weights), ("a cache", cache)):
-        if library is None and kind != FLOAT32:
-            raise ConfigError(
-                f"{kept} in {kind.name}: needs the native kernels, and these are {library_text()}"
-            )
     if library is None:
-        from mindbatch.kernels.reference import ReferenceKernels
-
-        return ReferenceKernels()
+        return _reference(name, weights, cache)
     from mindbatch.kernels.native import NativeKernels
 
     if num_threads is not None:
         library.set_num_threads(num_threads)
+    if instruction_set != "auto":
+        library.set_variant(instruction_set)
     return NativeKernels(library, weights, cache)
+
+
+def _reference(name: str, weights: NumberType, cache: FloatType) -> Kernels:
+    if name == "native":
+        raise ConfigError(f"runtime.kernels=native: {library_text()}; install a C++ compiler and reinstall")
+    for kept, kind in (("weights", weights), ("a cache", cache)):
+        if kind != FLOAT32:
+            raise ConfigError(
+                f"{kept} in {kind.name}: needs the native kernels, and these are {library_text()}"
+            )
+    from mindbatch.kernels.reference import ReferenceKernels
+
+    return ReferenceKernels()
 
 
 def kernels_in_use(name: str, device_target: str) -> str:

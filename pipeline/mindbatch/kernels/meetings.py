@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 class ProcessGroups:
     """Groups of ranks that this process has joined, by their number in it.
 
+    slices: with the ranks of a slice, by that; none of ranks that meet through MindSpore.
     hand_overs: with the fellow of a neighbouring stage, by the stage that hands over.
     functions: those that take part in them in place of the library's, by the names of these.
     """
 
     def __init__(self, library: NativeLibrary) -> None:
         self._library = library
-        self._slices: tuple[TensorSlice, int] | None = None
+        self.slices: dict[TensorSlice, int] = {}
         self.hand_overs: dict[int, int] = {}
         self.functions: Mapping[str, Any] = {}
 
@@ -46,25 +47,15 @@ class ProcessGroups:
         shard, place = topology.slice_of(rank), topology.coordinates(rank)
         if shard.size > 1:
             first = rank - shard.rank
-            self._slices = shard, join(f"{place.stage}", range(first, first + shard.size))
+            self.slices[shard] = join(f"{place.stage}", range(first, first + shard.size))
         # With the stage before first, so that none waits for another in a circle.
         for name, ranks in topology.hand_over_groups(rank):
             self.hand_overs[topology.coordinates(ranks[0]).stage] = join(name, ranks)
 
-    def has_slices(self, shard: TensorSlice) -> bool:
-        """True if all ranks of a slice meet so."""
-        return self._slices is not None and self._slices[0] == shard
-
-    def of_slices(self, shard: TensorSlice) -> int:
-        """Returns the number of the meeting of a slice's ranks."""
-        assert self._slices is not None, "ranks that do not meet here meet through MindSpore"
-        assert self._slices[0] == shard
-        return self._slices[1]
-
     def suffice(self, shard: TensorSlice, stage: Stage) -> bool:
         """True if a rank meets all that it has to do with here, or has to do with none."""
         neighbours = [sender for sender in (stage.index - 1, stage.index) if 0 <= sender < stage.count - 1]
-        within = shard.size == 1 or self.has_slices(shard)
+        within = shard.size == 1 or shard in self.slices
         return within and all(sender in self.hand_overs for sender in neighbours)
 
     def _join(self, secret: bytes, rank: int, name: str, ranks: Sequence[int]) -> int:

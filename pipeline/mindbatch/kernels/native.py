@@ -273,10 +273,10 @@ class NativeFunctions:
         return _with_integers("mb_gated", ACTIVATIONS[kind], first, float_bits(epsilon))
 
     def all_reduce(self, shard: TensorSlice) -> NativeFunction:
-        return _with_integers("mb_all_reduce", self._meetings.of_slices(shard))
+        return _with_integers("mb_all_reduce", self._meetings.slices[shard])
 
     def all_gather(self, shard: TensorSlice, total: int) -> NativeFunction:
-        return _with_integers("mb_all_gather", self._meetings.of_slices(shard))
+        return _with_integers("mb_all_gather", self._meetings.slices[shard])
 
     def send_hidden(self, stage: int, tensor_rank: int) -> NativeFunction:
         return _with_integers("mb_hand_over", self._meetings.hand_overs[stage])

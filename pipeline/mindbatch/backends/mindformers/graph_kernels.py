@@ -27,10 +27,11 @@ class GraphKernels(NativeStorage, MindSporeKernels):
     def cell(self, operation: str, **settings: Any) -> nn.Cell:
         """Makes the cell of an operation. Ranks that share no memory of a host meet through MindSpore."""
         shard = settings.get("shard")
-        if isinstance(shard, TensorSlice) and not self.meetings.has_slices(shard):
+        if isinstance(shard, TensorSlice) and shard not in self.meetings.slices:
             return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
         function = self.functions.function(operation, **settings)
-        declared, has_settings = OPERATIONS[operation], function.settings is not None
+        declared, numbers = OPERATIONS[operation], function.settings
+        has_settings = numbers is not None
 
         def shape(*shapes: Any) -> Any:
             widths = declared.widths(shapes[:-1] if has_settings else shapes, settings)
@@ -40,11 +41,8 @@ class GraphKernels(NativeStorage, MindSporeKernels):
         def dtype(*types: Any) -> Any:
             return mindspore.float32
 
-        name = f"{self.library.path}:{function.name}"
-        if not has_settings:
-            return PlainGraphCell(ops.Custom(name, shape, dtype, "aot"))
-        of_graph = constant(function.settings, function.settings.dtype)
-        return GraphCell(ops.Custom(name, shape, dtype, "aot"), of_graph)
+        operator = ops.Custom(f"{self.library.path}:{function.name}", shape, dtype, "aot")
+        return GraphCell(operator, [constant(numbers, numbers.dtype)] if has_settings else [])
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
         return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
@@ -59,24 +57,15 @@ class GraphKernels(NativeStorage, MindSporeKernels):
         return StepShape(ANY_STEP, tokens, tokens)
 
 
-class PlainGraphCell(nn.Cell):
-    def __init__(self, operator: ops.Custom) -> None:
+class GraphCell(nn.Cell):
+    """Cell of a library function, whose last input is its settings where it has some."""
+
+    def __init__(self, operator: ops.Custom, settings: Sequence[Tensor]) -> None:
         super().__init__()
-        self.operator = operator
+        self.operator, self.settings = operator, tuple(settings)
 
     def construct(self, *inputs: Tensor) -> Any:
-        return self.operator(*inputs)
-
-
-class GraphCell(PlainGraphCell):
-    """Cell of a library function whose last input is its settings."""
-
-    def __init__(self, operator: ops.Custom, settings: Tensor) -> None:
-        super().__init__(operator)
-        self.settings = settings
-
-    def construct(self, *inputs: Tensor) -> Any:
-        return self.operator(*inputs, self.settings)
+        return self.operator(*inputs, *self.settings)
 
 
 class TokenGraph(OutermostCell):

@@ -122,7 +122,6 @@ def import_network(model_type: str) -> None:
 
 
 def _classes(family: Family) -> tuple[Any, Any]:
-    """MindFormers' classes of the configuration and of the network."""
     prepare_for_mindformers()
     stand_in_for_hyper_parallel()
     place = f"mindformers.models.{family.package}"
@@ -178,11 +177,6 @@ def _forget_rotations() -> None:
     rope_utils._ROPE_DICT.clear()
 
 
-def attention_shapes(network: nn.Cell, arch: Architecture) -> list[AttentionShape]:
-    """Attention shapes of each layer on this rank, for the cache and the kernels."""
-    return [_attention_shape(layer.self_attention, arch) for layer in network.model.decoder.layers]
-
-
 def _attention_shape(module: Any, arch: Architecture) -> AttentionShape:
     heads, size = module.num_attention_heads_per_partition, arch.head_dim
     if arch.latent is None:
@@ -198,7 +192,7 @@ def assemble(
     bank: AdapterBank | None = None,
 ) -> Model:
     """The step of a network that `build_network` made, with a cache of its own, and adapters beside it."""
-    shapes = attention_shapes(network, arch)
+    shapes = [_attention_shape(layer.self_attention, arch) for layer in network.model.decoder.layers]
     cache = allocate(shapes, geometry, kernels)
     adapters = None if bank is None else StepAdapters(bank.parameters, StepSlots())
     slots = None if adapters is None else adapters.slots

@@ -37,7 +37,7 @@ RESERVE_BYTES = 4 * GIB
 RESERVE = f"{RESERVE_BYTES // GIB}GiB"
 ALL = "all"
 _ONLY_TO_COMPILE = ("ranks", "layers", "runtime.device_memory")
-_USED_TO_COMPILE = {
+_USED_TO_COMPILE = _USED | {
     "compile",
     *_ONLY_TO_COMPILE,
     "layout.qkv_concat",
@@ -45,22 +45,13 @@ _USED_TO_COMPILE = {
     "lora.adapters",
     "lora.max_loaded",
     "model.batch_size",
-    "model.checkpoint_name_or_path",
     "model.dtype",
-    "model.ignore_config_keys",
-    "model.provider",
     "model.seq_length",
-    "model.type",
-    "parallel.data_parallel",
     "parallel.device_map",
-    "parallel.model_parallel",
-    "parallel.pipeline_stage",
-    "report",
     "runtime.block_size",
     "runtime.cache_memory",
     "runtime.device_target",
     "runtime.max_batched_tokens",
-    "runtime.verbose",
 }
 
 

@@ -76,11 +76,10 @@ def put_in_for_cpu(
         elif isinstance(module, grouped_layers.GroupedLinearBase):
             module.quant_method.matmul = GroupedMatmul()
     if adapters is not None:
-        linear.put_in_adapted(network, adapters, kernels, tied=tied)
+        linear.put_in_adapted(network, adapters, kernels)
     for _, module in list(network.cells_and_names()):
         linear.put_in(module, layers.LinearBase, kernels)
-    if tied:
-        linear.share_with_head(network.model, kernels, adapters)
+    linear.put_in_embedding(network.model, kernels, adapters, tied=tied)
     for layer, shape, cache in zip(network.model.decoder.layers, shapes, caches, strict=True):
         _put_in_partial_rotary(layer.self_attention)
         _put_in_attention(layer.self_attention, shape, cache, kernels)

@@ -13,7 +13,6 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindbatch.kernels.adapters import AdaptedParameter, AdaptedShape
-from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant, shared_parameter
 from mindbatch.models.adapter_weights import EMBEDDING
 from mindbatch.parallel.collectives import Identity
@@ -76,13 +75,6 @@ def linear_places(network: Any) -> Iterator[tuple[str, Any, str]]:
         ):
             if hasattr(owner, attribute):
                 yield f"layers.{index}.{name}.weight", owner, attribute
-
-
-def packed(name: str, weight: FloatArray, kernels: MindSporeKernels) -> Parameter:
-    """The matrix [outputs, inputs] in the layout of the kernels."""
-    array = kernels.packed_zeros(*weight.shape)
-    kernels.pack(array, 0, weight)
-    return shared_parameter(name, array)
 
 
 class WithAdapters(nn.Cell):
@@ -184,8 +176,11 @@ def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | No
 
 
 def _weight_of(module: Any, kernels: MindSporeKernels) -> Parameter:
-    """The matrix of a module as the kernels take it."""
-    return packed(module.weight.name, module.weight.asnumpy(), kernels)
+    """The matrix [outputs, inputs] of a module in the layout of the kernels."""
+    weight = module.weight.asnumpy()
+    array = kernels.packed_zeros(*weight.shape)
+    kernels.pack(array, 0, weight)
+    return shared_parameter(module.weight.name, array)
 
 
 def _shard_of(module: Any) -> TensorSlice:
@@ -193,33 +188,30 @@ def _shard_of(module: Any) -> TensorSlice:
     return WHOLE if group is None else TensorSlice(group.rank, group.size)
 
 
-def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: MindSporeKernels) -> None:
-    """Replaces the linear layers that a module holds, of some kinds."""
+def put_in(module: nn.Cell, kind: type, kernels: MindSporeKernels) -> None:
+    """Replaces the linear layers that a module holds, of a kind."""
     for name, child in list(module.name_cells().items()):
-        if isinstance(child, kinds):
+        if isinstance(child, kind):
             setattr(module, name, linear_of(child, kernels))
 
 
-def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels, *, tied: bool) -> None:
-    """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied model."""
+def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels) -> None:
+    """Replaces the linear layers that adapters act on."""
     for name, owner, attribute in linear_places(network):
         if (adapted := adapters.of(name)) is not None:
             setattr(owner, attribute, linear_of(getattr(owner, attribute), kernels, adapted))
-    adapted = adapters.of(EMBEDDING)
-    if adapted is not None and not tied:
-        embedding = network.model.embedding.word_embeddings
-        _put_in_embedding(network.model, _weight_of(embedding, kernels), kernels, adapted)
 
 
-def share_with_head(model: Any, kernels: MindSporeKernels, adapters: StepAdapters | None) -> None:
-    """Lets the embedding of a tied model read the head's packed matrix: nothing is held twice."""
-    adapted = None if adapters is None else adapters.of(EMBEDDING)
-    _put_in_embedding(model, model.output_layer.weight, kernels, adapted)
-
-
-def _put_in_embedding(
-    model: Any, weight: Parameter, kernels: MindSporeKernels, adapted: AdaptedLayer | None
+def put_in_embedding(
+    model: Any, kernels: MindSporeKernels, adapters: StepAdapters | None, *, tied: bool
 ) -> None:
+    """Replaces the embedding of a tied model, which then reads the head's matrix, and one with adapters.
+
+    tied: the head has been replaced before: nothing is held twice.
+    """
     embedding = model.embedding.word_embeddings
-    shape, shard = embedding.weight.shape, _shard_of(embedding)
-    model.embedding.word_embeddings = KernelEmbedding(weight, shape, shard, kernels, adapted)
+    adapted = None if adapters is None else adapters.of(EMBEDDING)
+    if tied or adapted is not None:
+        weight = model.output_layer.weight if tied else _weight_of(embedding, kernels)
+        shape, shard = embedding.weight.shape, _shard_of(embedding)
+        model.embedding.word_embeddings = KernelEmbedding(weight, shape, shard, kernels, adapted)
