@@ -51,7 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> ToolParser:
-    """Parser of the command line: which checks to run, and where the page goes."""
     found = ToolParser(prog=NAME, description=__doc__.partition("\n")[0] if __doc__ else None)
     found.add_argument("--simulate", action="store_true", help="compile only, without an NPU")
     types = [each.name for each in DTYPES["Ascend"]]

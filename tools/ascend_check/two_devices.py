@@ -102,7 +102,6 @@ def recorded() -> dict[str, list[int]]:
 
 
 def compile_graphs() -> Result:
-    """Compiles the graphs of both ranks, in simulation."""
     words = (*_MODEL, TWO, _NPU, "compile=true", "ranks=all", "report=json")
     try:
         ranks = json.loads(said_by("plan", *words, allowed=(EXIT_DONE, EXIT_FAILED)))["ranks"]

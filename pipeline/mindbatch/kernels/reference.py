@@ -52,8 +52,6 @@ class ReferenceKernels(ProgramKernels):
 
 
 class ReferenceProgram:
-    """Runs what was recorded, one operation after the other."""
-
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 

@@ -176,7 +176,6 @@ def layer_sample(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
 
 
 def all_layers(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
-    """No sample."""
     return LayerSample(tuple(range(arch.num_layers)), (1,) * arch.num_layers, config)
 
 

@@ -32,7 +32,6 @@ class StoredSlice:
         self.was_read = False
 
     def get_shape(self) -> list[int]:
-        """Sizes of the tensor, as safetensors gives them."""
         return [*self._folder.info(self._name).shape]
 
     def __getitem__(self, key: Any) -> Array:

@@ -44,7 +44,6 @@ _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some mi
 
 
 def run(config: PlanConfig) -> int:
-    """Prints the layout and writes the strategy files."""
     layout = prepare_layout(config)()
     if config.report == "json":
         show_json(layout.json)

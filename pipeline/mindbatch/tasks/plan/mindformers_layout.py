@@ -118,12 +118,10 @@ class ParameterLayout:
 
     @property
     def name(self) -> str:
-        """As MindFormers calls it."""
         return self.layout.name
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """The shape on each rank."""
         return self.layout.local_shape(self.shape)
 
 

@@ -125,7 +125,6 @@ def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
 
 
 def _as_named(placed: Placements, names: Callable[[str], str]) -> dict[str, Placement]:
-    """The placements under the names that the weights have."""
     return {names(name): replace(placement, name=names(name)) for name, placement in placed.items()}
 
 

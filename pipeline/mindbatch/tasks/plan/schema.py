@@ -188,7 +188,6 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
 
 
 def _without_effect(config: PlanConfig, name: str) -> str | None:
-    """Explains why a key would be ignored; None if it would not be."""
     if config.compile:
         return _without_effect_to_compile(config, name)
     if name in _ONLY_TO_COMPILE:
@@ -225,7 +224,6 @@ def _rank_faults(config: PlanConfig) -> Iterator[str]:
 
 
 def _compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """Yields validation errors that keep the model from being compiled so."""
     if runtime.device_target != "Ascend":
         yield (
             f"runtime.device_target={runtime.device_target}: compile=true compiles for Ascend; set "
@@ -245,7 +243,6 @@ def _compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: Runti
 
 
 def _device_memory_faults(text: str) -> Iterator[str]:
-    """Checks that the text is an amount of memory and leaves some for weights and cache."""
     try:
         size = parse_bytes(text)
     except ValueError as error:
@@ -256,7 +253,6 @@ def _device_memory_faults(text: str) -> Iterator[str]:
 
 
 def _chosen_ranks_faults(ranks: Any, parallel: ParallelConfig) -> Iterator[str]:
-    """Yields the validation error of ranks that the job does not have."""
     size = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
     if ranks == ALL:
         return

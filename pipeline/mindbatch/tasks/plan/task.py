@@ -27,7 +27,6 @@ def run(config: PlanConfig) -> int:
 
 
 def _run_with_ranks(config: PlanConfig) -> int:
-    """Prints what each rank holds, and below it the plan of a batch where there are data."""
     from mindbatch.tasks.plan.ranks import plan_ranks, ranks_json, ranks_page, write_files
 
     ranks, batch = plan_ranks(config), None

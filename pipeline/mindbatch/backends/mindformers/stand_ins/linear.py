@@ -196,7 +196,6 @@ def put_in(module: nn.Cell, kind: type, kernels: MindSporeKernels) -> None:
 
 
 def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels) -> None:
-    """Replaces the linear layers that adapters act on."""
     for name, owner, attribute in linear_places(network):
         if (adapted := adapters.of(name)) is not None:
             setattr(owner, attribute, linear_of(getattr(owner, attribute), kernels, adapted))
