@@ -51,13 +51,7 @@ def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
 
 
 def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scratch: RunFolder) -> Plan:
-    """The plan of a run.
-
-    setup: of a rank. scratch: a folder that may be written to, and is removed by the caller.
-
-    Raises:
-        ConfigError: the data is not what the settings ask for, or calibrating failed.
-    """
+    """setup: of a rank. scratch: a folder that may be written to, and is removed by the caller."""
     params = DecodingParams(**vars(config.decoding))
     with RowIndex(scratch.index) as index:
         _survey(config, params, index, scratch)

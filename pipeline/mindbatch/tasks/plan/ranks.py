@@ -5,7 +5,7 @@ their headers is read.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from mindbatch.models.registry import tensor_specs
 from mindbatch.models.stage_cut import cut, even_in_time
 from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import DeviceMap, Stage
-from mindbatch.tasks.plan.layout import refuse_other_files, strategy_lines, write_strategies
+from mindbatch.tasks.plan.layout import PlanPart, refuse_other_files, strategy_lines, write_strategies
 from mindbatch.tasks.plan.schema import PlanConfig
 from mindbatch.tasks.tables import ranges, shape_text, table
 
@@ -107,7 +107,8 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
         device_map = even_in_time(specs, parallel.pipeline_stage)
     placed = placements(specs, *sizes, device_map)
     if weights is not None:
-        placed = _as_named(placed, checkpoint_names(arch, weights.names))
+        names = checkpoint_names(arch, weights.names)
+        placed = {names(name): replace(shards, name=names(name)) for name, shards in placed.items()}
     dtypes, dtype_from = _dtypes(config.model.dtype, content, weights, placed)
     copies = with_replicas(placed, parallel.model_parallel, parallel.data_parallel)
     files = {} if config.layout.dir is None else _files(specs, parallel, copies)
@@ -117,15 +118,12 @@ def plan_ranks(config: PlanConfig) -> RankPlan:
     return RankPlan(arch, parallel, stages, copies, dtypes, dtype_from, files, is_cut(path))
 
 
-def write_files(config: PlanConfig, plan: RankPlan) -> list[Path]:
+def write_layout(config: PlanConfig, plan: RankPlan) -> PlanPart:
     """Writes the strategy files to layout.dir, if that is given. ConfigError where others are there."""
-    if config.layout.dir is None:
-        return []
-    return write_strategies(Path(config.layout.dir), plan.files, config.layout.replace)
-
-
-def _as_named(placed: Placements, names: Callable[[str], str]) -> dict[str, Placement]:
-    return {names(name): replace(placement, name=names(name)) for name, placement in placed.items()}
+    folder, paths = config.layout.dir, list[Path]()
+    if folder is not None:
+        paths = write_strategies(Path(folder), plan.files, config.layout.replace)
+    return PlanPart(ranks_json(plan, paths), ranks_page(plan, paths))
 
 
 def _dtypes(
