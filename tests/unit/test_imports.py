@@ -144,7 +144,6 @@ MINDSPORE = {
     "backends/*",
 }
 MINDSPORE_FREE = {
-    "kernels/ascend/limits.py",
     "kernels/ascend/step.py",
     "backends/mindformers/arguments.py",
     "backends/mindformers/families.py",

@@ -12,7 +12,7 @@ from mindbatch.engine.batch import buckets_up_to, pad_to_bucket, padded
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.ascend.graphs import DECODER, HEAD, OF_PART, recorded_cell
-from mindbatch.kernels.ascend.limits import most_gathered_tokens
+from mindbatch.kernels.ascend.step import most_gathered_tokens
 from mindbatch.kernels.mindspore_kernels import (
     AdaptedEncoderDecoderGraph,
     EncoderDecoderGraph,

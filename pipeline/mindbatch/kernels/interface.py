@@ -13,7 +13,7 @@ from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
 from mindbatch.kernels.arrays import Array, Copy, FloatArray, KernelParameter, aligned_zeros, copy_rows
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.recording import Recording
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ConvolutionShape, DeltaShape
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, StepShape
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
@@ -121,10 +121,8 @@ class Kernels(ABC):
         """
 
     @abstractmethod
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of one layer's key and value cache; the first dimension is the block."""
+    def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
+        """Shapes of one layer's key and value cache."""
 
     def block_copies(
         self, arrays: Sequence[Array], parameters: Sequence[KernelParameter], padding: int

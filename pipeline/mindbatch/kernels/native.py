@@ -18,6 +18,7 @@ from mindbatch.kernels.recording import RecordedCall, Recording
 from mindbatch.kernels.shapes import (
     AttentionShape,
     CacheGeometry,
+    CacheShapes,
     ConvolutionShape,
     DeltaShape,
     ExpertsShape,
@@ -84,9 +85,7 @@ class NativeStorage(Kernels):
     ) -> AdapterStore:
         return NativeAdapters(shapes, adapters, slots, self.as_parameter)
 
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
         blocks, size = geometry.num_blocks + 1, geometry.block_size
         keys = (blocks, shape.kv_heads, shape.head_dim, size)
         return keys, (blocks, shape.kv_heads, size, padded_head(shape.head_dim))

@@ -12,7 +12,7 @@ from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import ProgramKernels
 from mindbatch.kernels.native_program import OutputMemory
 from mindbatch.kernels.recording import OPERATIONS, Recording, Symbol
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 
@@ -33,9 +33,7 @@ class ReferenceKernels(ProgramKernels):
     ) -> AdapterStore:
         return SlotArrays(shapes, adapters, slots, self.dtype, self.as_parameter)
 
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
         size = (geometry.num_blocks + 1, geometry.block_size, shape.kv_heads, shape.head_dim)
         return size, size
 

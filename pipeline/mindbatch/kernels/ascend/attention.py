@@ -9,8 +9,8 @@ from mindspore import dtype as mstype
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS, needs_gathering
 from mindbatch.kernels.ascend.plain_attention import GatheredAttention
+from mindbatch.kernels.ascend.step import ALIBI_NUMBERS, needs_gathering
 from mindbatch.kernels.mindspore_kernels import constant
 from mindbatch.kernels.shapes import AttentionShape
 

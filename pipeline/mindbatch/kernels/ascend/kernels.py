@@ -19,19 +19,19 @@ from mindbatch.kernels.ascend.attention import (
     is_plain,
     widened,
 )
-from mindbatch.kernels.ascend.limits import flash_is_legal
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
     PROMPTS,
     TOKENS,
     arrays_of,
     each_token_alone,
+    flash_is_legal,
     rounded_sequences,
     shape_of,
 )
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes, ExpertsShape
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
 from mindbatch.parallel.collectives import ReceiveHidden, SendHidden, all_gather, all_reduce
 
@@ -125,9 +125,7 @@ class AscendKernels(MindSporeKernels):
         make = plain_attention.StepAttention if within_step else plain_attention.DistanceAttentionCell
         return make(shape)
 
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
         cached = widened(shape)
         size = (geometry.num_blocks + 1, geometry.block_size, cached.kv_heads, cached.head_dim)
         return size, size
