@@ -65,8 +65,7 @@ class Kernels(ABC):
 
     def add_offset(self, vector: KernelParameter, offset: float) -> KernelParameter:
         """vector + offset in float32, where the vector is a kernel parameter."""
-        assert isinstance(vector, np.ndarray)
-        return vector.astype(np.float32) + np.float32(offset)
+        return self.fixed(self.floats(vector) + np.float32(offset))
 
     def floats(self, weight: KernelParameter) -> FloatArray:
         """The numbers of a weight that is not packed."""

@@ -32,9 +32,6 @@ class MindSporeKernels(Kernels):
     def as_parameter(self, name: str, array: Array) -> Parameter:
         return shared_parameter(name, array)
 
-    def add_offset(self, vector: Parameter | Array, offset: float) -> Tensor:
-        return self.fixed(self.floats(vector) + np.float32(offset))
-
     def floats(self, weight: Parameter | Array) -> FloatArray:
         assert isinstance(weight, Tensor)
         values: FloatArray = weight.asnumpy().astype(np.float32)

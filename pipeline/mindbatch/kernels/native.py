@@ -13,7 +13,7 @@ from mindbatch.kernels.meetings import ProcessGroups
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, FloatType, NumberType, padded_head
 from mindbatch.kernels.native_library import NativeLibrary
 from mindbatch.kernels.native_program import NativeProgram, OutputMemory
-from mindbatch.kernels.native_weights import PANEL, Int8Weights, NativeAdapters, native_weights
+from mindbatch.kernels.native_weights import PANEL, NativeAdapters, NativeWeights
 from mindbatch.kernels.recording import RecordedCall, Recording
 from mindbatch.kernels.shapes import (
     AttentionShape,
@@ -40,7 +40,7 @@ class NativeStorage(Kernels):
         self.library = library
         self._cache_type = cache
         self.meetings = ProcessGroups(library)
-        self._weights = native_weights(weights, library)
+        self._weights = NativeWeights(weights, library)
         of_cache = "" if cache == FLOAT32 else f"_{cache.name}"
         is_rounded = weights in (BFLOAT16, INT8)
         self.functions = NativeFunctions(self.meetings, self._weights.suffix, of_cache, is_rounded=is_rounded)
@@ -74,10 +74,9 @@ class NativeStorage(Kernels):
 
     @property
     def keeps_integers(self) -> bool:
-        return isinstance(self._weights, Int8Weights)
+        return self._weights.type == INT8
 
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
-        assert isinstance(self._weights, Int8Weights)
         self._weights.pack_integers(packed, first_output, numbers, scales)
 
     def adapter_store(

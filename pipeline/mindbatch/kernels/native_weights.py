@@ -51,11 +51,11 @@ class NativeWeights:
         assert packed.flags.c_contiguous
         return self._library.pack(_KINDS[self.type], _STORED[rows.dtype], rows, packed, first_output)
 
-
-class Int8Weights(NativeWeights):
-    """[panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32)."""
-
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
+        """Packs int8 as it is.
+
+        [panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32).
+        """
         words = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).view(np.int32)
         # Kernels add 128 to inputs, for bytes without a sign; this much is then taken off each output.
         offsets = 128 * numbers.sum(axis=1, dtype=np.int32)
@@ -72,13 +72,8 @@ class Int8Weights(NativeWeights):
             done = rows.stop
 
 
-def native_weights(kind: NumberType, library: NativeLibrary) -> NativeWeights:
-    return Int8Weights(INT8, library) if kind == INT8 else NativeWeights(kind, library)
-
-
-ADAPTER_PANEL = (
-    16  # outputs of a packed panel, and floats that offsets count: kAdapterPanel in csrc/variant_table.h
-)
+# Outputs of a packed panel, and floats that offsets count: kAdapterPanel in csrc/variant_table.h.
+ADAPTER_PANEL = 16
 FIELDS = 6  # rank, a, b, scale, offset, whole: of AdapterPart there
 
 

@@ -31,10 +31,10 @@ class GraphKernels(NativeStorage, MindSporeKernels):
             return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
         function = self.functions.function(operation, **settings)
         declared, numbers = OPERATIONS[operation], function.settings
-        has_settings = numbers is not None
+        more = [] if numbers is None else [constant(numbers, numbers.dtype)]
 
         def shape(*shapes: Any) -> Any:
-            widths = declared.widths(shapes[:-1] if has_settings else shapes, settings)
+            widths = declared.widths(shapes[: len(shapes) - len(more)], settings)
             outputs = tuple([shapes[0][0], width] for width in widths)
             return outputs if len(outputs) > 1 else outputs[0]
 
@@ -42,7 +42,7 @@ class GraphKernels(NativeStorage, MindSporeKernels):
             return mindspore.float32
 
         operator = ops.Custom(f"{self.library.path}:{function.name}", shape, dtype, "aot")
-        return GraphCell(operator, [constant(numbers, numbers.dtype)] if has_settings else [])
+        return GraphCell(operator, more)
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
         return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
