@@ -84,7 +84,7 @@ class AdaptedAscendGraph(StepCell):
         return _float32(self.cell(ids, positions, step, (adapters,)))
 
 
-class HeadCell(nn.Cell):
+class TypedHead(nn.Cell):
     """float32 hidden states to float32 logits over a head of another type."""
 
     def __init__(self, head: nn.Cell, dtype: Any) -> None:
@@ -93,12 +93,12 @@ class HeadCell(nn.Cell):
         self.dtype = dtype
 
 
-class AscendHead(HeadCell):
+class AscendHead(TypedHead):
     def construct(self, hidden: Tensor) -> Tensor:
         return ops.cast(self.head(ops.cast(hidden, self.dtype)), mstype.float32)
 
 
-class AdaptedAscendHead(HeadCell):
+class AdaptedAscendHead(TypedHead):
     """Head with the slots [S] of the hidden states' adapters."""
 
     def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:

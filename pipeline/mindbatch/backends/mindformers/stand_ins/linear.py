@@ -61,7 +61,7 @@ class AdaptedLayer(NamedTuple):
 
 
 def linear_places(network: Any) -> Iterator[tuple[str, Any, str]]:
-    """What holds each linear layer of a network, as which attribute, after its name of `adapter_specs`.
+    """Yields each linear layer by its name of `adapter_specs`, then its owner and which attribute of that it is.
 
     Experts are left out.
     """
