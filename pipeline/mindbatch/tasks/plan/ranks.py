@@ -29,7 +29,7 @@ from mindbatch.checkpoint.placement.regions import Placement, Placements, Shard
 from mindbatch.checkpoint.strategy.placements import stage_strategies
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes, strategy_name
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
-from mindbatch.io.amounts import counted
+from mindbatch.io.amounts import counted, ranges, shape_text, table
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.screen_text import printable
 from mindbatch.loading.providers import open_model
@@ -42,7 +42,6 @@ from mindbatch.models.tensor_spec import TensorSpec
 from mindbatch.parallel.topology import DeviceMap, Stage
 from mindbatch.tasks.plan.layout import PlanPart, refuse_other_files, strategy_lines, write_strategies
 from mindbatch.tasks.plan.schema import PlanConfig
-from mindbatch.tasks.tables import ranges, shape_text, table
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 

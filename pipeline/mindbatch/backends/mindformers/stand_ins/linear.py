@@ -61,7 +61,7 @@ class AdaptedLayer(NamedTuple):
 
 
 def linear_places(network: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yields each linear layer by its name of `adapter_specs`, then its owner and which attribute of that it is.
+    """Yields each linear layer by its name of `adapter_specs`, then its owner and the attribute there.
 
     Experts are left out.
     """
