@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from mindbatch import LLM, DecodingParams
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.engine.runner import StageRunner, StepOutput
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import StageRunner, Step, StepOutput
 
 
 class Logits:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from mindbatch import LLM, DecodingParams, RequestOutput
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request
-from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import StageRunner, Step, StepOutput
 from mindbatch.engine.step_graphs import StepGraphs
 
 Prefix = tuple[int, ...]

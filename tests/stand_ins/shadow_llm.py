@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from small_tokenizers import CHATML, byte_level, write_folder
 
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import Step, StepOutput
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer

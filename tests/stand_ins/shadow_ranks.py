@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mindbatch.engine.engine import Engine
-from mindbatch.engine.runner import Runner, StepOutput
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import Runner, Step, StepOutput
 from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer

@@ -225,7 +225,7 @@ sys.path[:0] = {paths!r}
 from mindbatch.io import children
 from mindbatch.ascend_simulation import process
 from mindbatch.prompts.chat import ChatTemplates
-from mindbatch.decoding.grammar_process import GrammarProcess
+from mindbatch.decoding.grammar import GrammarProcess
 sys.path[:0] = ["", {folder!r}]
 assert ChatTemplates({{"default": "text"}}).render([]) == "text"
 print(GrammarProcess().tried('%llguidance {{"no_forcing": true}}\\nstart: /a/').fault)

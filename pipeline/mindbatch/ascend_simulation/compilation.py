@@ -23,10 +23,9 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.batch import buckets_up_to
-from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
+from mindbatch.engine.sequence import PromptContext, SequenceGroup
 from mindbatch.engine.sequence import Sequence as TokenSequence
-from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.io.errors import BackendError

@@ -107,9 +107,10 @@ def _decoding_schema() -> type:
     keys = []
     for name, declared in PARAMETERS.items():
         if declared.in_config:
-            default = None if declared.accepts.endswith("null") else declared.default
-            key = option(default, declared.meaning, accepts=declared.accepts, topic=declared.topic)
-            keys.append((name, Any if declared.accepts else hints[name], key))
+            written = declared.kind.written
+            default = None if written.endswith("null") else declared.default
+            key = option(default, declared.meaning, accepts=written, topic=declared.topic)
+            keys.append((name, Any if written else hints[name], key))
     doc = "How the next token is chosen and when a row ends."
     return make_dataclass("DecodingConfig", keys, namespace={"__doc__": doc, "__module__": __name__})
 

@@ -21,7 +21,7 @@ from mindbatch.config.model_schema import (
     ignored_keys,
 )
 from mindbatch.config.schema import SchemaKeys, TaskConfig, section
-from mindbatch.decoding.combinations import shortest_fault
+from mindbatch.decoding.parameter import shortest_fault
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
 from mindbatch.decoding.value_kinds import RANDOM, drawn_seed
 from mindbatch.io.errors import ConfigError
@@ -309,7 +309,7 @@ def _refuse_constraint(params: DecodingParams) -> None:
     """ConfigError for a regular expression or a schema that no output can follow."""
     if params.regex is None and params.json_schema is None:
         return
-    from mindbatch.decoding.grammar_process import constraint_fault  # starts processes
+    from mindbatch.decoding.grammar import constraint_fault  # starts processes
 
     if fault := constraint_fault(params.regex, params.json_schema):
         raise ConfigError(fault)

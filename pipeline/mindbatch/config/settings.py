@@ -137,7 +137,7 @@ class SettingReader:
 
     def _schema_of_file(self, written: str, source: str) -> Iterator[Setting]:
         """Reads a schema's file into a setting: a run that is resumed does not depend on the file."""
-        from mindbatch.decoding.json_text import MOST_CHARACTERS  # few give a schema
+        from mindbatch.decoding.grammar import MOST_CHARACTERS  # few give a schema
 
         faults: list[str] = []
         path = settled(JSON_SCHEMA, written.strip(), input_file_fault("a JSON schema"), faults)

@@ -3,15 +3,29 @@
 The rules are those of transformers 4.57.1; see `beams.py`. Scores are log-probabilities after the processors.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.beams import Beams, Candidate, RequestStep, SearchStrategy
+from mindbatch.decoding.beams import (
+    Beams,
+    Candidate,
+    FinishedHypotheses,
+    RequestStep,
+    SearchStrategy,
+    best_hypotheses,
+)
+from mindbatch.decoding.candidates import Candidates, draw_without_replacement
+from mindbatch.decoding.choice import FinishReason
+from mindbatch.decoding.draws import row_uniforms
+from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.processors import adjust, renormalised
 from mindbatch.decoding.row import Row, row_error
 from mindbatch.decoding.softmax import largest
 from mindbatch.decoding.strategy import Decision
@@ -133,3 +147,149 @@ def _decide(request: RequestStep, best: BestTokens) -> Decision:
 
 def _count(request: RequestStep) -> int:
     return request.fan_out * request.params.num_beams
+
+
+@dataclass(slots=True)
+class _Team:
+    """One of a request's groups of beams: at most `size` live rows, and as many finished hypotheses.
+
+    `totals` are the sums of scores of its live rows, in order; a team without any is done.
+    """
+
+    size: int
+    finished: FinishedHypotheses
+    totals: list[float]
+
+    def go_on(self, request: RequestStep, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates chosen to live on, from those that are possible, best first.
+
+        Those that stop become hypotheses if they are among the `size` best candidates; of the rest the `size`
+        best are chosen. They have no rows, and no totals, if the team is done or there is no more room.
+        """
+        chosen: list[tuple[Candidate, FinishReason | None]] = []
+        for rank, candidate in enumerate(candidates):
+            if len(chosen) == self.size:
+                break
+            reason = request.ending(candidate)
+            if reason != "stop":
+                chosen.append((candidate, reason))
+            elif rank < self.size:
+                self.finished.add(request.hypothesis(candidate, reason))
+        self.totals = []
+        if chosen and not self.finished.settled(candidates[0].total, request):
+            for candidate, reason in chosen:
+                if reason is None:
+                    self.totals.append(candidate.total)
+                else:
+                    self.finished.add(request.hypothesis(candidate, reason))
+        return [candidate for candidate, _ in chosen]
+
+
+class GroupBeamSearch(SearchStrategy):
+    """Searches with num_beam_groups groups of num_beams / num_beam_groups beams each.
+
+    For each beam of an earlier group that goes on with a token, that token's log-probability is lowered by
+    diversity_penalty in the same step; sums of scores hold these penalties. The best hypotheses of all groups
+    together are returned.
+    """
+
+    def name(self, params: DecodingParams) -> str | None:
+        return "group_beam_search" if params.num_beam_groups > 1 else None
+
+    def begin(self, params: DecodingParams) -> Any:
+        size = params.num_beams // params.num_beam_groups
+        return [_Team(size, FinishedHypotheses(size), [0.0]) for _ in range(params.num_beam_groups)]
+
+    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
+        best = BestTokens(requests, max(map(_group_width, requests)))
+        return [partial(_decide_groups, request, best) for request in requests]
+
+
+def _decide_groups(request: RequestStep, best: BestTokens) -> Decision:
+    teams: list[_Team] = request.group.state
+    chosen_before: Counter[int] = Counter()
+    live: list[tuple[int, Candidate]] = []
+    first_row = 0
+    for number, team in enumerate(teams):
+        if not team.totals:
+            chosen_before.update(_padding(request, team.size))
+            continue
+        parents = range(first_row, first_row + len(team.totals))
+        if request.length > 1:  # before, the prompt's one row is every team's
+            first_row = parents.stop
+        penalties = {
+            token: request.params.diversity_penalty * times for token, times in chosen_before.items()
+        }
+        count = request.fan_out * team.size
+        chosen = team.go_on(request, best.candidates(request, parents, team.totals, count, penalties))
+        chosen_before.update(candidate.token_id for candidate in chosen)
+        live += enumerate(chosen[: len(team.totals)], start=number * team.size)
+    finished = (team.finished for team in teams)
+    return request.decision(live, best_hypotheses(finished, request.params.num_return_sequences))
+
+
+def _padding(request: RequestStep, size: int) -> dict[int, int]:
+    """Counts the tokens that a finished team's beams go on with, which later teams are kept off.
+
+    transformers pads them, with the first end token unless another padding token is given.
+    """
+    return dict.fromkeys(request.group.rows[0].eos_token_ids[:1], size)
+
+
+def _group_width(request: RequestStep) -> int:
+    """The most tokens looked at after a row: the last team's candidates and all that may be penalised."""
+    size: int = request.group.state[0].size
+    return request.fan_out * size + request.params.num_beams - size
+
+
+class BeamSampling(SearchStrategy):
+    """Draws continuations of a request's rows taken together, without replacement, by their sums of scores.
+
+    Scores are log-probabilities after processors and filters. The n-th draw of a step spends the request's
+    Philox number of sample n. Only the first num_beams drawn may end, however good the later ones are.
+    """
+
+    def name(self, params: DecodingParams) -> str | None:
+        return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
+
+    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
+        rows = [request.group.rows[0] for request in requests]
+        draws = [range(request.fan_out * request.params.num_beams) for request in requests]
+        places = [[(draw, row.step) for draw in own] for row, own in zip(rows, draws, strict=True)]
+        drawn = zip(requests, row_uniforms(rows, places), strict=True)
+        return [partial(_decide_drawn, request, numbers) for request, numbers in drawn]
+
+
+def _decide_drawn(request: RequestStep, uniforms: NDArray[np.float64]) -> Decision:
+    beams: Beams = request.group.state
+    kept = [_kept(request, parent) for parent in range(len(beams.totals))]
+    return beams.go_on(request, _drawn(kept, beams.totals, uniforms))
+
+
+def _kept(request: RequestStep, parent: int) -> Candidates:
+    """Selects the candidates that may follow row `parent`."""
+    scores = processed_scores(request, parent)
+    if scores is None:
+        return Candidates(np.empty(0, dtype=np.float32))
+    left = sampling_candidates(scores, request.params, least=request.fan_out)
+    if not request.params.renormalize_logits:
+        return left
+    tokens = left.tokens(np.arange(left.scores.size))
+    return Candidates(renormalised(left.scores, request.params), tokens)
+
+
+def _drawn(
+    kept: Sequence[Candidates], totals: Sequence[float], uniforms: NDArray[np.float64]
+) -> list[Candidate]:
+    """A candidate for each of `uniforms`, or as many as are possible, in the order of the draws."""
+    best = max(totals)
+    # Less the best total: a term that all share changes no draw, and float32 is finer near 0.
+    sums = [part.scores + np.float32(total - best) for part, total in zip(kept, totals, strict=True)]
+    ends = np.cumsum([part.size for part in sums])
+    drawn = []
+    for place in draw_without_replacement(np.concatenate(sums), uniforms):
+        parent = int(np.searchsorted(ends, place, side="right"))
+        index = place - (ends[parent] - sums[parent].size)
+        token = kept[parent].tokens(np.array([index]))[0]
+        drawn.append(Candidate(parent, int(token), totals[parent] + float(kept[parent].scores[index])))
+    return drawn

@@ -1,13 +1,53 @@
-"""Translates a regular expression or JSON schema to the text that the grammar library (llguidance) reads."""
+"""Grammars of regular expressions and JSON schemas: translated for the library (llguidance), and tried out.
+
+The library compiles them in a child process with limits, before a model is there: some short schemas take it
+many seconds and gigabytes.
+"""
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from hashlib import blake2b
+from importlib.util import find_spec
+from typing import Literal, NamedTuple
 
-from mindbatch.decoding.json_text import canonical_schema
+from mindbatch.decoding import grammar_worker
 from mindbatch.decoding.python_regex import translated
-from mindbatch.io import fault_lines
+from mindbatch.io.children import AnsweringProcess, ChildDied, Limits, ProcessorTimeUsedUp
+from mindbatch.io.fault_lines import shown, shown_parameter
+from mindbatch.io.strict_json import StrictReader, value_faults
+
+MOST_CHARACTERS = 1 << 16
+"""Most characters of a schema's text."""
+MOST_NESTING = 100
+"""Levels of objects and arrays in a schema."""
+_READER = StrictReader()
+
+
+def canonical_schema(value: object) -> str:
+    """The compact JSON text of a schema that is given as text, as a mapping, or as true or false.
+
+    The order of keys stays: properties are generated in the schema's order. The text of a text is itself, so
+    that normalising twice changes nothing.
+
+    Raises:
+        ValueError: the reason, as words that follow "decoding.json_schema=...: ".
+    """
+    if isinstance(value, str):
+        if len(value) > MOST_CHARACTERS:
+            raise ValueError(f"has {len(value)} characters; at most {MOST_CHARACTERS} are allowed")
+        value = _READER.parse(value)
+    if not isinstance(value, Mapping | bool):
+        raise ValueError(f"found {shown(value)}; a JSON schema is an object, or true or false")
+    if faults := value_faults(value, "schema", MOST_NESTING):
+        raise ValueError(faults[0])
+    # What JSON has no type for is a mapping of another class now.
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=dict)
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"has {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
+    return text
+
 
 _OPTIONS = '%llguidance {"no_forcing": true}\nstart: '
 """Every way of writing the text in tokens stays allowed, not the tokeniser's own alone."""
@@ -40,7 +80,7 @@ class Grammar:
     @property
     def name(self) -> str:
         """Constraint as the user wrote it, for error lines."""
-        return shown(self.kind, self.source)
+        return shown_parameter(self.kind, self.source)
 
 
 def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
@@ -49,8 +89,6 @@ def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
     Raises:
         ValueError: a line that names the parameter and what is wrong with it.
     """
-    if regex is not None and json_schema is not None:
-        raise ValueError(f"{shown('regex', regex)} cannot go with decoding.json_schema; remove one of them")
     kind: Kind = "json_schema" if regex is None else "regex"
     source = json_schema if regex is None else regex
     if source is None:
@@ -58,7 +96,7 @@ def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
     try:
         return Grammar(kind, source, _text(kind, source))
     except ValueError as error:
-        raise ValueError(f"{shown(kind, source)}: {one_line(str(error))}") from error
+        raise ValueError(f"{shown_parameter(kind, source)}: {_one_line(str(error))}") from error
 
 
 def text_fault(kind: Kind, source: str) -> str | None:
@@ -66,7 +104,7 @@ def text_fault(kind: Kind, source: str) -> str | None:
     try:
         _text(kind, source)
     except ValueError as error:
-        return one_line(str(error))
+        return _one_line(str(error))
     return None
 
 
@@ -74,17 +112,12 @@ def plain_reason(message: str) -> str:
     """The library's message in one line, without the place in our grammar and without an excerpt of it."""
     told = re.split(r"\n\s*1 \| |\n<", message)[0]
     told = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: |(?m:^ *\^+\n)", "", told)
-    return one_line(re.sub(r"(oneOf constraints are not supported)\..*", rf"\1; {_ONE_OF}", told))
+    return _one_line(re.sub(r"(oneOf constraints are not supported)\..*", rf"\1; {_ONE_OF}", told))
 
 
-def one_line(text: str) -> str:
+def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _REASON_CHARACTERS else line[:_REASON_CHARACTERS] + "..."
-
-
-def shown(kind: str, source: str) -> str:
-    """`decoding.KIND=SOURCE`, cut short."""
-    return f"decoding.{kind}={fault_lines.shown(source, fault_lines.LONGEST_PARAMETER)}"
 
 
 def _text(kind: Kind, source: str) -> str:
@@ -102,3 +135,66 @@ def _with_form(schema_text: str) -> str:
     if _FORM_KEY in schema:
         raise ValueError(f"has the key {_FORM_KEY!r}, which is the grammar library's own; remove it")
     return json.dumps({**schema, _FORM_KEY: _JSON_FORM}, ensure_ascii=False, separators=(",", ":"))
+
+
+DEFAULT_LIMITS = Limits(seconds=2.0, memory_bytes=320 << 20)
+"""Grammars of use take milliseconds and a few MiB. A sound one is compiled again beside the model, where
+nothing else bounds it."""
+_MOST_ANSWER_BYTES = 1 << 20
+_KEPT_TRIALS = 1024
+
+
+class GrammarCheck(NamedTuple):
+    """Result of compiling a grammar: the reason no row can follow it, or None, and the bytes it takes."""
+
+    fault: str | None
+    nbytes: int = 0
+
+
+class GrammarProcess:
+    """Says what is wrong with grammars; safe to use from several threads and after a fork."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._process = AnsweringProcess(grammar_worker.main, limits)
+
+    def tried(self, grammar: str) -> GrammarCheck:
+        if find_spec("llguidance") is None:
+            return GrammarCheck("constrained output needs the package llguidance, which is not installed")
+        try:
+            return GrammarCheck(*self._process.ask(json.dumps(grammar).encode(), _MOST_ANSWER_BYTES))
+        except ProcessorTimeUsedUp:
+            return GrammarCheck(f"compiling it takes more than {self._limits.seconds:g} s of processor time")
+        except ChildDied as error:
+            return GrammarCheck(f"compiling it failed: {error}")
+
+    def close(self) -> None:
+        """Ends the child; the next grammar starts a new one."""
+        self._process.close()
+
+
+_process = GrammarProcess()
+_trials: dict[bytes, GrammarCheck] = {}
+"""By the digest of a grammar's text, which may be long."""
+
+
+def constraint_fault(regex: str | None, json_schema: str | None) -> str | None:
+    """Error in a row's constraint, in one line, or None; it needs no model and no tokenizer."""
+    try:
+        grammar = grammar_of(regex, json_schema)
+    except ValueError as error:
+        return str(error)
+    return None if grammar is None else tried(grammar).fault
+
+
+def tried(grammar: Grammar) -> GrammarCheck:
+    """Compiles the grammar on trial, once; an error names what the user wrote."""
+    digest = blake2b(grammar.text.encode(), digest_size=16).digest()
+    if digest not in _trials:
+        trial = _process.tried(grammar.text)
+        if trial.fault is not None:
+            trial = trial._replace(fault=f"{grammar.name}: {plain_reason(trial.fault)}")
+        if len(_trials) == _KEPT_TRIALS:
+            _trials.clear()
+        _trials[digest] = trial
+    return _trials[digest]

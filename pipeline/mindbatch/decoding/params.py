@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.decoding import value_kinds as kind
-from mindbatch.decoding.combinations import (
+from mindbatch.decoding.model_defaults import model_defaults
+from mindbatch.decoding.parameter import (
     BEAM_GROUPS,
     BEAMS,
     ENDS,
@@ -17,11 +18,15 @@ from mindbatch.decoding.combinations import (
     SCORED_PROMPT,
     TOP_K,
     WARMTH,
+    Asks,
     combination_faults,
+    other_names,
+    parameter,
+    parameters_of,
+    with_other_names,
 )
-from mindbatch.decoding.model_defaults import model_defaults
-from mindbatch.decoding.parameter import Asks, other_names, parameter, parameters_of, shown, with_other_names
 from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import shown_parameter
 
 AllowedTokens = Callable[[str, Sequence[int]], Iterable[int]]
 DEFAULT_NEW_TOKENS = 128
@@ -32,8 +37,6 @@ MOST_SAMPLES, MOST_BEAMS, MOST_DRAFTED = 1 << 16, 1 << 12, 1 << 10
 """Far above what is of use, and far below what the counters of the random generator hold."""
 LARGEST_EXPONENT = 20
 """Largest exponent of a length: a million tokens to this power are still a float."""
-LARGEST_SEED = (1 << 64) - 1
-"""The seed is the generator's 64-bit key."""
 
 
 def _filter(default: float, values: kind.ValueKind, meaning: str, **more: Any) -> Any:
@@ -94,11 +97,10 @@ class DecodingParams:
     )
     seed: int = parameter(
         0,
-        kind.seed(LARGEST_SEED),
+        kind.seed(),
         "of the random draws; the same seed and prompt give the same text. random draws one and tells it",
         openai=("seed",),
         of_model=False,
-        accepts="whole number or random",
     )
     num_beams: int = parameter(
         1,
@@ -130,11 +132,10 @@ class DecodingParams:
     )
     early_stopping: bool | str = parameter(
         False,
-        kind.of("true, false or never", lambda value: isinstance(value, bool) or value == "never"),
+        kind.flag_or("never"),
         "beam search ends at num_beams finished, or (false, never) when better ones are unlikely, impossible",
         needs=(BEAMS,),
         openai=("early_stopping",),
-        accepts="true, false or never",
     )
     penalty_alpha: float = parameter(
         0.0,
@@ -202,13 +203,12 @@ class DecodingParams:
         0, kind.whole(0), "no n-gram of this length of the prompt comes in the output; 0: off"
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = parameter(
-        (), kind.token_sequences(), "token sequences that never come", accepts="list of lists of token ids"
+        (), kind.token_sequences(), "token sequences that never come"
     )
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = parameter(
         (),
         kind.biased_sequences(),
         "added to the score of a token that ends a sequence",
-        accepts="list of [token ids, bias]",
     )
     logit_bias: tuple[tuple[int, float], ...] = parameter(
         (),
@@ -216,31 +216,25 @@ class DecodingParams:
         "added to logits",
         openai=("logit_bias",),
         of_model=False,
-        accepts="mapping from token ids to biases, or null",
     )
-    suppress_tokens: tuple[int, ...] = parameter(
-        (), kind.token_ids(), "tokens that never come", accepts="list of token ids"
-    )
+    suppress_tokens: tuple[int, ...] = parameter((), kind.token_ids(), "tokens that never come")
     begin_suppress_tokens: tuple[int, ...] = parameter(
         (),
         kind.token_ids(),
         "tokens that never come first",
         needs=(FREE_BEGINNING,),
-        accepts="list of token ids",
     )
     forced_bos_token_id: int | None = parameter(None, kind.token_id(), "the output's first token")
     forced_eos_token_id: tuple[int, ...] | None = parameter(
         None,
         kind.token_ids(optional=True, least=1),
         "tokens allowed at the length limit",
-        accepts="token id, list of token ids or null",
     )
     exponential_decay_length_penalty: tuple[int, float] | None = parameter(
         None,
         kind.start_and_factor(),
         "raises end tokens by factor**n, n tokens past start",
         needs=(ENDS,),
-        accepts="[start, factor] or null",
     )
     renormalize_logits: bool = parameter(
         False, kind.flag(), "make the scores log-probabilities again after all of these"
@@ -264,7 +258,6 @@ class DecodingParams:
         kind.json_schema(),
         "JSON schema that the output must follow",
         of_model=False,
-        accepts="schema, its text or null",
     )
     max_length: int | None = parameter(
         None, kind.whole(1, optional=True), "longest prompt + output, in tokens", topic="Lengths and ends"
@@ -291,14 +284,12 @@ class DecodingParams:
         "texts that end the output; they are cut off it",
         openai=("stop",),
         of_model=False,
-        accepts="text or list of texts",
     )
     eos_token_id: tuple[int, ...] | None = parameter(
         None,
         kind.token_ids(optional=True),
         "end tokens; null: the model's own; []: none",
         of_model=False,
-        accepts="token id, list of token ids or null",
     )
     num_return_sequences: int = parameter(
         1,
@@ -348,7 +339,7 @@ class DecodingParams:
             argument = getattr(self, name)
             value = declared.kind.normal(argument)
             if fault := declared.kind.fault(value):
-                faults[name] = f"{shown(name, argument)}: {fault}"
+                faults[name] = f"{shown_parameter(name, argument)}: {fault}"
                 # The default stands in, so that faults among the others are named too.
                 value = declared.default
             object.__setattr__(self, name, value)
@@ -392,7 +383,7 @@ class DecodingParams:
             limits.append(self.max_length)
         if self.max_new_tokens is not None:
             limits.append(prompt_length + self.max_new_tokens)
-        if self.max_length is None and self.max_new_tokens is None:
+        elif self.max_length is None:
             limits.append(prompt_length + DEFAULT_NEW_TOKENS)
         return min(limits)
 

@@ -13,12 +13,10 @@ _SAMPLING = SamplingStrategy()
 @cache
 def strategies() -> tuple[DecodingStrategy, ...]:
     """One object of each: it serves all requests that use it, so that they advance in one call."""
-    from mindbatch.decoding.beam_sampling import BeamSampling
-    from mindbatch.decoding.beam_search import BeamSearch
+    from mindbatch.decoding.beam_search import BeamSampling, BeamSearch, GroupBeamSearch
     from mindbatch.decoding.contrastive import ContrastiveSearch
     from mindbatch.decoding.embedding import Embedding
-    from mindbatch.decoding.group_beam_search import GroupBeamSearch
-    from mindbatch.decoding.sample_and_rank import SampleAndRank
+    from mindbatch.decoding.sampling import SampleAndRank
     from mindbatch.decoding.speculative import SpeculativeStrategy
 
     return (

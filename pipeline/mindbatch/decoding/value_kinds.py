@@ -4,16 +4,16 @@ import math
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Literal
-
-from mindbatch.decoding.json_text import canonical_schema
+from typing import Any
 
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-6, 1e6
 """Bounds of what logits are divided and multiplied by, so that no logit of a sane model overflows float32."""
 MOST_STOPS, MOST_STOP_CHARACTERS = 1 << 10, 1 << 16
 """All of them are looked for after each token."""
+LARGEST_SEED = (1 << 64) - 1
+"""The seed is the generator's 64-bit key."""
 RANDOM = "random"
 """In place of a seed: one is drawn."""
 _LONGEST_ID = 20
@@ -29,28 +29,32 @@ class ValueKind:
         as it is.
     fault: what is wrong with a value in that form, as words that follow its name; None if nothing is.
     token_ids: those that a value holds.
+    written: what configurations take, in words, where no plain type says it.
     """
 
     takes: str
     normal: Callable[[Any], Any]
     fault: Callable[[Any], str | None]
     token_ids: Callable[[Any], Iterable[int]] = lambda value: ()
+    written: str = ""
 
 
 def of(
-    takes: str,
-    accepts: Callable[[Any], bool],
-    normal: Callable[[Any], Any] | None = None,
-    token_ids: Callable[[Any], Iterable[int]] = lambda value: (),
+    takes: str, accepts: Callable[[Any], bool], normal: Callable[[Any], Any] | None = None, **more: Any
 ) -> ValueKind:
-    """The values that, in their normal form, `accepts` is true of."""
+    """The values that, in their normal form, `accepts` is true of. more: of `ValueKind`."""
     return ValueKind(
-        takes, normal or _plain, lambda value: None if accepts(value) else f"must be {takes}", token_ids
+        takes, normal or _plain, lambda value: None if accepts(value) else f"must be {takes}", **more
     )
 
 
 def flag() -> ValueKind:
     return of("true or false", lambda value: isinstance(value, bool))
+
+
+def flag_or(name: str) -> ValueKind:
+    takes = f"true, false or {name}"
+    return of(takes, lambda value: isinstance(value, bool) or value == name, written=takes)
 
 
 def whole(low: int, high: float = math.inf, *, optional: bool = False) -> ValueKind:
@@ -61,10 +65,14 @@ def whole(low: int, high: float = math.inf, *, optional: bool = False) -> ValueK
     )
 
 
-def seed(largest: int) -> ValueKind:
+def seed() -> ValueKind:
     """Whole numbers; RANDOM becomes one that is drawn here."""
-    takes = f"{whole(0, largest).takes}, or {RANDOM}"
-    return of(takes, lambda value: _is_whole(value) and 0 <= value <= largest, _seed)
+    return of(
+        f"{whole(0, LARGEST_SEED).takes}, or {RANDOM}",
+        lambda value: _is_whole(value) and 0 <= value <= LARGEST_SEED,
+        _seed,
+        written="whole number or random",
+    )
 
 
 def drawn_seed() -> int:
@@ -95,10 +103,7 @@ def choice(*names: str) -> ValueKind:
 
 
 def token_id() -> ValueKind:
-    single = whole(0, optional=True)
-    return ValueKind(
-        single.takes, single.normal, single.fault, lambda value: () if value is None else (value,)
-    )
+    return replace(whole(0, optional=True), token_ids=lambda value: () if value is None else (value,))
 
 
 def token_ids(*, optional: bool = False, least: int = 0) -> ValueKind:
@@ -108,7 +113,8 @@ def token_ids(*, optional: bool = False, least: int = 0) -> ValueKind:
         f"a token id or a list of token ids, {bound}{_or_null(optional)}",
         lambda value: (optional and value is None) or (_are_ids(value) and len(value) >= least),
         _ids if optional else _empty_or(_ids),
-        lambda value: value or (),
+        token_ids=lambda value: value or (),
+        written="token id, list of token ids or null" if optional else "list of token ids",
     )
 
 
@@ -117,7 +123,8 @@ def token_sequences() -> ValueKind:
         "a list of lists of token ids, none of them empty",
         lambda value: isinstance(value, tuple) and all(map(_is_sequence, value)),
         _empty_or(_id_sequences),
-        lambda value: (token for sequence in value for token in sequence),
+        token_ids=lambda value: (token for sequence in value for token in sequence),
+        written="list of lists of token ids",
     )
 
 
@@ -127,7 +134,8 @@ def biased_sequences() -> ValueKind:
         f"{_figure(LARGEST_FACTOR)}",
         lambda value: _are_biases(value, _is_sequence, LARGEST_FACTOR),
         _empty_or(_pairs),
-        lambda value: (token for sequence, _ in value for token in sequence),
+        token_ids=lambda value: (token for sequence, _ in value for token in sequence),
+        written="list of [token ids, bias]",
     )
 
 
@@ -137,7 +145,8 @@ def biased_tokens(most: int) -> ValueKind:
         f"a mapping from token ids, none of them twice, to a bias from {-most} to {most}",
         lambda value: _are_biases(value, _is_id, most),
         _empty_or(_biases_by_id),
-        lambda value: (token for token, _ in value),
+        token_ids=lambda value: (token for token, _ in value),
+        written="mapping from token ids to biases, or null",
     )
 
 
@@ -148,6 +157,7 @@ def start_and_factor() -> ValueKind:
         f"{_figure(LARGEST_FACTOR)}, or null",
         _is_decay,
         _start_and_factor,
+        written="[start, factor] or null",
     )
 
 
@@ -166,7 +176,10 @@ def texts() -> ValueKind:
             return f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
         return None
 
-    return ValueKind(takes, lambda value: (value,) if isinstance(value, str) else _sequence(value), fault)
+    def normal(value: Any) -> Any:
+        return (value,) if isinstance(value, str) else _sequence(value)
+
+    return ValueKind(takes, normal, fault, written="text or list of texts")
 
 
 def regular_expression() -> ValueKind:
@@ -175,7 +188,11 @@ def regular_expression() -> ValueKind:
     def fault(value: Any) -> str | None:
         if value is None:
             return None
-        return text_fault("regex", value) if isinstance(value, str) and value else f"must be {takes}"
+        if not isinstance(value, str) or not value:
+            return f"must be {takes}"
+        from mindbatch.decoding.grammar import text_fault  # few parameters have one
+
+        return text_fault("regex", value)
 
     return ValueKind(takes, _plain, fault)
 
@@ -184,25 +201,26 @@ def json_schema() -> ValueKind:
     """A JSON schema, kept as its compact text, or None."""
 
     def normal(value: Any) -> Any:
+        if value is None:
+            return None
+        from mindbatch.decoding.grammar import canonical_schema
+
         try:
-            return None if value is None else canonical_schema(value)
+            return canonical_schema(value)
         except ValueError:
             return value
 
     def fault(value: Any) -> str | None:
+        if value is None:
+            return None
+        from mindbatch.decoding.grammar import canonical_schema, text_fault
+
         try:
-            return None if value is None else text_fault("json_schema", canonical_schema(value))
+            return text_fault("json_schema", canonical_schema(value))
         except ValueError as error:
             return str(error)
 
-    return ValueKind("a JSON schema or its text, or null", normal, fault)
-
-
-def text_fault(name: Literal["regex", "json_schema"], text: str) -> str | None:
-    """Explains why a regular expression or JSON schema cannot be followed; None if it can."""
-    from mindbatch.decoding import grammar  # few parameters have one
-
-    return grammar.text_fault(name, text)
+    return ValueKind("a JSON schema or its text, or null", normal, fault, written="schema, its text or null")
 
 
 def _or_null(optional: bool) -> str:

@@ -1,26 +1,23 @@
-"""Advances sequences after a step: strategies decide, sequences get tokens, fork or end."""
+"""Follows a step: strategies decide, sequences get tokens, fork or end; what prompts ask for is gathered."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mindbatch.decoding.choice import FinishReason
+from mindbatch.decoding.row import token_logprobs
 from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 from mindbatch.engine.request import CompletionOutput, StreamEvent
+from mindbatch.engine.scheduler import Scheduler
+from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.step import ScheduledTokens, Step, StepOutput
 from mindbatch.io.errors import MindBatchError, PromptError
-
-if TYPE_CHECKING:
-    from mindbatch.decoding.choice import FinishReason
-    from mindbatch.engine.runner import StepOutput
-    from mindbatch.engine.scheduler import Scheduler
-    from mindbatch.engine.sequence import Sequence, SequenceGroup
-    from mindbatch.engine.step import Step
 
 
 @dataclass(slots=True)
@@ -261,3 +258,65 @@ def _texts(group: SequenceGroup, rest: Items[int]) -> tuple[str, str]:
     text = group.agreed.fork()
     added = "".join(text.push(token) for token in rest) + text.flush()
     return added, text.text
+
+
+ROWS_AT_ONCE = 64  # logits of a whole chunk would take chunk x vocabulary floats
+
+
+class _Scored(NamedTuple):
+    """A prompt token to score: of which request, and the token of the step whose logits score it."""
+
+    group: SequenceGroup
+    place: int
+    target: int
+
+
+def gather_prompt_outputs(step: Step, output: StepOutput) -> None:
+    """Adds what this step computed of prompts to the groups that ask for it.
+
+    A prompt that was pre-empted or is not cached passes again; what is known of it already is left alone.
+    """
+    first, scored = 0, list[_Scored]()
+    for tokens in step.scheduled:
+        group = tokens.group
+        if group.request.params.prompt_logprobs is not None:
+            scored += _scored(tokens, first)
+        if group.strategy.needs_hidden and not group.has_output:
+            _add_hidden(tokens, first, output)
+        first += tokens.stop - tokens.start
+    remaining = iter(scored)
+    while rows := [*islice(remaining, ROWS_AT_ONCE)]:
+        _add_logprobs(rows, output)
+
+
+def _scored(tokens: ScheduledTokens, first: int) -> Iterator[_Scored]:
+    """The prompt tokens that a chunk which begins at `first` of the step scores: the logits of position p are
+    those of position p + 1."""
+    group, prompt = tokens.group, tokens.group.request.prompt_token_ids
+    if group.prompt_logprobs is None:
+        group.prompt_logprobs = [None] if group.request.params.prompt_logprobs_start == 0 else []
+    start = max(tokens.start, group.first_unscored - 1)
+    for place in range(start, min(tokens.stop, len(prompt) - 1)):
+        yield _Scored(group, first + place - tokens.start, prompt[place + 1])
+
+
+def _add_logprobs(rows: Items[_Scored], output: StepOutput) -> None:
+    """Scores tokens, of several requests perhaps. One whose scores cannot be read off fails alone."""
+    logits = output.logits([row.place for row in rows])  # what the model raises is not a row's
+    for group in dict.fromkeys(row.group for row in rows):
+        chosen = [index for index, row in enumerate(rows) if row.group is group]
+        targets = np.asarray([rows[index].target for index in chosen], np.int64)
+        assert group.prompt_logprobs is not None
+        try:
+            count = group.request.params.prompt_logprobs or 0
+            group.prompt_logprobs += token_logprobs(logits[chosen], targets, count)
+        except Exception as error:
+            group.fail(error)
+
+
+def _add_hidden(tokens: ScheduledTokens, first: int, output: StepOutput) -> None:
+    known = tokens.sequence.num_encoder_tokens + sum(map(len, tokens.group.prompt_hidden))
+    skipped = max(0, known - tokens.start)
+    places = range(first + skipped, first + tokens.stop - tokens.start)
+    if places:
+        tokens.group.prompt_hidden.append(output.hidden(places))

@@ -5,16 +5,15 @@ from collections.abc import Sequence as Items
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft, TokenChoice
-from mindbatch.decoding.drafting import Guess, guess
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
+from mindbatch.decoding.speculative import Guess, guess
 from mindbatch.engine.block_manager import BlockManager, Write
 from mindbatch.engine.prefix_cache import PrefixCache
 from mindbatch.engine.request import Request
-from mindbatch.engine.runner import Runner
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import ScheduledTokens, Step
+from mindbatch.engine.step import Runner, ScheduledTokens, Step
 
 _PLAIN = DecodingParams()
 

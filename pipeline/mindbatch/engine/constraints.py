@@ -47,9 +47,11 @@ class ConstraintFactory:
         if self._tokenizer is None:
             name = "regex" if params.regex is not None else "json_schema"
             raise PromptError(f"decoding.{name} needs the model's tokenizer, and its folder has none")
-        from mindbatch.decoding.grammar import grammar_of  # few rows have a grammar
+        from mindbatch.decoding.grammar import (
+            grammar_of,  # few rows have a grammar
+            tried,
+        )
         from mindbatch.decoding.grammar_constraint import GrammarConstraint
-        from mindbatch.decoding.grammar_process import tried
 
         grammar = grammar_of(params.regex, params.json_schema)
         assert grammar is not None
@@ -76,7 +78,7 @@ class ConstraintFactory:
 
 
 def _kept_bytes(grammar: Grammar) -> int:
-    from mindbatch.decoding.grammar_process import tried
+    from mindbatch.decoding.grammar import tried
 
     return tried(grammar).nbytes + _USED_BYTES
 

@@ -9,26 +9,30 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft, StopMatcher
-from mindbatch.decoding.combinations import shortest_fault
-from mindbatch.decoding.drafting import propose as look_up
 from mindbatch.decoding.draws import row_hash
+from mindbatch.decoding.parameter import shortest_fault
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
+from mindbatch.decoding.speculative import propose as look_up
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters
-from mindbatch.engine.advance import advance
-from mindbatch.engine.prompt_context import PromptContext, context_of
-from mindbatch.engine.prompt_outputs import gather_prompt_outputs
+from mindbatch.engine.advance import advance, gather_prompt_outputs
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.scheduler import Scheduler
-from mindbatch.engine.sequence import Detokenizer, Sequence, SequenceGroup, SequenceText
+from mindbatch.engine.sequence import (
+    Detokenizer,
+    PromptContext,
+    Sequence,
+    SequenceGroup,
+    SequenceText,
+    context_of,
+)
 from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.io.errors import MindBatchError, PromptError
 
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar_constraint import GrammarConstraint
-    from mindbatch.engine.runner import Runner, StepOutput
     from mindbatch.engine.settings import EngineSettings
-    from mindbatch.engine.step import Step
+    from mindbatch.engine.step import Runner, Step, StepOutput
 
     MakeConstraint = Callable[[DecodingParams, tuple[int, ...]], GrammarConstraint | None]
 

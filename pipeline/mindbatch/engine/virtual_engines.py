@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from mindbatch.engine.engine import Engine, StepResult
 from mindbatch.engine.request import Request
-from mindbatch.engine.runner import StageRunner, StepOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import StageRunner, Step, StepOutput
 from mindbatch.kernels.step import StepInputs
 
 

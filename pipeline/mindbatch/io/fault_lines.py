@@ -16,7 +16,7 @@ _PLAIN = re.compile(
 """Texts that need no quotes within a list of YAML."""
 
 _MOST_NAMED = 8
-LONGEST_PARAMETER = 83
+_LONGEST_PARAMETER = 83
 """Characters of a decoding parameter's value: they may be long texts."""
 
 
@@ -50,6 +50,11 @@ def shown(value: object, longest: int = 60, notation: Callable[[object], str] = 
     except (RecursionError, ValueError):  # nested without end, or a number of thousands of digits
         return f"{type(value).__name__} too large to be shown"
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def shown_parameter(name: str, value: object) -> str:
+    """`decoding.NAME=VALUE`, cut short."""
+    return f"decoding.{name}={shown(value, _LONGEST_PARAMETER)}"
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:

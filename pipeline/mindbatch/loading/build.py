@@ -12,7 +12,7 @@ from mindbatch.config.machine import thread_notes, usable_cores
 from mindbatch.engine.adapter_slots import KnownAdapters
 from mindbatch.engine.constraints import ConstraintFactory
 from mindbatch.engine.engine import Engine, StepEngine
-from mindbatch.engine.runner import DryRunner, Runner, StageRunner
+from mindbatch.engine.step import DryRunner, Runner, StageRunner
 from mindbatch.io.interrupts import interruptible
 from mindbatch.io.screen_text import say
 from mindbatch.kernels.choice import kernels_in_use

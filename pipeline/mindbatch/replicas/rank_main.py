@@ -14,7 +14,7 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import lines, memory_here
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.engine import StepEngine
-from mindbatch.engine.runner import StageRunner
+from mindbatch.engine.step import StageRunner
 from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment

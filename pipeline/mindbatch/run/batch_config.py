@@ -12,7 +12,7 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import folder_fault, run_folder_fault, settled
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import DataConfig, data_faults, settle_data
-from mindbatch.engine.result_json import GENERATION_FIELDS
+from mindbatch.engine.request import GENERATION_FIELDS
 from mindbatch.message_formats import NAMES
 
 RESULT_FIELDS = frozenset(

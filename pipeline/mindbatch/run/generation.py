@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from mindbatch.dataset.rows import DataRow
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
-from mindbatch.engine.request import RequestOutput
-from mindbatch.engine.result_json import result_body
+from mindbatch.engine.request import RequestOutput, result_body
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 from mindbatch.dataset.rows import DataRow, RowFailure
-from mindbatch.engine.result_json import EMBEDDING, num_generated_tokens
+from mindbatch.engine.request import EMBEDDING, num_generated_tokens
 from mindbatch.message_formats.forced import FORCED_CALL
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.message_formats.pieces import ParsedMessage, ToolCall

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mindbatch.engine.result_json import EMBEDDING, STRATEGY_FIELDS, result_fields
+from mindbatch.engine.request import EMBEDDING, STRATEGY_FIELDS, result_fields
 from mindbatch.run.result_rows import (
     AddRow,
     FinishedRow,

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from mindbatch.dataset.rows import DataRow, RowFailure
-from mindbatch.engine.result_json import EMBEDDING, GENERATION_FIELDS, generation_fields, result_fields
+from mindbatch.engine.request import EMBEDDING, GENERATION_FIELDS, generation_fields, result_fields
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.token_bytes import TokenBytes
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindbatch.dataset.openai_request import EMBEDDINGS
-from mindbatch.engine.result_json import result_body
+from mindbatch.engine.request import result_body
 from mindbatch.io.fault_lines import shown
 from mindbatch.run.openai_response import embeddings as embedding_list
 from mindbatch.run.result_rows import FinishedRow

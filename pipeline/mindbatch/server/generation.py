@@ -14,8 +14,7 @@ import orjson
 
 from mindbatch.dataset.openai_request import CHAT
 from mindbatch.dataset.rows import DataRow
-from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent
-from mindbatch.engine.result_json import result_body
+from mindbatch.engine.request import PROMPT_STAGE, RequestOutput, StreamEvent, result_body
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
 from mindbatch.run.openai_response import (

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindbatch.dataset.openai_request import CHAT
-from mindbatch.engine.request import RequestOutput, StreamEvent
-from mindbatch.engine.result_json import num_generated_tokens, result_body
+from mindbatch.engine.request import RequestOutput, StreamEvent, num_generated_tokens, result_body
 from mindbatch.io.fault_lines import shown
 from mindbatch.message_formats.pieces import Content, Piece, Reasoning, ToolCall
 from mindbatch.run.openai_response import parser_of

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.grammar import grammar_of
-from mindbatch.decoding.grammar_process import GrammarProcess, constraint_fault
+from mindbatch.decoding.grammar import GrammarProcess, constraint_fault, grammar_of
 from mindbatch.io.children import Limits
 from mindbatch.io.errors import ConfigError
 
@@ -66,7 +65,7 @@ def test_a_costly_schema_has_a_fault_before_it_is_compiled_beside_the_model() ->
 
 def test_parameters_are_made_without_compiling_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a row that is finished is not judged again by what limits a compilation."""
-    monkeypatch.setattr("mindbatch.decoding.grammar_process._process", None)
+    monkeypatch.setattr("mindbatch.decoding.grammar._process", None)
     assert DecodingParams(json_schema=COSTLY).json_schema is not None
     with pytest.raises(ConfigError, match="unterminated"):
         DecodingParams(regex="[")
@@ -126,11 +125,6 @@ def test_text_that_is_no_schema_is_a_fault_too() -> None:
     assert (constraint_fault(None, '{"type":"x"}') or "").startswith(
         'decoding.json_schema=\'{"type":"x"}\': '
     )
-
-
-def test_both_at_once_name_each_other() -> None:
-    fault = constraint_fault("a", "{}")
-    assert fault == "decoding.regex='a' cannot go with decoding.json_schema; remove one of them"
 
 
 def test_nothing_asked_for_is_no_fault() -> None:

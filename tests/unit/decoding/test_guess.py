@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.drafting import guess
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.row import Row
 from mindbatch.decoding.sampling import SamplingStrategy
+from mindbatch.decoding.speculative import guess
 from mindbatch.decoding.strategy import GroupView
 from mindbatch.io.errors import MindBatchError
 

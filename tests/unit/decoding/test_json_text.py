@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.decoding.json_text import MOST_CHARACTERS, MOST_NESTING, canonical_schema
+from mindbatch.decoding.grammar import MOST_CHARACTERS, MOST_NESTING, canonical_schema
 
 
 @pytest.mark.parametrize(

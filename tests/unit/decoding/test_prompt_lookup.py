@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft
-from mindbatch.decoding.drafting import propose
 from mindbatch.decoding.row import Row
+from mindbatch.decoding.speculative import propose
 
 
 def row(prompt: list[int], output: list[int], longest: int = 2, eos: tuple[int, ...] = ()) -> Row:

@@ -12,8 +12,7 @@ from shadow_model import request, run_all, settings
 
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import CompletionOutput
-from mindbatch.engine.runner import StepOutput
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import Step, StepOutput
 
 LEAST = 1e-9
 """What is left of a distribution where the given probabilities leave nothing."""

@@ -11,9 +11,8 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.batch import flatten
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
-from mindbatch.engine.runner import StepOutput
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import ScheduledTokens, Step
+from mindbatch.engine.step import ScheduledTokens, Step, StepOutput
 from mindbatch.kernels.step import Batch
 
 VOCABULARY = 12

@@ -15,9 +15,8 @@ from test_virtual_engines import drain as drain_stages
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters, LiveAdapter
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.engine.runner import StageRunner
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import StageRunner, Step
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.io.errors import CheckpointError, PromptError
 

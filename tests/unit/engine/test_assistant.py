@@ -11,9 +11,9 @@ from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, sett
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.decoding.choice import Draft, TokenChoice
-from mindbatch.decoding.drafting import guess
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.row import Row
+from mindbatch.decoding.speculative import guess
 from mindbatch.engine.assistant import Assistant
 
 EOS = (7,)

@@ -17,8 +17,8 @@ from mindbatch.decoding.choice import StopMatcher
 from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.decoding.row import row_error
 from mindbatch.decoding.strategy import Decision, GroupView
+from mindbatch.engine import advance
 from mindbatch.engine import engine as engine_module
-from mindbatch.engine import prompt_outputs
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
@@ -236,7 +236,7 @@ def test_an_assistant_whose_copy_of_the_row_fails_drafts_nothing() -> None:
     ("module", "function", "more"),
     [
         (engine_module, "look_up", STRATEGIES["lookup"]),
-        (prompt_outputs, "token_logprobs", {"prompt_logprobs": 2}),
+        (advance, "token_logprobs", {"prompt_logprobs": 2}),
     ],
 )
 def test_what_the_engine_does_for_a_row(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindbatch.engine.prompt_context import PromptContext, context_of
+from mindbatch.engine.sequence import PromptContext, context_of
 from mindbatch.io.errors import PromptError
 from mindbatch.models.architecture import BlockPositions2D
 

@@ -12,9 +12,8 @@ from shadow_model import Letters, ShadowOutput, ShadowRunner, make_engine, reque
 
 from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
-from mindbatch.engine.runner import StageRunner
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import Step
+from mindbatch.engine.step import StageRunner, Step
 from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
 from mindbatch.io.errors import CacheBudgetError
 

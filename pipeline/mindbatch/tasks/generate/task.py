@@ -16,8 +16,14 @@ from mindbatch.calls import Run
 from mindbatch.config.composition import save_config
 from mindbatch.config.paths import SAVED_BESIDE
 from mindbatch.decoding import DecodingParams
-from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
-from mindbatch.engine.result_json import result_body, result_fields
+from mindbatch.engine.request import (
+    CompletionOutput,
+    Request,
+    RequestOutput,
+    StreamEvent,
+    result_body,
+    result_fields,
+)
 from mindbatch.generation_progress import GenerationProgress
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
