@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.registry import strategy_for
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Draft, Row
 from mindbatch.decoding.strategy import Decision, GroupView
 from mindbatch.kernels.native_weights import PANEL
 

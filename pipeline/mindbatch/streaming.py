@@ -6,9 +6,8 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from mindbatch.decoding.choice import StopMatcher
+from mindbatch.engine.output_text import SequenceText, StopMatcher
 from mindbatch.engine.request import Request, StreamEvent
-from mindbatch.engine.sequence import SequenceText
 from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer

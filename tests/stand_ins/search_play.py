@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.registry import strategy_for
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import FinishReason, Row
 from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis
 
 Model = Callable[[Sequence[int]], NDArray[np.float32]]

@@ -386,7 +386,8 @@ def _advice_for(config: "ModelTaskConfig") -> tuple[str, ...]:
     folder = config.model.checkpoint_name_or_path
     if folder is None or not config.advises_sampling or config.is_continued:
         return ()
-    from mindbatch.decoding.sampling_advice import sampling_advice
+    from mindbatch.decoding.model_defaults import sampling_advice
+    from mindbatch.decoding.params import DecodingParams
 
-    line = sampling_advice(Path(folder), dataclasses.asdict(config.decoding))
+    line = sampling_advice(Path(folder), dataclasses.asdict(config.decoding), DecodingParams)
     return () if line is None else (line,)

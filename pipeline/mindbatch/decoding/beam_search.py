@@ -21,12 +21,11 @@ from mindbatch.decoding.beams import (
     best_hypotheses,
 )
 from mindbatch.decoding.candidates import Candidates, draw_without_replacement
-from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.draws import row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust, renormalised
-from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.row import FinishReason, Row, row_error
 from mindbatch.decoding.softmax import largest
 from mindbatch.decoding.strategy import Decision
 

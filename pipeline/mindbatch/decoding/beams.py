@@ -5,7 +5,6 @@ of scores divided by length**length_penalty, a simple form of the length normali
 neural machine translation system", 2016, section 7. The length is that of the output, its end token included.
 """
 
-import sys
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import FinishReason, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError
-from mindbatch.decoding.row import RawScores
+from mindbatch.decoding.row import FinishReason, RawScores, TokenChoice
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
 from mindbatch.io.errors import PromptError
@@ -57,10 +55,7 @@ class RequestStep:
     def longest(self) -> int:
         """The most tokens of output that there is room for."""
         row = self.group.rows[0]
-        prompt_length = len(row.prompt_token_ids)
-        if row.max_tokens is not None:
-            return row.max_tokens - prompt_length
-        return row.params.max_total_tokens(prompt_length, sys.maxsize) - prompt_length
+        return row.limit - len(row.prompt_token_ids)
 
     @property
     def fan_out(self) -> int:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.beams import RequestStep, SearchStrategy
-from mindbatch.decoding.choice import FinishReason
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import FinishReason
 from mindbatch.decoding.softmax import largest, softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mindbatch.decoding.parameter import parameters_of
+from mindbatch.decoding.parameter import parameters_of, strategies_asked
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.foreign_formats import foreign_format
 from mindbatch.io.regular_file import read_regular
@@ -81,3 +81,21 @@ def model_defaults(
         name, fault = blamed[0]
         del taken[name]
         notes.append(f"{folder / FILE_NAME}: left out: {fault}")
+
+
+def sampling_advice(folder: Path, explicit: Mapping[str, Any], params: type) -> str | None:
+    """A line if the model's file recommends sampling and the given parameters are plain greedy decoding.
+
+    params: as of `model_defaults`.
+    """
+    try:
+        asked, (values, _) = params(**explicit), model_defaults(folder, {}, params)
+    except ConfigError:  # others say what is wrong with either
+        return None
+    if params(**values).greedy or not asked.greedy or strategies_asked(asked, parameters_of(params)):
+        return None
+    listed = ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
+    return (
+        f"note: this model's {FILE_NAME} recommends sampling ({listed}), and this run is greedy; "
+        "decoding=model_defaults takes what it says, decoding.do_sample=false says that greedy is meant"
+    )

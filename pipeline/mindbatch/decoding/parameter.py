@@ -141,7 +141,7 @@ SCORED_PROMPT = Need(lambda p: p.prompt_logprobs is not None, "prompt_logprobs",
 
 def combination_faults(params: Any, parameters: Parameters) -> list[str]:
     """A line for each set of values that cannot go together."""
-    asked = _strategies_asked(params, parameters)
+    asked = strategies_asked(params, parameters)
     return [
         *_several_strategies(params, asked),
         *_never_sampling(params, asked),
@@ -164,7 +164,7 @@ def shortest_fault(params: Any, most_tokens: int) -> str | None:
     return None
 
 
-def _strategies_asked(params: Any, parameters: Parameters) -> dict[str, Asks]:
+def strategies_asked(params: Any, parameters: Parameters) -> dict[str, Asks]:
     """By parameter, the strategies asked for; those with the fewest outputs, the strictest, come first."""
     asked = {
         name: parameter.asks

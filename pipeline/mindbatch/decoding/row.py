@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.softmax import Summary, largest, likeliest_and_normalisers
 from mindbatch.io.errors import PromptError
@@ -22,10 +22,37 @@ from mindbatch.io.screen_text import printable
 if TYPE_CHECKING:
     from mindbatch.decoding.grammar_constraint import GrammarConstraint
 
-NEVER = np.float32(-np.inf)
+FinishReason = Literal["stop", "length"]
+"""An end token, a stop string or a constraint that is fulfilled; or no room for another token."""
+_NEVER = np.float32(-np.inf)
 NOT_FINITE = "are NaN or infinite; the model's weights or its number format do not fit"
 _LONGEST = 500
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class TokenChoice:
+    """A token that follows a row.
+
+    `logprob` is its log-probability (nats) under the model's raw logits. `top_logprobs` maps tokens to
+    theirs, likeliest first and `token_id` always among them, or is None when it was not asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top_logprobs: dict[int, float] | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Draft:
+    """Tokens that may follow a row's output.
+
+    `probabilities` has for each of them the distribution [V] that it was drawn from; None says that the
+    tokens were not drawn but certain, as those found in the prompt are.
+    """
+
+    token_ids: tuple[int, ...]
+    probabilities: tuple[NDArray[np.float32], ...] | None = None
 
 
 @dataclass(slots=True)
@@ -66,6 +93,13 @@ class Row:
         """True if the row is still below min_length or min_new_tokens, so that it may not end."""
         prompt_length = len(self.prompt_token_ids)
         return prompt_length + self.step < self.params.min_total_tokens(prompt_length)
+
+    @property
+    def limit(self) -> int:
+        """Tokens of prompt and output at which the row ends."""
+        if self.max_tokens is not None:
+            return self.max_tokens
+        return self.params.max_total_tokens(len(self.prompt_token_ids), sys.maxsize)
 
     def append(self, choice: TokenChoice) -> None:
         self.output_token_ids.append(choice.token_id)
@@ -224,7 +258,7 @@ class DecodingStep:
         """Puts tokens at minus infinity; ids of V or more are passed over. `by` names the parameter."""
         known = token_ids[token_ids < self.scores.size]
         if known.size:
-            self.writable()[known] = NEVER
+            self.writable()[known] = _NEVER
             self._forbidding.append(by)
 
     def allow_only(self, allowed: NDArray[np.bool_], by: str) -> None:
@@ -235,13 +269,13 @@ class DecodingStep:
 
     def force(self, token_ids: Sequence[int], by: str) -> None:
         """Puts `token_ids` at 0 and all others at minus infinity, whatever came before."""
-        self.scores = np.full_like(self.scores, NEVER)
+        self.scores = np.full_like(self.scores, _NEVER)
         self.scores[list(token_ids)] = 0
         self._forbidding = [by]
 
     def result(self) -> NDArray[np.float32]:
         """The scores in the end; raises NoTokenLeftError if all are minus infinity."""
-        if self._forbidding and self.scores.max() == NEVER:
+        if self._forbidding and self.scores.max() == _NEVER:
             raise NoTokenLeftError(
                 f"{self.row.key}: no token is left for position {self.row.step} of output "
                 f"{self.row.sample_index}: forbidden by {', '.join(dict.fromkeys(self._forbidding))}; "

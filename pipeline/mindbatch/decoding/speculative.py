@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.candidates import Candidates, draw_by_weight
-from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.draws import Draw, draw_tokens, row_uniforms
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import RawScores, Row
+from mindbatch.decoding.row import Draft, RawScores, Row, TokenChoice
 from mindbatch.decoding.sampling import SamplingStrategy, sample
 from mindbatch.decoding.softmax import Summary, softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded

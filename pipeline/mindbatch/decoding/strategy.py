@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import FinishReason, TokenChoice
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.row import FinishReason, Row, TokenChoice, row_error
 from mindbatch.decoding.softmax import Summary
 from mindbatch.io.errors import PromptError
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mindbatch.decoding.choice import FinishReason
-from mindbatch.decoding.row import token_logprobs
+from mindbatch.decoding.row import FinishReason, token_logprobs
 from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 from mindbatch.engine.request import CompletionOutput, StreamEvent
 from mindbatch.engine.scheduler import Scheduler

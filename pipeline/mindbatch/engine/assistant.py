@@ -4,9 +4,8 @@ from collections import deque
 from collections.abc import Sequence as Items
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.registry import strategy_for
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Draft, Row, TokenChoice
 from mindbatch.decoding.speculative import Guess, guess
 from mindbatch.engine.block_manager import BlockManager, Write
 from mindbatch.engine.prefix_cache import PrefixCache

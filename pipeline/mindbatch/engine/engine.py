@@ -8,24 +8,17 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Draft, StopMatcher
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.parameter import shortest_fault
 from mindbatch.decoding.registry import strategy_for
-from mindbatch.decoding.row import NOT_FINITE, NotFiniteError, Row, row_error
+from mindbatch.decoding.row import NOT_FINITE, Draft, NotFiniteError, Row, row_error
 from mindbatch.decoding.speculative import propose as look_up
 from mindbatch.engine.adapter_slots import AdapterSlots, KnownAdapters
 from mindbatch.engine.advance import advance, gather_prompt_outputs
+from mindbatch.engine.output_text import Detokenizer, SequenceText, StopMatcher
 from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.engine.scheduler import Scheduler
-from mindbatch.engine.sequence import (
-    Detokenizer,
-    PromptContext,
-    Sequence,
-    SequenceGroup,
-    SequenceText,
-    context_of,
-)
+from mindbatch.engine.sequence import PromptContext, Sequence, SequenceGroup, context_of
 from mindbatch.engine.statistics import Counters, EngineStatistics
 from mindbatch.io.errors import MindBatchError, PromptError
 

@@ -10,7 +10,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import PromptError
 
 if TYPE_CHECKING:
-    from mindbatch.decoding.choice import FinishReason
+    from mindbatch.decoding.row import FinishReason
 
 PROMPT_STAGE = "prompt"
 """The stage of errors that are found once there is a tokenizer and an engine."""

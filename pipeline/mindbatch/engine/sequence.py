@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.decoding.choice import FinishReason, StopMatcher
-from mindbatch.decoding.row import Row, row_error
+from mindbatch.decoding.row import FinishReason, Row, row_error
 from mindbatch.decoding.strategy import DecodingStrategy
 from mindbatch.engine.adapter_slots import LiveAdapter
+from mindbatch.engine.output_text import SequenceText
 from mindbatch.engine.request import CompletionOutput, Request
 from mindbatch.io.errors import PromptError
 from mindbatch.kernels.step import IntArray
@@ -58,39 +57,6 @@ def context_of(key: str, prompt: Items[int], model: BlockPositions2D) -> PromptC
             "both, and to token ids they must be added"
         )
     return PromptContext(prompt.index(model.start_id), masks[0])
-
-
-class Detokenizer(Protocol):
-    """Turns one sequence's output tokens into text, never tearing a character."""
-
-    def push(self, token_id: int) -> str: ...
-    def flush(self) -> str: ...
-    def fork(self) -> Detokenizer: ...
-
-
-@dataclass(slots=True)
-class SequenceText:
-    """The text of one sequence, cut at its stop strings."""
-
-    detokenizer: Detokenizer
-    stop: StopMatcher
-    text: str = ""
-
-    def push(self, token_id: int) -> str:
-        """Adds a token; returns the text that has become certain."""
-        added = self.stop.push(self.detokenizer.push(token_id))
-        self.text += added
-        return added
-
-    def flush(self) -> str:
-        """Ends the text; returns what was held back."""
-        added = self.stop.push(self.detokenizer.flush()) + self.stop.flush()
-        self.text += added
-        return added
-
-    def fork(self) -> SequenceText:
-        """An independent copy for a sequence that continues in two ways."""
-        return SequenceText(self.detokenizer.fork(), copy.copy(self.stop), self.text)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.model_defaults import model_defaults
-from mindbatch.decoding.sampling_advice import sampling_advice
+from mindbatch.decoding.model_defaults import model_defaults, sampling_advice
 from mindbatch.io.errors import ConfigError
 
 SAMPLING = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
@@ -76,7 +75,7 @@ def test_a_file_that_is_not_in_order(tmp_path: Path, text: str, fault: str) -> N
     with pytest.raises(ConfigError) as caught:
         model_defaults(tmp_path, {}, DecodingParams)
     assert caught.value.faults == (f"{path}: {fault}",)
-    assert sampling_advice(tmp_path, {}) is None
+    assert sampling_advice(tmp_path, {}, DecodingParams) is None
 
 
 def test_a_folder_without_the_file(tmp_path: Path) -> None:
@@ -86,9 +85,9 @@ def test_a_folder_without_the_file(tmp_path: Path) -> None:
 
 def test_advice_where_a_sampling_model_runs_greedily(tmp_path: Path) -> None:
     model = folder(tmp_path, SAMPLING)
-    advice = sampling_advice(model, {})
+    advice = sampling_advice(model, {}, DecodingParams)
     assert advice is not None
     assert "do_sample=true, temperature=0.6, top_p=0.9" in advice
-    assert sampling_advice(model, {"num_beams": 2}) is None
-    assert sampling_advice(model, {"do_sample": True}) is None
-    assert sampling_advice(folder(tmp_path, {"temperature": 0.9}), {}) is None
+    assert sampling_advice(model, {"num_beams": 2}, DecodingParams) is None
+    assert sampling_advice(model, {"do_sample": True}, DecodingParams) is None
+    assert sampling_advice(folder(tmp_path, {"temperature": 0.9}), {}, DecodingParams) is None

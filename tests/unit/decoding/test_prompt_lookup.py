@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Draft
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Draft, Row
 from mindbatch.decoding.speculative import propose
 
 

@@ -15,11 +15,10 @@ from shadow_model import VOCABULARY, fingerprints, logits_of
 
 from goodness_of_fit import draws, p_value
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.draws import row_hash
 from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.processors import adjust
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Draft, Row, TokenChoice
 from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.softmax import softmax
 from mindbatch.decoding.speculative import SpeculativeStrategy, guess

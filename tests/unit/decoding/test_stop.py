@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mindbatch.decoding.choice import StopMatcher
+from mindbatch.engine.output_text import StopMatcher
 
 few_letters = st.text("ab", max_size=12)
 stop_sets = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)

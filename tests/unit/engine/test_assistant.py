@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from shadow_model import VOCABULARY, ShadowRunner, fingerprints, logits_of, settings
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Draft, TokenChoice
 from mindbatch.decoding.draws import row_hash
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Draft, Row, TokenChoice
 from mindbatch.decoding.speculative import guess
 from mindbatch.engine.assistant import Assistant
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from shadow_model import Letters, request
 
-from mindbatch.decoding.choice import StopMatcher
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.batch import buckets_up_to, flatten, pad_to_bucket, wanted_tokens
-from mindbatch.engine.sequence import Sequence, SequenceGroup, SequenceText
+from mindbatch.engine.output_text import SequenceText, StopMatcher
+from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.step import ScheduledTokens, Step
 
 

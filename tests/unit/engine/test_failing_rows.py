@@ -13,7 +13,6 @@ from shadow_model import VOCABULARY, Letters, ShadowOutput, ShadowRunner, drain,
 
 from mindbatch.config.environment import prepare_environment
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import StopMatcher
 from mindbatch.decoding.grammar_constraint import GrammarConstraint
 from mindbatch.decoding.row import row_error
 from mindbatch.decoding.strategy import Decision, GroupView
@@ -21,6 +20,7 @@ from mindbatch.engine import advance
 from mindbatch.engine import engine as engine_module
 from mindbatch.engine.assistant import Assistant
 from mindbatch.engine.engine import Engine
+from mindbatch.engine.output_text import StopMatcher
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.io.errors import PromptError

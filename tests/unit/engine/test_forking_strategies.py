@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from shadow_model import VOCABULARY, drain, make_engine, request, settings, text_of
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import TokenChoice
-from mindbatch.decoding.row import top_logprobs
+from mindbatch.decoding.row import TokenChoice, top_logprobs
 from mindbatch.decoding.strategy import Branch, Decision, GroupView
 
 WIDTH = 4

@@ -10,9 +10,8 @@ from shadow_model import request
 from shadow_model import settings as limits_of
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.choice import Draft
 from mindbatch.decoding.registry import strategy_for
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.row import Draft, Row
 from mindbatch.engine.scheduler import Scheduler
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.step import Step

@@ -1,39 +1,19 @@
-"""Inputs and end of a sequence: a step's choice, a draft to verify; the reason it ends."""
+"""The text of one output: what its tokens add becomes certain, and it is cut at stop strings."""
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
-
-FinishReason = Literal["stop", "length"]
-"""An end token, a stop string or a constraint that is fulfilled; or no room for another token."""
+from typing import Protocol
 
 
-@dataclass(slots=True, frozen=True)
-class TokenChoice:
-    """A token that follows a row.
+class Detokenizer(Protocol):
+    """Turns one sequence's output tokens into text, never tearing a character."""
 
-    `logprob` is its log-probability (nats) under the model's raw logits. `top_logprobs` maps tokens to
-    theirs, likeliest first and `token_id` always among them, or is None when it was not asked for.
-    """
-
-    token_id: int
-    logprob: float
-    top_logprobs: dict[int, float] | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class Draft:
-    """Tokens that may follow a row's output.
-
-    `probabilities` has for each of them the distribution [V] that it was drawn from; None says that the
-    tokens were not drawn but certain, as those found in the prompt are.
-    """
-
-    token_ids: tuple[int, ...]
-    probabilities: tuple[NDArray[np.float32], ...] | None = None
+    def push(self, token_id: int) -> str: ...
+    def flush(self) -> str: ...
+    def fork(self) -> Detokenizer: ...
 
 
 class StopMatcher:
@@ -88,3 +68,28 @@ class StopMatcher:
     def _may_begin_stop(self, start: int) -> bool:
         tail = self._held[start:]
         return any(stop.startswith(tail) for stop in self._stops)
+
+
+@dataclass(slots=True)
+class SequenceText:
+    """The text of one sequence, cut at its stop strings."""
+
+    detokenizer: Detokenizer
+    stop: StopMatcher
+    text: str = ""
+
+    def push(self, token_id: int) -> str:
+        """Adds a token; returns the text that has become certain."""
+        added = self.stop.push(self.detokenizer.push(token_id))
+        self.text += added
+        return added
+
+    def flush(self) -> str:
+        """Ends the text; returns what was held back."""
+        added = self.stop.push(self.detokenizer.flush()) + self.stop.flush()
+        self.text += added
+        return added
+
+    def fork(self) -> SequenceText:
+        """An independent copy for a sequence that continues in two ways."""
+        return SequenceText(self.detokenizer.fork(), copy.copy(self.stop), self.text)
