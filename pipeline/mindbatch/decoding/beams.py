@@ -18,7 +18,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import NoTokenLeftError
 from mindbatch.decoding.row import FinishReason, RawScores, TokenChoice
 from mindbatch.decoding.softmax import Summary
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
+from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 from mindbatch.io.errors import PromptError
 
 
@@ -91,11 +91,8 @@ class RequestStep:
         return self.raw.choice(self.first + candidate.parent, candidate.token_id)
 
 
-class SearchStrategy:
+class SearchStrategy(DecodingStrategy):
     """Base of the searches: a request is one `Beams` unless its strategy begins something else."""
-
-    searches = True
-    needs_hidden = False
 
     def width(self, params: DecodingParams) -> int:
         return params.num_beams

@@ -78,7 +78,8 @@ def uniform(
 def row_uniforms(
     rows: Sequence[Row], places: Sequence[Sequence[tuple[int, int]]], stream: int = 0
 ) -> list[NDArray[np.float64]]:
-    """For each of `rows` a uniform number for each of its places: (sample, step)."""
+    """For each of `rows` a uniform number for each of its places (sample, step); none for a greedy row."""
+    places = [() if row.params.greedy else own for row, own in zip(rows, places, strict=True)]
     words = [
         (row.params.seed, row.row_hash, sample, step)
         for row, row_places in zip(rows, places, strict=True)

@@ -1,8 +1,6 @@
 """Embeddings: a prompt's last hidden states pooled to one vector of length 1, in place of text."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,29 +8,22 @@ from numpy.typing import NDArray
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.row import NotFiniteError
 from mindbatch.decoding.softmax import Summary
-from mindbatch.decoding.strategy import Decision, GroupView, Hypothesis, guarded
+from mindbatch.decoding.strategy import Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 
 
-class Embedding:
+class Embedding(DecodingStrategy):
     """Ends each request after its prompt. The hidden states are those that logits are made of: after the
     model's last norm."""
 
-    searches = True
     needs_hidden = True
 
     def name(self, params: DecodingParams) -> str | None:
         return "embedding" if params.pooling is not None else None
 
-    def width(self, params: DecodingParams) -> int:
-        return 1
-
-    def begin(self, params: DecodingParams) -> Any:
-        return None
-
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        return [guarded(group, partial(_decision, group)) for group in groups]
+        return [guarded(group, _decision, group) for group in groups]
 
 
 def _decision(group: GroupView) -> Decision:

@@ -1,7 +1,6 @@
-"""Greedy decoding and sampling: each sequence goes on with one token, chosen for it alone."""
+"""Greedy decoding, sampling, sample-and-rank: each sequence goes on with one token, chosen for it alone."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import RawScores, Row
 from mindbatch.decoding.softmax import Summary
-from mindbatch.decoding.strategy import Branch, Decision, GroupView, Hypothesis, guarded
+from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 
 Tokens = list[int] | Exception
 """A token for each uniform number of a row, one if it is greedy; or why there are none."""
@@ -20,14 +19,13 @@ _TOGETHER = 64
 """Rows whose changed scores, copies of V numbers each, are kept at a time."""
 
 
-class SamplingStrategy:
+class SamplingStrategy(DecodingStrategy):
     """Greedy takes the likeliest token, the lowest id among equals; sampling spends a Philox number on each.
 
     A request's first step, one row without output, branches into its num_return_sequences samples.
     """
 
     searches = False
-    needs_hidden = False
 
     def name(self, params: DecodingParams) -> str | None:
         return "greedy" if params.greedy else "sampling"
@@ -35,42 +33,31 @@ class SamplingStrategy:
     def width(self, params: DecodingParams) -> int:
         return params.num_return_sequences
 
-    def begin(self, params: DecodingParams) -> Any:
-        return None
-
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        return sample(groups, logits, summary, self.width)
+        rows = [row for group in groups for row in group.rows]
+        samples = [indices for group in groups for indices in self._samples(group)]
+        places = [[(sample, row.step) for sample in own] for row, own in zip(rows, samples, strict=True)]
+        likeliest, normalisers, tokens = _tokens(rows, logits, summary, row_uniforms(rows, places))
+        raw = RawScores(rows, logits, likeliest, normalisers)
+        decisions = []
+        first = 0
+        for group in groups:
+            part = slice(first, first + len(group.rows))
+            decisions.append(guarded(group, _decide, raw, first, samples[part], tokens[part]))
+            first += len(group.rows)
+        return decisions
 
-
-def sample(
-    groups: Sequence[GroupView],
-    logits: NDArray[np.float32],
-    summary: Summary,
-    width: Callable[[DecodingParams], int],
-) -> list[Decision]:
-    """A branch for each row of each group; the first row of a request branches into `width` of them."""
-    rows = [row for group in groups for row in group.rows]
-    samples = [indices for group in groups for indices in _samples(group, width)]
-    likeliest, normalisers, tokens = _tokens(rows, logits, summary, _uniforms(rows, samples))
-    raw = RawScores(rows, logits, likeliest, normalisers)
-    decisions = []
-    first = 0
-    for group in groups:
-        places = slice(first, first + len(group.rows))
-        decide = partial(_decide, group, raw, first, samples[places], tokens[places])
-        decisions.append(guarded(group, decide))
-        first += len(group.rows)
-    return decisions
+    def _samples(self, group: GroupView) -> list[Sequence[int]]:
+        """For each row of the group, the sample indices of the branches it gets."""
+        if len(group.rows) == 1 and group.rows[0].step == 0:
+            return [range(self.width(group.rows[0].params))]
+        return [(row.sample_index,) for row in group.rows]
 
 
 def _decide(
-    group: GroupView,
-    raw: RawScores,
-    first: int,
-    samples: Sequence[Sequence[int]],
-    tokens: Sequence[Tokens],
+    raw: RawScores, first: int, samples: Sequence[Sequence[int]], tokens: Sequence[Tokens]
 ) -> Decision:
     """One request, whose logits begin at row `first`, with the samples and tokens of each of its rows."""
     branches: list[Branch] = []
@@ -80,13 +67,6 @@ def _decide(
         chosen = zip(indices, drawn, strict=True)
         branches += [Branch(parent, index, (raw.choice(first + parent, token),)) for index, token in chosen]
     return Decision(branches)
-
-
-def _samples(group: GroupView, width: Callable[[DecodingParams], int]) -> list[Sequence[int]]:
-    """For each row of the group, the sample indices of the branches it gets."""
-    if len(group.rows) == 1 and group.rows[0].step == 0:
-        return [range(width(group.rows[0].params))]
-    return [(row.sample_index,) for row in group.rows]
 
 
 def _tokens(
@@ -120,24 +100,15 @@ def _asked(row: Row, logits: NDArray[np.float32], uniforms: NDArray[np.float64])
     return None if scores is logits else [int(scores.argmax())]
 
 
-def _uniforms(rows: Sequence[Row], samples: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
-    """For each row, a uniform number for each of its samples; none for a greedy row."""
-    places = [
-        [] if row.params.greedy else [(sample, row.step) for sample in indices]
-        for row, indices in zip(rows, samples, strict=True)
-    ]
-    return row_uniforms(rows, places)
-
-
-class SampleAndRank:
+class SampleAndRank(SamplingStrategy):
     """Draws best_of samples as sampling does and returns the best num_return_sequences.
 
     A sample's score is its log-probability under the model's raw logits, divided by tokens**length_penalty;
     the earlier sample wins among equals.
+    Source: Adiwardana et al., "Towards a human-like open-domain chatbot", 2020, section 2.4.
     """
 
     searches = True
-    needs_hidden = False
 
     def name(self, params: DecodingParams) -> str | None:
         return None if params.best_of is None else "sample_and_rank"
@@ -146,22 +117,22 @@ class SampleAndRank:
         return params.best_of or 1
 
     def begin(self, params: DecodingParams) -> Any:
-        """Starts without ended samples; the state has them by sample index."""
-        return dict[int, Hypothesis]()
+        """Starts without ended samples; the state has them with their scores, by sample index."""
+        return dict[int, tuple[float, Hypothesis]]()
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        sampled = sample(groups, logits, summary, self.width)
+        sampled = super().advance(groups, logits, summary)
         both = zip(groups, sampled, strict=True)
-        return [guarded(group, partial(_ranked, group, decision)) for group, decision in both]
+        return [guarded(group, _ranked, group, decision) for group, decision in both]
 
 
 def _ranked(group: GroupView, sampled: Decision) -> Decision:
     """Takes the samples that end out of the request's branches."""
     if sampled.error is not None:
         return sampled
-    ended: dict[int, Hypothesis] = group.state
+    ended: dict[int, tuple[float, Hypothesis]] = group.state
     params = group.rows[0].params
     live = []
     for branch in sampled.branches:
@@ -172,14 +143,9 @@ def _ranked(group: GroupView, sampled: Decision) -> Decision:
             continue
         row = group.rows[branch.parent]
         score = (row.cumulative_logprob + choice.logprob) / (row.step + 1) ** params.length_penalty
-        ended[branch.sample_index] = Hypothesis.after(row, choice, reason, score)
+        ended[branch.sample_index] = (score, Hypothesis.after(row, choice, reason, score))
     if live:
-        return Decision(live, kept=list(ended.values()))
+        return Decision(live, kept=[hypothesis for _, hypothesis in ended.values()])
     # By sample index among equals: samples may end in any order, and the result must not depend on it.
-    ranked = sorted(ended.items(), key=lambda item: (-_score(item[1]), item[0]))
+    ranked = [ended[index] for index in sorted(ended, key=lambda index: (-ended[index][0], index))]
     return Decision([], results=[hypothesis for _, hypothesis in ranked[: params.num_return_sequences]])
-
-
-def _score(hypothesis: Hypothesis) -> float:
-    assert hypothesis.score is not None
-    return hypothesis.score

@@ -1,7 +1,6 @@
 """Speculative decoding: drafted tokens are verified in one step, and the output is the model's own."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from mindbatch.decoding.filters import sampling_candidates
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.processors import adjust
 from mindbatch.decoding.row import Draft, RawScores, Row, TokenChoice
-from mindbatch.decoding.sampling import SamplingStrategy, sample
+from mindbatch.decoding.sampling import SamplingStrategy
 from mindbatch.decoding.softmax import Summary, softmax
 from mindbatch.decoding.strategy import Branch, Decision, GroupView, guarded
 from mindbatch.io.errors import MindBatchError
@@ -39,14 +38,14 @@ class SpeculativeStrategy(SamplingStrategy):
     ) -> list[Decision]:
         drafted = np.array([any(row.draft is not None for row in group.rows) for group in groups])
         if not drafted.any():
-            return sample(groups, logits, summary, self.width)
+            return super().advance(groups, logits, summary)
         counts = [sum(map(_num_logits, group.rows)) for group in groups]
         ours = np.repeat(drafted, counts)
         if ours.all():
             return _verify(groups, logits, summary)
         parts = [None if summary is None else summary[which] for which in (ours, ~ours)]
         verified = iter(_verify(_where(groups, drafted), logits[ours], parts[0]))
-        plain = iter(sample(_where(groups, ~drafted), logits[~ours], parts[1], self.width))
+        plain = iter(super().advance(_where(groups, ~drafted), logits[~ours], parts[1]))
         return [next(verified if one else plain) for one in drafted]
 
 
@@ -69,7 +68,7 @@ def _verify(groups: Sequence[GroupView], logits: NDArray[np.float32], summary: S
     decisions = []
     for group in groups:
         own = list(islice(places, len(group.rows)))
-        decisions.append(guarded(group, partial(_decide, group, raw, own)))
+        decisions.append(guarded(group, _decide, group, raw, own))
     return decisions
 
 
@@ -85,7 +84,7 @@ def _decide(group: GroupView, raw: RawScores, places: Sequence[tuple[int, NDArra
 def _uniforms(rows: Sequence[Row], counts: Sequence[int]) -> list[NDArray[np.float64]]:
     """For each row, [2, count] uniform numbers to draw with and to test with; [2, 0] for a greedy row."""
     places = [
-        [] if row.params.greedy else [(row.sample_index, row.step + ahead) for ahead in range(count)]
+        [(row.sample_index, row.step + ahead) for ahead in range(count)]
         for row, count in zip(rows, counts, strict=True)
     ]
     streams = [row_uniforms(rows, places, stream) for stream in (0, _TEST_STREAM)]
@@ -181,8 +180,7 @@ def guess(rows: Sequence[Row], logits: NDArray[np.float32]) -> list[Guess | None
         raise MindBatchError(
             "logits of model.assistant: NaN or infinite; its weights or its number format do not fit"
         )
-    places = [[] if row.params.greedy else [(row.sample_index, row.step)] for row in rows]
-    numbers = row_uniforms(rows, places, _DRAFT_STREAM)
+    numbers = row_uniforms(rows, [[(row.sample_index, row.step)] for row in rows], _DRAFT_STREAM)
     guesses: list[Guess | None] = []
     for row, own, best, number in zip(rows, logits, likeliest, numbers, strict=True):
         try:

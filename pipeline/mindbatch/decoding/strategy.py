@@ -1,10 +1,10 @@
-"""Interface of decoding strategies: each sees a step's logits and decides how each request goes on."""
+"""Base of decoding strategies: each sees a step's logits and decides how each request goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,7 @@ class GroupView:
     prompt_hidden: NDArray[np.float32] | None = None
 
 
-class DecodingStrategy(Protocol):
+class DecodingStrategy:
     """Advances every request that uses it by one step; keeps nothing of a request but in its state.
 
     searches: False if each row is a sample of its own, which the engine streams and ends by itself; True if
@@ -99,20 +99,20 @@ class DecodingStrategy(Protocol):
     needs_hidden: whether views bring the last hidden states.
     """
 
-    searches: bool
-    needs_hidden: bool
+    searches = True
+    needs_hidden = False
 
     def name(self, params: DecodingParams) -> str | None:
         """The strategy's name for what `params` ask of it; None if they ask for another."""
-        ...
+        raise NotImplementedError
 
     def width(self, params: DecodingParams) -> int:
         """The most rows that a request has at a time."""
-        ...
+        return 1
 
     def begin(self, params: DecodingParams) -> Any:
         """The state of a new request; None if there is none."""
-        ...
+        return None
 
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
@@ -126,12 +126,12 @@ class DecodingStrategy(Protocol):
         `guarded`); if the call itself raises, as NotFiniteError for logits that are no numbers, no group's
         state has changed.
         """
-        ...
+        raise NotImplementedError
 
 
-def guarded(group: GroupView, decide: Callable[[], Decision]) -> Decision:
+def guarded(group: GroupView, decide: Callable[..., Decision], *arguments: Any) -> Decision:
     """Calls `decide` for the group; whatever it raises ends this request and no other."""
     try:
-        return decide()
+        return decide(*arguments)
     except Exception as error:
         return Decision([], error=row_error(error, group.rows[0].key))

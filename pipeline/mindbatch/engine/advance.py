@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -79,7 +78,7 @@ def _decide(groups: Items[_GroupStep], output: StepOutput) -> list[Decision]:
         pass
     parts = np.split(logits, np.cumsum([len(group_step.tokens) for group_step in groups])[:-1])
     pairs = zip(views, parts, strict=True)
-    return [guarded(view, partial(_decide_alone, strategy, view, part)) for view, part in pairs]
+    return [guarded(view, _decide_alone, strategy, view, part) for view, part in pairs]
 
 
 def _decide_alone(strategy: DecodingStrategy, view: GroupView, logits: NDArray[np.float32]) -> Decision:

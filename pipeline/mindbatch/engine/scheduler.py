@@ -1,15 +1,19 @@
-"""Schedules the tokens of the next step: policy only, no tensors."""
+"""Schedules the tokens of the next step and the requests that begin: policy only, no tensors."""
 
 from collections import deque
 from collections.abc import Iterable, Set
+from itertools import islice
 
 from mindbatch.engine.adapter_slots import AdapterSlots
-from mindbatch.engine.admission import Admission
 from mindbatch.engine.block_manager import BlockManager, StateSlots
 from mindbatch.engine.prefix_cache import Prefix, PrefixCache
 from mindbatch.engine.sequence import Sequence, SequenceGroup
 from mindbatch.engine.settings import EngineSettings
-from mindbatch.engine.step import ScheduledTokens, Step, TokenBudget, next_tokens
+from mindbatch.engine.step import ScheduledTokens, Step, next_tokens
+from mindbatch.io.errors import CacheBudgetError
+
+LOOK_AHEAD = 256
+"""Waiting requests among which one is sought that has a slot for its adapter."""
 
 
 class Scheduler:
@@ -19,8 +23,7 @@ class Scheduler:
     When blocks run out, the request that came last is pre-empted: its blocks are freed and it is computed
     again later. A request is admitted only if it fits the cache alone, so the first one always moves on.
     Blocks at the beginning of a request that are in the cache already are shared, not computed.
-    Who begins is decided by `Admission`, who has an adapter's slot by `AdapterSlots`, how much of a step
-    prompts may have by `TokenBudget`.
+    A request for whose adapter there is no slot in `AdapterSlots` is passed by others.
 
     num_prompt_tokens, num_cached_tokens: of all requests admitted so far, and those of them that were found.
     """
@@ -32,7 +35,6 @@ class Scheduler:
         self.blocks = BlockManager(settings.num_blocks, settings.block_size)
         self.states = StateSlots(settings.num_states)
         self.prefixes = PrefixCache(self.blocks, settings, self.states if settings.is_recurrent else None)
-        self.admission = Admission(settings, self.blocks, self.states, self.prefixes, self.adapters)
         self.waiting: deque[SequenceGroup] = deque()
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
@@ -54,7 +56,7 @@ class Scheduler:
         Raises:
             CacheBudgetError: it could not run even with the whole cache or the whole step to itself.
         """
-        self.admission.refuse_impossible(group)
+        refuse_impossible(group, self.settings)
         self.waiting.append(group)
 
     def schedule(self) -> Step:
@@ -63,7 +65,7 @@ class Scheduler:
         There are none only where nothing runs and other schedulers hold all slots for adapters.
         """
         step = Step()
-        budget, preemptions = TokenBudget(self.settings, step), self.num_preemptions
+        most, preemptions = self.settings.max_batched_tokens, self.num_preemptions
         # Lists of their own: pre-emption takes groups out of `running` meanwhile.
         decoding, others = list[SequenceGroup](), list[SequenceGroup]()
         for group in self.running:
@@ -71,14 +73,15 @@ class Scheduler:
         # Those that generate come first, for one token each; prompts fill up what is left of the step.
         for group in decoding:
             if self._still_runs(group, preemptions):
-                self._schedule_running(group, step, budget.left)
-        budget.begin_prompts()
+                self._schedule_running(group, step, most - step.num_tokens)
+        if self.settings.max_prompt_tokens is not None:
+            most = min(most, step.num_tokens + self.settings.max_prompt_tokens)
         for group in others:
             if self._still_runs(group, preemptions):
-                self._schedule_running(group, step, budget.left_for_prompts)
+                self._schedule_running(group, step, most - step.num_tokens)
         # After a pre-emption nobody begins: the blocks that it freed are for the requests that run.
         if self.num_preemptions == preemptions:
-            self._admit(step, budget)
+            self._admit(step, most)
         waits_for_slot = not self.waiting or self.waiting[0].adapter is not None
         assert step.scheduled or (not self.running and waits_for_slot)
         return step
@@ -152,27 +155,70 @@ class Scheduler:
                 return
         self._take(wanted, step)
 
-    def _admit(self, step: Step, budget: TokenBudget) -> None:
+    def _admit(self, step: Step, most: int) -> None:
+        """Begins requests, first come first served, while the step has fewer than `most` tokens."""
         num_sequences = sum(group.max_num_sequences for group in self.running)
-        while self.waiting and budget.left_for_prompts > 0:
-            admitted = self.admission.next(self.waiting, step, budget, num_sequences)
-            if admitted is None:
+        while self.waiting and step.num_tokens < most:
+            group = self._first_waiting()
+            if group is None or (
+                num_sequences and num_sequences + group.max_num_sequences > self.settings.batch_size
+            ):
                 return
-            group = admitted.group
-            self.waiting.remove(group)
-            self._begin(group, admitted.prefixes)
-            group.adapter_slot, must_load = self.adapters.take(group.adapter_name)
-            if must_load and group.adapter_name is not None:
-                step.adapter_loads.append((group.adapter_slot, group.adapter_name))
+            room = most - step.num_tokens
+            if group.sequences[0].num_unsplittable_prefill_tokens > room:
+                return
+            if self.settings.is_recurrent and self.states.num_free < len(group.sequences):
+                return
+            prefixes = self.prefixes.find(group)
+            if self._blocks_to_catch_up(group, prefixes) > self.blocks.num_free:
+                return
+            if self._is_found(group, prefixes):  # pre-empted, it goes on as those that are decoding
+                room = self.settings.max_batched_tokens - step.num_tokens
+                if sum(1 + sequence.num_draft_tokens for sequence in group.sequences) > room:
+                    return
+            # What this step computes can be shared from the next one on. Nobody waits longer than that: a
+            # prompt that goes on in the next step has taken all that was left of this one.
+            if self.prefixes.is_coming(group, prefixes, step):
+                return
+            self._begin(group, prefixes, step)
             num_sequences += group.max_num_sequences
-            self._take(next_tokens(group, admitted.room), step)
+            self._take(next_tokens(group, room), step)
+
+    def _first_waiting(self) -> SequenceGroup | None:
+        """The first request that waits, of those whose adapters have a slot or get one."""
+        for group in islice(self.waiting, LOOK_AHEAD):
+            if self.adapters.offers(group.adapter_name):
+                return group
+        overdue = self.adapters.overdue
+        if overdue is None:
+            return None
+        due = (group for group in self.waiting if group.adapter_name == overdue)
+        return next((group for group in due if self.adapters.offers(overdue)), None)
+
+    def _is_found(self, group: SequenceGroup, prefixes: list[Prefix]) -> bool:
+        """True where these blocks hold all of a request that has to be there before its next tokens."""
+        size = self.settings.block_size
+        pairs = zip(group.sequences, prefixes, strict=True)
+        return all(len(sequence) - 1 == len(prefix.blocks) * size for sequence, prefix in pairs)
+
+    def _blocks_to_catch_up(self, group: SequenceGroup, prefixes: list[Prefix]) -> int:
+        """Free blocks until the group's next tokens are chosen, so that it is not admitted to be pre-empted.
+
+        Those of its prefixes that nobody holds are among them.
+        """
+        tables = [prefix.blocks for prefix in prefixes]
+        revived = {block for blocks in tables for block in blocks if self.blocks.holders(block) == 0}
+        return len(revived) + self.blocks.blocks_needed(
+            (blocks, len(blocks) * self.settings.block_size, len(sequence) + sequence.num_draft_tokens)
+            for sequence, blocks in zip(group.sequences, tables, strict=True)
+        )
 
     def _stop(self, group: SequenceGroup) -> None:
         """Frees what a running request holds; it is taken from the running ones elsewhere."""
         self.release(group.sequences)
         self.adapters.release(group.adapter_name)
 
-    def _begin(self, group: SequenceGroup, prefixes: list[Prefix]) -> None:
+    def _begin(self, group: SequenceGroup, prefixes: list[Prefix], step: Step) -> None:
         """Makes a request a running one; its sequences share the blocks of their prefixes."""
         for sequence, prefix in zip(group.sequences, prefixes, strict=True):
             sequence.block_table = self.blocks.share(prefix.blocks)
@@ -183,7 +229,11 @@ class Scheduler:
             group.num_cached_tokens = group.sequences[0].num_computed_tokens
             self.num_prompt_tokens += len(group.request.prompt_token_ids)
             self.num_cached_tokens += group.num_cached_tokens
+        self.waiting.remove(group)
         self.running.append(group)
+        group.adapter_slot, must_load = self.adapters.take(group.adapter_name)
+        if must_load and group.adapter_name is not None:
+            step.adapter_loads.append((group.adapter_slot, group.adapter_name))
 
     def _take(self, wanted: list[ScheduledTokens], step: Step) -> None:
         for tokens in wanted:
@@ -226,3 +276,36 @@ class Scheduler:
         # In front of those that wait, whom it came before; the latest is pre-empted first, so order stays.
         self.waiting.appendleft(group)
         self.num_preemptions += 1
+
+
+def refuse_impossible(group: SequenceGroup, settings: EngineSettings) -> None:
+    """CacheBudgetError for a request that could not run even with the whole cache or step to itself."""
+    sequences = group.max_num_sequences
+    needed = sequences * settings.blocks_for(group.max_tokens)
+    if needed > settings.num_blocks:
+        raise CacheBudgetError(
+            f"{group.request.key}: {sequences} x {group.max_tokens} tokens need {needed} cache blocks of "
+            f"{settings.block_size} tokens and the cache holds {settings.num_blocks}; raise "
+            "runtime.cache_memory or ask for fewer tokens or samples"
+        )
+    if settings.is_recurrent and sequences > settings.num_states:
+        raise CacheBudgetError(
+            f"{group.request.key}: {sequences} sequences that go on together have a state each and the "
+            f"cache holds {settings.num_states}; raise runtime.cache_memory or ask for fewer samples"
+        )
+    together = group.sequences[0].num_bidirectional_tokens
+    if together > settings.max_batched_tokens:
+        what = "input" if group.sequences[0].num_encoder_tokens else "prompt"
+        raise CacheBudgetError(
+            f"{group.request.key}: the {what} has {together} tokens that see each other, so they are "
+            f"computed in one step, of at most runtime.max_batched_tokens={settings.max_batched_tokens}; "
+            f"set runtime.max_batched_tokens={together} or more, or shorten the {what}"
+        )
+    drafts = group.request.params.num_draft_tokens
+    at_once = sequences * (1 + (2 * drafts if settings.is_recurrent else drafts))  # with those replayed
+    if at_once > settings.max_batched_tokens:
+        raise CacheBudgetError(
+            f"{group.request.key}: {sequences} sequences that go on together have {at_once} tokens in a "
+            f"step, more than runtime.max_batched_tokens={settings.max_batched_tokens}; raise that, "
+            "or ask for fewer samples, beams or drafted tokens"
+        )

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.engine.sequence import Sequence, SequenceGroup
-from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.step import Logits, StepInputs
 
 
@@ -48,32 +47,6 @@ class Step:
     num_tokens: int = 0
     state_copies: list[tuple[int, int]] = field(default_factory=list)
     states: dict[bytes, int] = field(default_factory=dict)
-
-
-class TokenBudget:
-    """Tokens that a step may still have.
-
-    Sequences that generate come first and may have all of them; prompts have what is left, and at most
-    `max_prompt_tokens` where stages of a pipeline would wait for longer chunks.
-    """
-
-    def __init__(self, settings: EngineSettings, step: Step) -> None:
-        self._step = step
-        self._most = self._most_with_prompts = settings.max_batched_tokens
-        self._prompts = settings.max_prompt_tokens
-
-    def begin_prompts(self) -> None:
-        """Ends the part of sequences that generate: all their tokens are in the step."""
-        if self._prompts is not None:
-            self._most_with_prompts = min(self._most, self._step.num_tokens + self._prompts)
-
-    @property
-    def left(self) -> int:
-        return self._most - self._step.num_tokens
-
-    @property
-    def left_for_prompts(self) -> int:
-        return self._most_with_prompts - self._step.num_tokens
 
 
 def next_tokens(group: SequenceGroup, budget: int) -> list[ScheduledTokens]:
