@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, suppress
 from functools import partial
@@ -16,18 +16,17 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindbatch.calls import Delivery, Run
-from mindbatch.engine.request import RequestOutput, StreamEvent
+from mindbatch.engine.request import RequestOutput, StreamEvent, in_order, refuse_failed
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.interrupts import sigterm_as_sigint
-from mindbatch.llm import CLOSED, LLM, check_on_error, in_order, refuse_failed
-from mindbatch.llm_input import Params, PromptInput
+from mindbatch.llm import CLOSED, LLM
+from mindbatch.llm_input import Params, Prompts, check_on_error
 
 if TYPE_CHECKING:
     from mindbatch.decoding import DecodingParams
     from mindbatch.prompts.prompts import Prompt
 
 Result = TypeVar("Result")
-Prompts = PromptInput | Sequence[PromptInput]
 _ROWS_AT_ONCE = 8
 Commands = SimpleQueue[Callable[[LLM | BaseException], None] | None]
 

@@ -11,17 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mindbatch.calls import Call, Delivery, EngineCalls, Run
+from mindbatch.calls import Call, Delivery, EngineCalls, Run, loading
 from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
 from mindbatch.engine.engine import StepResult
-from mindbatch.engine.request import Request, RequestOutput, StreamEvent
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent, in_order, refuse_failed
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError, MindBatchError, PromptError
 from mindbatch.llm_input import (
     Params,
     PromptInput,
     adapter_for_each,
+    check_on_error,
     options_of,
     params_for_each,
     prompt_list,
@@ -29,9 +30,8 @@ from mindbatch.llm_input import (
 )
 from mindbatch.loading.build import LoadedEngine, Notice, load_engine
 from mindbatch.loading.setup import prepare
-from mindbatch.mindspore_lock import loading
 from mindbatch.prompts.prompts import NO_TOKENIZER, Prompt, PromptRows, read_prompts, token_ids_of
-from mindbatch.streaming import Streamer, StreamerFeed
+from mindbatch.streaming import Streamer, fed
 
 if TYPE_CHECKING:
     from mindbatch.config.model_task import ModelTaskConfig
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from mindbatch.loading.providers import OpenedFolder
     from mindbatch.prompts.tokenizer import Tokenizer
 
-ON_ERROR = ("raise", "record")
 CLOSED = "this LLM was closed"
 
 
@@ -133,7 +132,7 @@ class LLM(Closing):
     @property
     def seq_length(self) -> int:
         """The most tokens of a prompt and its output together."""
-        return self._model.engine.settings.seq_length
+        return self.settings.seq_length
 
     @property
     def most_tokens(self) -> int:
@@ -143,7 +142,7 @@ class LLM(Closing):
     @property
     def continues_prompts(self) -> bool:
         """False of a model with an encoder: its outputs stand for themselves."""
-        return self._model.engine.settings.decoder_start_id is None
+        return self.settings.decoder_start_id is None
 
     @property
     def kernels(self) -> str:
@@ -195,8 +194,8 @@ class LLM(Closing):
             if streamer is not None:
                 stack.callback(streamer.end)  # a thread may wait for it
             check_on_error(on_error)
-            chat_options: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-            run = self.begin(prompts, params, adapter=adapter, **chat_options, **decoding)
+            options = {"tools": tools, "chat_template_kwargs": chat_template_kwargs, "adapter": adapter}
+            run = self.begin(prompts, params, **options, **decoding)
             stack.enter_context(closing(run))
             if run.refused and on_error == "raise":
                 refuse_failed(run.refused)
@@ -207,7 +206,7 @@ class LLM(Closing):
 
                 counted = GenerationProgress(len(run.requests), shown=True, alone=streamer is None)
                 items = stack.enter_context(counted).following(run)
-            results = [*run.refused, *_fed(shown, run.requests, items)]
+            results = [*run.refused, *fed(shown, run.requests, items)]
         return in_order(results, on_error)
 
     def chat(
@@ -234,8 +233,8 @@ class LLM(Closing):
             ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
-        chat_options: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        run = self.begin(prompts, params, adapter=adapter, **chat_options, **decoding)
+        options = {"tools": tools, "chat_template_kwargs": chat_template_kwargs, "adapter": adapter}
+        run = self.begin(prompts, params, **options, **decoding)
         if run.refused:
             run.close()
             refuse_failed(run.refused)
@@ -260,7 +259,7 @@ class LLM(Closing):
         A row that is refused is among the finished ones of a step, with its `error`. What is left is dropped
         if the caller stops early.
         """
-        source, ahead = iter(rows), 3 * self._model.engine.settings.batch_size
+        source, ahead = iter(rows), 3 * self.settings.batch_size
         with closing(self.call()) as call:
             while True:
                 taken = islice(source, max(0, ahead - call.num_unfinished))
@@ -282,8 +281,7 @@ class LLM(Closing):
         adapter = self._model.adapters.default if row.adapter is None else row.adapter
         request = Request(row.key, (), params, row.text, adapter, row.source)
         try:
-            most_tokens = self._model.engine.settings.seq_length
-            token_ids = token_ids_of(row, self.tokenizer, most_tokens)
+            token_ids = token_ids_of(row, self.tokenizer, self.seq_length)
             return replace(request, prompt_token_ids=tuple(token_ids))
         except PromptError as error:
             return request.failure(error)
@@ -345,39 +343,3 @@ def _loaded(
         from mindbatch.replicas.load import load_replicas  # not needed where there are no ranks
 
         return load_replicas(config, notice, logs, opened)
-
-
-def _fed(
-    streamer: Streamer | None, requests: Sequence[Request], items: Iterable[StreamEvent | RequestOutput]
-) -> Iterator[RequestOutput]:
-    """The results among what a run brings; the events go to the streamer."""
-    feed = None if streamer is None else StreamerFeed(streamer, requests)
-    for item in items:
-        if isinstance(item, RequestOutput):
-            yield item
-        elif feed is not None:
-            feed.put(item)
-
-
-def check_on_error(on_error: str) -> None:
-    if on_error not in ON_ERROR:
-        raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
-
-
-def in_order(results: Iterable[RequestOutput], on_error: str) -> list[RequestOutput]:
-    """The results in the order of the prompts.
-
-    Raises:
-        PromptError: on_error is "raise" and a result has an error.
-    """
-    ordered = sorted(results, key=lambda result: int(result.key))
-    if on_error == "raise":
-        refuse_failed(ordered)
-    return ordered
-
-
-def refuse_failed(results: Iterable[RequestOutput]) -> None:
-    """Raises a PromptError with the errors of the results, if there are any."""
-    faults = [result.error for result in results if result.error is not None]
-    if faults:
-        raise PromptError(faults)

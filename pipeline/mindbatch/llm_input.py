@@ -21,6 +21,8 @@ from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, under_own_names
 
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
+Prompts = PromptInput | Sequence[PromptInput]
+ON_ERROR = ("raise", "record")
 OneParams = DecodingParams | Mapping[str, Any]
 Params = OneParams | Sequence[OneParams] | None
 
@@ -111,6 +113,11 @@ def _as_written(key: Key, value: Any) -> Any:
     """A path or an amount of memory as a configuration has it: a text."""
     is_text = key.name == "cache_memory" or (key.is_path and key.type is str and value is not None)
     return str(value) if is_text else value
+
+
+def check_on_error(on_error: str) -> None:
+    if on_error not in ON_ERROR:
+        raise ConfigError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
 
 
 def prompt_list(prompts: Any) -> list[Any]:

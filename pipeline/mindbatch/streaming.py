@@ -1,13 +1,13 @@
 """Streamers: objects with put() and end() as MindFormers and transformers have, fed from the engine."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, TextIO
 
 import numpy as np
 
 from mindbatch.engine.output_text import SequenceText, StopMatcher
-from mindbatch.engine.request import Request, StreamEvent
+from mindbatch.engine.request import Request, RequestOutput, StreamEvent
 from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
@@ -108,6 +108,18 @@ class StreamerFeed:
 
     def _put(self, tokens: list[Any]) -> None:
         self._streamer.put(np.array(tokens, np.int64) if self._as_arrays else tokens)
+
+
+def fed(
+    streamer: Streamer | None, requests: Sequence[Request], items: Iterable[StreamEvent | RequestOutput]
+) -> Iterator[RequestOutput]:
+    """The results among what a run brings; the events go to the streamer."""
+    feed = None if streamer is None else StreamerFeed(streamer, requests)
+    for item in items:
+        if isinstance(item, RequestOutput):
+            yield item
+        elif feed is not None:
+            feed.put(item)
 
 
 def _one_output_only(streamer: Streamer, outputs: int) -> ConfigError:

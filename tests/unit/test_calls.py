@@ -12,9 +12,9 @@ import pytest
 
 from harness.forks import run_forked
 from mindbatch import DecodingParams, MindBatchError, PromptError
+from mindbatch.calls import FairLock, refuse_forked
 from mindbatch.engine.request import Request
 from mindbatch.llm import LLM
-from mindbatch.mindspore_lock import FairLock, refuse_forked
 from mindbatch.prompts.prompts import Prompt
 from shadow_llm import greedy_tokens, make_llm
 

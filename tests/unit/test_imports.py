@@ -59,13 +59,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streaming": FACADE | LOWEST,
     "llm_input": {"config", "decoding"} | LOWEST,
     "message_formats": LOWEST,
-    "mindspore_lock": LOWEST,
-    "calls": {"decoding", "engine", "loading", "mindspore_lock"} | LOWEST,
+    "calls": {"decoding", "engine", "loading"} | LOWEST,
     "replicas": {"checkpoint", "config", "decoding", "engine", "kernels", "launch", "loading", "parallel"}
     | {"kernels.native_library"}
     | LOWEST,
     "generation_progress": {"engine", "loading"} | LOWEST,
-    "llm": FACADE | {"generation_progress", "calls", "llm_input", "mindspore_lock", "replicas"} | LOWEST,
+    "llm": FACADE | {"generation_progress", "calls", "llm_input", "replicas"} | LOWEST,
     "async_llm": {"calls", "decoding", "engine", "loading", "llm", "llm_input", "prompts"} | LOWEST,
     "ledger": LOWEST,
     "dataset": {"prompts", "decoding", "config", "message_formats"} | LOWEST,

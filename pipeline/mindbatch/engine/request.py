@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +125,26 @@ class StreamEvent:
 
 if TYPE_CHECKING:
     from mindbatch.engine.request import CompletionOutput, RequestOutput
+
+
+def in_order(results: Iterable[RequestOutput], on_error: str) -> list[RequestOutput]:
+    """The results in the order of the prompts.
+
+    Raises:
+        PromptError: on_error is "raise" and a result has an error.
+    """
+    ordered = sorted(results, key=lambda result: int(result.key))
+    if on_error == "raise":
+        refuse_failed(ordered)
+    return ordered
+
+
+def refuse_failed(results: Iterable[RequestOutput]) -> None:
+    """Raises a PromptError with the errors of the results, if there are any."""
+    faults = [result.error for result in results if result.error is not None]
+    if faults:
+        raise PromptError(faults)
+
 
 STRATEGY_FIELDS = ("score", "rank", "drafted_tokens", "accepted_tokens")
 """Fields that a generation has only where its strategy ranks or drafts."""

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from mindbatch import DecodingParams
-from mindbatch.engine.request import FinishReason, Request, StreamEvent
+from mindbatch.decoding.row import FinishReason
+from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.llm import LLM
 from mindbatch.tasks.generate.task import LiveText, ResultWriter
 
