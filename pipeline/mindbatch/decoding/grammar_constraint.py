@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -23,6 +24,8 @@ class Vocabulary:
     """
 
     def __init__(self, first: Sequence[bytes], later: Sequence[bytes]) -> None:
+        import llguidance
+
         self.size = len(later)
         entries = list(later)
         self._silent = len(entries)  # what the library never allows: tokens that add nothing where they stand
@@ -38,7 +41,7 @@ class Vocabulary:
                     entries.append(text)
         self._has_text = np.fromiter(map(bool, later), dtype=np.bool_, count=self.size)
         self._end = len(entries)
-        self.tokenizer = _library_tokenizer(entries)
+        self.tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Entries([*entries, b"<end>"])))
 
     def shows_text(self, token_id: int) -> bool:
         """False for control tokens and ids that have no token."""
@@ -79,12 +82,6 @@ class _Entries:
 
     def __call__(self, text: object) -> NoReturn:
         raise NotImplementedError("grammars are compiled without forcing, which alone needs this")
-
-
-def _library_tokenizer(entries: list[bytes]) -> llguidance.LLTokenizer:
-    import llguidance
-
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Entries([*entries, b"<end>"])))
 
 
 _ROWS_TOGETHER = 256
@@ -168,18 +165,16 @@ class GrammarConstraint:
         """The row goes on with an allowed token; one without text, as end tokens are, changes nothing."""
         if not self._compiled.vocabulary.shows_text(token_id) or self._fault is not None:
             return
-        entry = self._entry(token_id)
+        entry = self._compiled.vocabulary.entry(token_id, first=self._is_first)
         self._token_ids.append(token_id)
         self._mask = None
         if entry is not None and not self._matcher.consume_token(entry):
             self._retry()
 
     def fork(self) -> GrammarConstraint:
-        forked = object.__new__(type(self))
-        forked._compiled, forked._begins_text = self._compiled, self._begins_text
+        forked = copy(self)
         forked._matcher = self._matcher.deep_copy()
         forked._token_ids = list(self._token_ids)
-        forked._mask, forked._fault = self._mask, self._fault
         return forked
 
     def _next(self) -> NDArray[np.bool_]:
@@ -196,21 +191,21 @@ class GrammarConstraint:
             self._mask.flags.writeable = False
         return self._mask
 
-    def _computed(self) -> NDArray[np.bool_]:
-        first = self._begins_text and not self._token_ids
-        return self._compiled.vocabulary.allowed(self._matcher, first=first)
+    @property
+    def _is_first(self) -> bool:
+        return self._begins_text and not self._token_ids
 
-    def _entry(self, token_id: int) -> int | None:
-        first = self._begins_text and not self._token_ids
-        return self._compiled.vocabulary.entry(token_id, first=first)
+    def _computed(self) -> NDArray[np.bool_]:
+        return self._compiled.vocabulary.allowed(self._matcher, first=self._is_first)
 
     def _may_end_with(self, token_id: int) -> bool:
         """True if the output may end with this token; one that shows text is itself part of the output."""
-        if not self._compiled.vocabulary.shows_text(token_id):
+        vocabulary = self._compiled.vocabulary
+        if not vocabulary.shows_text(token_id):
             return bool(self._matcher.is_accepting())
         if not self._next()[token_id]:
             return False
-        entry, trial = self._entry(token_id), self._matcher.deep_copy()
+        entry, trial = vocabulary.entry(token_id, first=self._is_first), self._matcher.deep_copy()
         return bool((entry is None or trial.consume_token(entry)) and trial.is_accepting())
 
     def _retry(self) -> None:

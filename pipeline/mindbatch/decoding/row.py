@@ -153,7 +153,13 @@ class RawScores:
         self.logits = logits
         self.likeliest, self.normalisers = likeliest, normalisers
         self._rows = rows
-        _refuse_not_finite(rows, normalisers)
+        faults = [
+            f"{row.key}: the logits after {row.step} tokens of output {NOT_FINITE}"
+            for row, normaliser in zip(rows, normalisers.tolist(), strict=True)
+            if not math.isfinite(normaliser)
+        ]
+        if faults:
+            raise NotFiniteError(dict.fromkeys(faults))
 
     @classmethod
     def of(cls, rows: Sequence[Row], logits: NDArray[np.float32], summary: Summary) -> RawScores:
@@ -164,16 +170,6 @@ class RawScores:
         normaliser, count = float(self.normalisers[place]), self._rows[place].params.logprobs
         top = None if count is None else top_logprobs(self.logits[place], normaliser, token_id, count)
         return TokenChoice(token_id, float(self.logits[place, token_id]) - normaliser, top)
-
-
-def _refuse_not_finite(rows: Sequence[Row], normalisers: NDArray[np.float64]) -> None:
-    faults = [
-        f"{row.key}: the logits after {row.step} tokens of output {NOT_FINITE}"
-        for row, normaliser in zip(rows, normalisers.tolist(), strict=True)
-        if not math.isfinite(normaliser)
-    ]
-    if faults:
-        raise NotFiniteError(dict.fromkeys(faults))
 
 
 def token_logprobs(

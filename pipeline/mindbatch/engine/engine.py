@@ -37,11 +37,9 @@ class Drafter(Protocol):
 
     def propose(self, rows: Items[Row], counts: Items[int]) -> list[Draft | None]:
         """For each row, as many tokens as are asked for, or None where it cannot guess."""
-        ...
 
     def forget(self, row: Row) -> None:
         """The row is not asked for again, or not soon."""
-        ...
 
 
 class StepResult(NamedTuple):
@@ -65,19 +63,15 @@ class StepEngine(Protocol):
 
     def add(self, request: Request) -> None:
         """Queues a request; a step after this one begins it."""
-        ...
 
     def step(self) -> StepResult:
         """Runs a step, which may bring nothing."""
-        ...
 
     def abort(self, keys: Set[str] | None = None) -> None:
         """Drops the requests of these keys, or all."""
-        ...
 
     def close(self) -> None:
         """Ends the processes that it computes in, if they are others than this one."""
-        ...
 
 
 class Engine:
@@ -222,8 +216,11 @@ class Engine:
                 for sequence in group.sequences:
                     count = min(params.num_draft_tokens, group.max_tokens - len(sequence) - 1)
                     if count > 0 and sequence.row.draft is None:
+                        if not params.prompt_lookup_num_tokens:
+                            asked.append((sequence.row, count))
+                            continue
                         try:
-                            _look_up_or_ask(sequence.row, count, asked)
+                            sequence.row.draft = look_up(sequence.row, count)
                         except Exception as error:
                             group.fail(error)
         if asked:
@@ -298,14 +295,6 @@ def _refuse_scores_within(request: Request, context: PromptContext | None) -> No
             "tokens see those behind them, so that they have no probabilities, nor has the next; "
             f"allowed: from {context.length + 1} on, or no decoding.prompt_logprobs"
         )
-
-
-def _look_up_or_ask(row: Row, count: int, asked: list[tuple[Row, int]]) -> None:
-    """Looks a draft up in the row, or puts the row down for the assistant."""
-    if row.params.prompt_lookup_num_tokens:
-        row.draft = look_up(row, count)
-    else:
-        asked.append((row, count))
 
 
 def _result(group: SequenceGroup) -> RequestOutput:

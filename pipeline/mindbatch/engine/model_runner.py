@@ -25,15 +25,12 @@ Guard = Callable[[str], AbstractContextManager[None]]
 class StepNetwork(Protocol):
     def shape_of(self, spans: Sequence[Span], capacity: int) -> StepShape:
         """Graph and padded sizes of a step; see `Kernels.step_shape`."""
-        ...
 
     def run(self, inputs: StepInputs) -> StepValues:
         """Computes a step. Of a pipeline stage before the last the values are what it hands over."""
-        ...
 
     def project(self, hidden: FloatArray, adapters: IntArray | None) -> Logits:
         """Logits of hidden states [S, hidden size]; see `ModelRunner.project`."""
-        ...
 
 
 class ModelRunner:
@@ -85,38 +82,35 @@ class ModelRunner:
 
         first_block: of the cache, where the step's blocks are counted from.
         """
-        width = self._table_width(step)
         settings = self._settings
+        needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
+        width = self._model.kernels.table_width(needed, settings.blocks_per_sequence)
         first_state = first_block // settings.num_blocks * settings.num_states
         spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
-        shape = self._network.shape_of(spans, width * self._settings.block_size)
+        shape = self._network.shape_of(spans, width * settings.block_size)
         batch = flatten(
             step,
             (shape.tokens, shape.sequences),
-            self._settings.block_size,
+            settings.block_size,
             width,
             first_block,
             with_adapters=self.is_adapted,
-            with_encoder=self._settings.decoder_start_id is not None,
-            num_positions=1 if self._settings.two_positions is None else 2,
+            with_encoder=settings.decoder_start_id is not None,
+            num_positions=1 if settings.two_positions is None else 2,
             first_state=first_state if settings.is_recurrent else None,
         )
         arrays = tuple(self._model.kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
-        copies = tuple((first_block + source, first_block + target) for source, target in step.copies)
-        state_copies = tuple(
-            (first_state + source, first_state + target) for source, target in step.state_copies
-        )
         return StepInputs(
             shape.graph,
             arrays,
-            copies,
+            _shifted(step.copies, first_block),
             step.num_tokens,
             with_logits,
             batch.adapters,
             tuple(step.adapter_loads),
             None if with_logits else wanted_tokens(step),
-            state_copies,
+            _shifted(step.state_copies, first_state),
         )
 
     def compute(self, inputs: StepInputs) -> StepValues:
@@ -128,15 +122,12 @@ class ModelRunner:
             MindBatchError: memory has run out.
         """
         with self._guard("computing a step"):
-            return self._compute(inputs)
-
-    def _compute(self, inputs: StepInputs) -> StepValues:
-        for slot, name in inputs.adapter_loads:
-            assert self._model.adapters is not None
-            self._model.adapters.load(slot, name)
-        self.cache.copy_blocks(inputs.copies)
-        self.cache.copy_states(inputs.state_copies)
-        return self._network.run(inputs)
+            for slot, name in inputs.adapter_loads:
+                assert self._model.adapters is not None
+                self._model.adapters.load(slot, name)
+            self.cache.copy_blocks(inputs.copies)
+            self.cache.copy_states(inputs.state_copies)
+            return self._network.run(inputs)
 
     def project(self, hidden: FloatArray, adapters: IntArray | None = None) -> Logits:
         """Logits of hidden states [S, hidden]; not of a pipeline stage before the last.
@@ -146,6 +137,6 @@ class ModelRunner:
         with self._guard("computing logits"):
             return self._network.project(hidden, adapters)
 
-    def _table_width(self, step: Step) -> int:
-        needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
-        return self._model.kernels.table_width(needed, self._settings.blocks_per_sequence)
+
+def _shifted(copies: Sequence[tuple[int, int]], first: int) -> tuple[tuple[int, int], ...]:
+    return tuple((first + source, first + target) for source, target in copies)

@@ -113,7 +113,7 @@ class Sequence:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Tokens that may follow and wait for the model's word."""
+        """Draft tokens not yet verified."""
         return 0 if self.row.draft is None else len(self.row.draft.token_ids)
 
     @property
@@ -238,7 +238,6 @@ class SequenceGroup:
 
     @property
     def has_output(self) -> bool:
-        """True if the first tokens have been chosen."""
         return bool(self.finished) or any(sequence.row.output_token_ids for sequence in self.sequences)
 
     @property
@@ -270,11 +269,7 @@ class SequenceGroup:
         """
         if self.strategy.needs_hidden and not self.has_output:
             return 0
-        if self.request.params.prompt_logprobs is None or self._is_scored:
+        first, length = self.first_unscored, len(self.request.prompt_token_ids)
+        if self.request.params.prompt_logprobs is None or first >= length:
             return None
-        return max(0, self.first_unscored - 1)
-
-    @property
-    def _is_scored(self) -> bool:
-        """True if no log-probability of the prompt is missing."""
-        return self.first_unscored >= len(self.request.prompt_token_ids)
+        return max(0, first - 1)

@@ -69,47 +69,47 @@ def total_of(parts: Sequence[EngineStatistics]) -> EngineStatistics:
     return EngineStatistics(**{**sums, "cache_waste": waste})
 
 
+@dataclass
 class Counters:
     """Counts the steps of one engine."""
 
-    def __init__(self) -> None:
-        self.generated_tokens = 0
-        self._drafted_tokens = 0
-        self._accepted_tokens = 0
-        self._steps = 0
-        self._computed_tokens = 0
-        self._slots = 0
-        self._empty_slots = 0
+    steps: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    slots: int = 0
+    empty_slots: int = 0
 
     def count(self, num_tokens: int, scheduler: Scheduler) -> None:
         """Adds a step of so many tokens, just completed, from which no token has been chosen yet."""
-        self._steps += 1
-        self._computed_tokens += num_tokens
+        self.steps += 1
+        self.computed_tokens += num_tokens
         blocks = scheduler.blocks
-        self._slots += (blocks.num_blocks - blocks.num_free) * blocks.block_size
-        self._empty_slots += _empty_slots(scheduler)
+        self.slots += (blocks.num_blocks - blocks.num_free) * blocks.block_size
+        self.empty_slots += _empty_slots(scheduler)
 
     def count_outputs(self, outputs: Iterable[CompletionOutput]) -> None:
         for output in outputs:
-            self._drafted_tokens += output.num_drafted_tokens
-            self._accepted_tokens += output.num_accepted_tokens
+            self.drafted_tokens += output.num_drafted_tokens
+            self.accepted_tokens += output.num_accepted_tokens
 
     def statistics(self, scheduler: Scheduler) -> EngineStatistics:
         blocks = scheduler.blocks
         return EngineStatistics(
-            steps=self._steps,
+            steps=self.steps,
             prompt_tokens=scheduler.num_prompt_tokens,
             cached_prompt_tokens=scheduler.num_cached_tokens,
-            computed_tokens=self._computed_tokens,
+            computed_tokens=self.computed_tokens,
             generated_tokens=self.generated_tokens,
-            drafted_tokens=self._drafted_tokens,
-            accepted_tokens=self._accepted_tokens,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
             num_preemptions=scheduler.num_preemptions,
             running_sequences=sum(len(group.sequences) for group in scheduler.running),
             waiting_requests=len(scheduler.waiting),
             blocks_used=blocks.num_blocks - blocks.num_free,
             blocks_total=blocks.num_blocks,
-            cache_waste=self._empty_slots / max(1, self._slots),
+            cache_waste=self.empty_slots / max(1, self.slots),
         )
 
 

@@ -84,7 +84,6 @@ class StepOutput(Protocol):
 
     def logits(self, tokens: Items[int]) -> npt.NDArray[np.float32]:
         """Logits [len(tokens), vocabulary] that follow the given tokens, counted from 0 in step order."""
-        ...
 
     def logits_and_summary(self, tokens: Items[int]) -> Logits:
         """Returns logits, and what the head knows of them."""
@@ -92,7 +91,6 @@ class StepOutput(Protocol):
 
     def hidden(self, tokens: Items[int]) -> npt.NDArray[np.float32]:
         """Hidden states [len(tokens), hidden size] after the last norm, of the same tokens."""
-        ...
 
 
 class Runner(Protocol):
@@ -102,7 +100,6 @@ class Runner(Protocol):
 
     def run(self, step: Step) -> StepOutput:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
-        ...
 
 
 class StageRunner(Runner, Protocol):
@@ -114,11 +111,9 @@ class StageRunner(Runner, Protocol):
 
     def announce(self, step: Step, first_block: int = 0) -> StepInputs:
         """Tells the stages before this one of a step, and returns at once."""
-        ...
 
     def complete(self, inputs: StepInputs) -> StepOutput:
         """Computes this stage's part of a step that was announced."""
-        ...
 
 
 class DryRunner:

@@ -187,16 +187,8 @@ class EncoderDecoderGraphs(StepGraphs):
     def _of_encoder(self, tokens: PartArrays) -> PartArrays:
         """Padded to a bucket. Its attention needs no cache, so that it gets no blocks to read."""
         size = self._pad(len(tokens.ids))
-        return PartArrays(
-            padded(tokens.ids, size),
-            self._slots(tokens.slots, size),
-            padded(tokens.rows, size, -1),
-            np.zeros((1, 1), np.int32),
-            padded(tokens.lengths, size, 1),
-            padded(tokens.firsts, size),
-            padded(tokens.positions, size),
-            None if tokens.adapters is None else padded(tokens.adapters, size),
-        )
+        rows, blocks = padded(tokens.rows, size, -1), np.zeros((1, 1), np.int32)
+        return self._padded(tokens, slice(None), size, rows, blocks)
 
     def _of_decoder(self, tokens: PartArrays, some: slice) -> PartArrays:
         """Padded to a bucket, each token with a row of blocks of its own."""
@@ -204,11 +196,16 @@ class EncoderDecoderGraphs(StepGraphs):
         size = pad_to_bucket(len(tables), self._buckets)
         blocks = np.full((size, tables.shape[1]), self._model.cache.geometry.num_blocks, np.int32)
         blocks[: len(tables)] = tables
+        return self._padded(tokens, some, size, np.arange(size, dtype=np.int32), blocks)
+
+    def _padded(
+        self, tokens: PartArrays, some: slice, size: int, rows: IntArray, block_tables: IntArray
+    ) -> PartArrays:
         return PartArrays(
             padded(tokens.ids[some], size),
             self._slots(tokens.slots[some], size),
-            np.arange(size, dtype=np.int32),
-            blocks,
+            rows,
+            block_tables,
             padded(tokens.lengths[some], size, 1),
             padded(tokens.firsts[some], size),
             padded(tokens.positions[some], size),
