@@ -1,12 +1,11 @@
-"""Beam search: several hypotheses grow side by side, and the best continuations of all of them live on.
+"""Beam search, in groups too, and beam sampling: hypotheses grow side by side, and the best of all live on.
 
 The rules are those of transformers 4.57.1; see `beams.py`. Scores are log-probabilities after the processors.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,18 +132,17 @@ class BeamSearch(SearchStrategy):
     def name(self, params: DecodingParams) -> str | None:
         return "beam_search" if params.num_beams > 1 and params.greedy else None
 
-    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
-        best = BestTokens(requests, max(map(_count, requests)))
-        return [partial(_decide, request, best) for request in requests]
+    def computed(self, requests: Sequence[RequestStep]) -> Sequence[BestTokens]:
+        return [BestTokens(requests, max(map(_count, requests)))] * len(requests)
 
-
-def _decide(request: RequestStep, best: BestTokens) -> Decision:
-    beams: Beams = request.group.state
-    parents = range(len(request.group.rows))
-    return beams.go_on(request, best.candidates(request, parents, beams.totals, _count(request)))
+    def decide(self, request: RequestStep, computed: BestTokens) -> Decision:
+        beams: Beams = request.group.state
+        parents = range(len(request.group.rows))
+        return beams.go_on(request, computed.candidates(request, parents, beams.totals, _count(request)))
 
 
 def _count(request: RequestStep) -> int:
+    """Candidates of all beams to look at."""
     return request.fan_out * request.params.num_beams
 
 
@@ -190,6 +188,8 @@ class GroupBeamSearch(SearchStrategy):
     For each beam of an earlier group that goes on with a token, that token's log-probability is lowered by
     diversity_penalty in the same step; sums of scores hold these penalties. The best hypotheses of all groups
     together are returned.
+    Source: Vijayakumar et al., "Diverse beam search", 2016, with Hamming diversity. The rules are those of
+    the last transformers that had it, 4.55 and 4.56 (`GenerationMixin._group_beam_search`).
     """
 
     def name(self, params: DecodingParams) -> str | None:
@@ -199,32 +199,30 @@ class GroupBeamSearch(SearchStrategy):
         size = params.num_beams // params.num_beam_groups
         return [_Team(size, FinishedHypotheses(size), [0.0]) for _ in range(params.num_beam_groups)]
 
-    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
-        best = BestTokens(requests, max(map(_group_width, requests)))
-        return [partial(_decide_groups, request, best) for request in requests]
+    def computed(self, requests: Sequence[RequestStep]) -> Sequence[BestTokens]:
+        return [BestTokens(requests, max(map(_group_width, requests)))] * len(requests)
 
-
-def _decide_groups(request: RequestStep, best: BestTokens) -> Decision:
-    teams: list[_Team] = request.group.state
-    chosen_before: Counter[int] = Counter()
-    live: list[tuple[int, Candidate]] = []
-    first_row = 0
-    for number, team in enumerate(teams):
-        if not team.totals:
-            chosen_before.update(_padding(request, team.size))
-            continue
-        parents = range(first_row, first_row + len(team.totals))
-        if request.length > 1:  # before, the prompt's one row is every team's
-            first_row = parents.stop
-        penalties = {
-            token: request.params.diversity_penalty * times for token, times in chosen_before.items()
-        }
-        count = request.fan_out * team.size
-        chosen = team.go_on(request, best.candidates(request, parents, team.totals, count, penalties))
-        chosen_before.update(candidate.token_id for candidate in chosen)
-        live += enumerate(chosen[: len(team.totals)], start=number * team.size)
-    finished = (team.finished for team in teams)
-    return request.decision(live, best_hypotheses(finished, request.params.num_return_sequences))
+    def decide(self, request: RequestStep, computed: BestTokens) -> Decision:
+        teams: list[_Team] = request.group.state
+        chosen_before: Counter[int] = Counter()
+        live: list[tuple[int, Candidate]] = []
+        first_row = 0
+        for number, team in enumerate(teams):
+            if not team.totals:
+                chosen_before.update(_padding(request, team.size))
+                continue
+            parents = range(first_row, first_row + len(team.totals))
+            if request.length > 1:  # before, the prompt's one row is every team's
+                first_row = parents.stop
+            penalties = {
+                token: request.params.diversity_penalty * times for token, times in chosen_before.items()
+            }
+            count = request.fan_out * team.size
+            chosen = team.go_on(request, computed.candidates(request, parents, team.totals, count, penalties))
+            chosen_before.update(candidate.token_id for candidate in chosen)
+            live += enumerate(chosen[: len(team.totals)], start=number * team.size)
+        finished = (team.finished for team in teams)
+        return request.decision(live, best_hypotheses(finished, request.params.num_return_sequences))
 
 
 def _padding(request: RequestStep, size: int) -> dict[int, int]:
@@ -251,18 +249,15 @@ class BeamSampling(SearchStrategy):
     def name(self, params: DecodingParams) -> str | None:
         return "beam_sampling" if params.num_beams > 1 and not params.greedy else None
 
-    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
-        rows = [request.group.rows[0] for request in requests]
-        draws = [range(request.fan_out * request.params.num_beams) for request in requests]
-        places = [[(draw, row.step) for draw in own] for row, own in zip(rows, draws, strict=True)]
-        drawn = zip(requests, row_uniforms(rows, places), strict=True)
-        return [partial(_decide_drawn, request, numbers) for request, numbers in drawn]
+    def computed(self, requests: Sequence[RequestStep]) -> Sequence[NDArray[np.float64]]:
+        rows, draws = [request.group.rows[0] for request in requests], map(_count, requests)
+        places = [[(draw, row.step) for draw in range(count)] for row, count in zip(rows, draws, strict=True)]
+        return row_uniforms(rows, places)
 
-
-def _decide_drawn(request: RequestStep, uniforms: NDArray[np.float64]) -> Decision:
-    beams: Beams = request.group.state
-    kept = [_kept(request, parent) for parent in range(len(beams.totals))]
-    return beams.go_on(request, _drawn(kept, beams.totals, uniforms))
+    def decide(self, request: RequestStep, computed: NDArray[np.float64]) -> Decision:
+        beams: Beams = request.group.state
+        kept = [_kept(request, parent) for parent in range(len(beams.totals))]
+        return beams.go_on(request, _drawn(kept, beams.totals, computed))
 
 
 def _kept(request: RequestStep, parent: int) -> Candidates:

@@ -6,7 +6,7 @@ neural machine translation system", 2016, section 7. The length is that of the o
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -109,11 +109,14 @@ class SearchStrategy(DecodingStrategy):
         requests = [
             RequestStep(group, raw, end - len(group.rows)) for group, end in zip(groups, ends, strict=True)
         ]
-        deciders = zip(groups, self.deciders(requests), strict=True)
-        return [guarded(group, decide) for group, decide in deciders]
+        both = zip(requests, self.computed(requests), strict=True)
+        return [guarded(request.group, self.decide, request, computed) for request, computed in both]
 
-    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
-        """For each request what decides about it, after what all of them share has been computed."""
+    def computed(self, requests: Sequence[RequestStep]) -> Sequence[Any]:
+        """For each request what is computed for all of them at once."""
+        return [None] * len(requests)
+
+    def decide(self, request: RequestStep, computed: Any) -> Decision:
         raise NotImplementedError
 
 

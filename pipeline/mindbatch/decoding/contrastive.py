@@ -4,9 +4,7 @@ Source: Su et al., "A contrastive framework for neural text generation", NeurIPS
 of operations is transformers'.
 """
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,25 +71,21 @@ class ContrastiveSearch(SearchStrategy):
     def begin(self, params: DecodingParams) -> Any:
         return ContrastiveState()
 
-    def deciders(self, requests: Sequence[RequestStep]) -> Iterable[Callable[[], Decision]]:
-        return [partial(_advance, request) for request in requests]
-
-
-def _advance(request: RequestStep) -> Decision:
-    group = request.group
-    trial: ContrastiveState = group.state
-    taken = 0
-    if trial.length == 0:
-        assert group.prompt_hidden is not None
-        trial.extend(group.prompt_hidden)
-    else:
-        assert group.hidden is not None
-        taken = _best(group, trial)
-        reason = trial.endings[taken]
-        if reason is not None:
-            return Decision([], results=[Hypothesis.of(group.rows[taken], reason)])
-        trial.extend(group.hidden[taken : taken + 1])
-    return Decision(_candidates(request, trial, taken))
+    def decide(self, request: RequestStep, computed: None) -> Decision:
+        group = request.group
+        trial: ContrastiveState = group.state
+        taken = 0
+        if trial.length == 0:
+            assert group.prompt_hidden is not None
+            trial.extend(group.prompt_hidden)
+        else:
+            assert group.hidden is not None
+            taken = _best(group, trial)
+            reason = trial.endings[taken]
+            if reason is not None:
+                return Decision([], results=[Hypothesis.of(group.rows[taken], reason)])
+            trial.extend(group.hidden[taken : taken + 1])
+        return Decision(_candidates(request, trial, taken))
 
 
 def _best(group: GroupView, trial: ContrastiveState) -> int:
