@@ -105,9 +105,13 @@ class Assistant:
     that do not fit together are drafted for one after another.
     """
 
-    def __init__(self, runner: Runner, settings: EngineSettings) -> None:
-        """`settings` are of the assistant's own runner; its seq_length is at most the model's positions."""
-        self.blocks = BlockManager(settings.num_blocks, settings.block_size)
+    def __init__(self, runner: Runner, settings: EngineSettings, cache_part: int = 0) -> None:
+        """`settings` are of the assistant's own runner; its seq_length is at most the model's positions.
+
+        cache_part: see `Scheduler`.
+        """
+        first_block = cache_part * settings.num_blocks
+        self.blocks = BlockManager(settings.num_blocks, settings.block_size, first_block)
         self._runner = runner
         self._settings = settings
         self._prefixes = PrefixCache(self.blocks, settings)

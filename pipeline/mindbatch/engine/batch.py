@@ -68,20 +68,17 @@ def flatten(
     sizes: tuple[int, int],
     block_size: int,
     table_width: int,
-    first_block: int = 0,
     *,
     with_adapters: bool = False,
     with_encoder: bool = False,
+    with_states: bool = False,
     num_positions: int = 1,
-    first_state: int | None = None,
 ) -> Batch:
     """Lays a step out as arrays of so many tokens and block tables of so many sequences, padding included.
 
     sizes: tokens and sequences. table_width: columns of the block tables.
-    first_block: of the cache, where the step's blocks are counted from.
     with_adapters: the model has a slot for the adapter of each token. with_encoder: it has an encoder.
-    num_positions: of each token. first_state: where the step's slots of states are counted from; None of a
-        model without recurrent layers.
+    with_states: it has recurrent layers. num_positions: of each token.
     """
     size, sequences = sizes
     scheduled = step.scheduled
@@ -89,9 +86,8 @@ def flatten(
     places = _integers(spans)
     rows = _integers(map(repeat, range(len(spans)), map(len, spans)))
     ids = _integers(tokens.sequence.tokens(tokens.start, tokens.stop) for tokens in scheduled)
-    block_tables = _block_tables(
-        [tokens.sequence.block_table for tokens in scheduled], (sequences, table_width), first_block
-    )
+    tables = [tokens.sequence.block_table for tokens in scheduled]
+    block_tables = _block_tables(tables, (sequences, table_width))
     blocks, offsets = np.divmod(places, block_size)
     slots = block_tables[rows, blocks] * block_size + offsets
     positions, lengths = (places, places + 1) if num_positions == 1 else _within_contexts(scheduled)
@@ -102,8 +98,8 @@ def flatten(
         encoded = _integers(
             map(repeat, (tokens.sequence.num_encoder_tokens for tokens in scheduled), map(len, spans))
         )
-    if first_state is not None:
-        states = _integers(_state_slots(tokens, first_state) for tokens in scheduled)
+    if with_states:
+        states = _integers(map(_state_slots, scheduled))
     return Batch(
         padded(ids, size),
         padded(positions, size),
@@ -117,11 +113,12 @@ def flatten(
     )
 
 
-def _state_slots(tokens: ScheduledTokens, first_state: int) -> Iterable[int]:
+def _state_slots(tokens: ScheduledTokens) -> Iterable[int]:
     """The slot of each token; -1 of drafted ones, which may be refused."""
     settled = min(tokens.stop, len(tokens.sequence)) - tokens.start
-    slot = first_state + tokens.sequence.state_table[0]
-    return chain(repeat(slot, settled), repeat(-1, tokens.stop - tokens.start - settled))
+    return chain(
+        repeat(tokens.sequence.state_table[0], settled), repeat(-1, tokens.stop - tokens.start - settled)
+    )
 
 
 def _integers(parts: Iterable[Iterable[int]]) -> IntArray:
@@ -129,11 +126,9 @@ def _integers(parts: Iterable[Iterable[int]]) -> IntArray:
     return np.fromiter(chain.from_iterable(parts), np.int32)
 
 
-def _block_tables(tables: Items[list[int]], shape: tuple[int, int], first_block: int) -> IntArray:
+def _block_tables(tables: Items[list[int]], shape: tuple[int, int]) -> IntArray:
     """One below the other, with zeros behind each."""
     rows, width = shape
-    if first_block:
-        tables = [[first_block + block for block in table] for table in tables]
     fillings = [repeat(0, width - len(table)) for table in tables]
     empty = repeat(0, width * (rows - len(tables)))
     return _integers([*chain.from_iterable(zip(tables, fillings, strict=True)), empty]).reshape(shape)

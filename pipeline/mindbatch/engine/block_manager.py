@@ -9,7 +9,7 @@ _WHOLE_SEQUENCE = 1 << 40
 
 
 class BlockManager:
-    """Hands out block ids 0 .. num_blocks - 1 and counts who holds them.
+    """Hands out block ids first .. first + num_blocks - 1 and counts who holds them.
 
     A block table lists a sequence's blocks in order of position. Tables may share blocks; before a shared
     block is written, its writer gets a copy of its own. A block can be registered under a digest of what it
@@ -17,12 +17,13 @@ class BlockManager:
     are handed out first, then those that have been free for longest.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, first: int = 0) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free = OrderedDict.fromkeys(range(num_blocks))
-        self._holders = [0] * num_blocks
-        self._digests: list[bytes | None] = [None] * num_blocks
+        blocks = range(first, first + num_blocks)
+        self._free = OrderedDict.fromkeys(blocks)
+        self._holders = dict.fromkeys(blocks, 0)
+        self._digests = dict[int, bytes | None].fromkeys(blocks)
         self._registered: dict[bytes, int] = {}
 
     @property
@@ -130,14 +131,14 @@ class BlockManager:
 
 
 class StateSlots(BlockManager):
-    """Slots 0 .. num_states - 1, of which a sequence has one, as it has one block of all its positions.
+    """Slots first .. first + num_states - 1; a sequence has one, as it has one block of all its positions.
 
     Forks share a slot until one of them goes on. A state that was registered can be found for as long as
     nobody needs its slot: whoever has it goes on with a copy.
     """
 
-    def __init__(self, num_states: int) -> None:
-        super().__init__(num_states, _WHOLE_SEQUENCE)
+    def __init__(self, num_states: int, first: int = 0) -> None:
+        super().__init__(num_states, _WHOLE_SEQUENCE, first)
 
     def prepare_write(self, table: list[int], start: int, stop: int) -> list[tuple[int, int]]:
         """Makes a sequence's state writable; see `BlockManager.prepare_write`."""

@@ -85,6 +85,7 @@ class Engine:
         request has such parameters.
     assistant: drafts tokens for speculative decoding; None when there is none. It drafts for any adapter.
     adapters: that requests may name. slots: for those that are live, shared by all engines of the runner.
+    cache_part: see `Scheduler`.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class Engine:
         assistant: Drafter | None = None,
         adapters: KnownAdapters | None = None,
         slots: AdapterSlots | None = None,
+        cache_part: int = 0,
     ) -> None:
         self.settings = settings
-        self.scheduler = Scheduler(settings, slots)
+        self.scheduler = Scheduler(settings, slots, cache_part)
         self._adapters = adapters or KnownAdapters()
         self._runner = runner
         self._make_detokenizer = make_detokenizer

@@ -70,22 +70,18 @@ class ModelRunner:
         """Copies the step's blocks, computes its tokens and writes them to the cache."""
         return self.complete(self.prepare(step))
 
-    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
+    def announce(self, step: Step) -> StepInputs:
         """Prepares the step; in a model of one rank there is nobody to tell."""
-        return self.prepare(step, first_block)
+        return self.prepare(step)
 
     def complete(self, inputs: StepInputs) -> RunnerOutput:
         return RunnerOutput(self.compute(inputs), self.project, inputs.adapters)
 
-    def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
-        """The arrays of a step, which are the same for every rank of the model.
-
-        first_block: of the cache, where the step's blocks are counted from.
-        """
+    def prepare(self, step: Step) -> StepInputs:
+        """The arrays of a step, which are the same for every rank of the model."""
         settings = self._settings
         needed = max(len(tokens.sequence.block_table) for tokens in step.scheduled)
         width = self._model.kernels.table_width(needed, settings.blocks_per_sequence)
-        first_state = first_block // settings.num_blocks * settings.num_states
         spans = [(tokens.start, tokens.stop) for tokens in step.scheduled]
         shape = self._network.shape_of(spans, width * settings.block_size)
         batch = flatten(
@@ -93,24 +89,23 @@ class ModelRunner:
             (shape.tokens, shape.sequences),
             settings.block_size,
             width,
-            first_block,
             with_adapters=self.is_adapted,
             with_encoder=settings.decoder_start_id is not None,
             num_positions=1 if settings.two_positions is None else 2,
-            first_state=first_state if settings.is_recurrent else None,
+            with_states=settings.is_recurrent,
         )
         arrays = tuple(self._model.kernels.graph_inputs(batch, shape, self.cache.geometry))
         with_logits = step.num_tokens == sum(tokens.num_logits for tokens in step.scheduled)
         return StepInputs(
             shape.graph,
             arrays,
-            _shifted(step.copies, first_block),
+            tuple(step.copies),
             step.num_tokens,
             with_logits,
             batch.adapters,
             tuple(step.adapter_loads),
             None if with_logits else wanted_tokens(step),
-            _shifted(step.state_copies, first_state),
+            tuple(step.state_copies),
         )
 
     def compute(self, inputs: StepInputs) -> StepValues:
@@ -136,7 +131,3 @@ class ModelRunner:
         """
         with self._guard("computing logits"):
             return self._network.project(hidden, adapters)
-
-
-def _shifted(copies: Sequence[tuple[int, int]], first: int) -> tuple[tuple[int, int], ...]:
-    return tuple((first + source, first + target) for source, target in copies)

@@ -28,12 +28,18 @@ class Scheduler:
     num_prompt_tokens, num_cached_tokens: of all requests admitted so far, and those of them that were found.
     """
 
-    def __init__(self, settings: EngineSettings, adapters: AdapterSlots | None = None) -> None:
-        """`adapters`: shared by all schedulers of a model; None where requests have no adapters."""
+    def __init__(
+        self, settings: EngineSettings, adapters: AdapterSlots | None = None, cache_part: int = 0
+    ) -> None:
+        """`adapters`: shared by all schedulers of a model; None where requests have no adapters.
+
+        cache_part: of the equal parts of a cache that several schedulers share, the number of the own one.
+        """
         self.settings = settings
         self.adapters = adapters or AdapterSlots(0)
-        self.blocks = BlockManager(settings.num_blocks, settings.block_size)
-        self.states = StateSlots(settings.num_states)
+        first_block, first_state = cache_part * settings.num_blocks, cache_part * settings.num_states
+        self.blocks = BlockManager(settings.num_blocks, settings.block_size, first_block)
+        self.states = StateSlots(settings.num_states, first_state)
         self.prefixes = PrefixCache(self.blocks, settings, self.states if settings.is_recurrent else None)
         self.waiting: deque[SequenceGroup] = deque()
         self.running: list[SequenceGroup] = []

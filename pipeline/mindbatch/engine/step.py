@@ -105,11 +105,10 @@ class Runner(Protocol):
 class StageRunner(Runner, Protocol):
     """Runs the last of several pipeline stages; the others compute a step as soon as they are told of it.
 
-    Steps are completed in the order in which they were announced. The blocks of a step are counted from
-    `first_block` of the cache, so that several schedulers can share it.
+    Steps are completed in the order in which they were announced.
     """
 
-    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
+    def announce(self, step: Step) -> StepInputs:
         """Tells the stages before this one of a step, and returns at once."""
 
     def complete(self, inputs: StepInputs) -> StepOutput:

@@ -8,39 +8,22 @@ from mindbatch.engine.engine import Engine, StepResult
 from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics, total_of
-from mindbatch.engine.step import StageRunner, Step, StepOutput
+from mindbatch.engine.step import StageRunner, Step
 from mindbatch.kernels.step import StepInputs
-
-
-class CachePart:
-    """A runner whose cache begins at a block of another's: the `Runner` of one virtual engine."""
-
-    def __init__(self, runner: StageRunner, first_block: int) -> None:
-        self.vocab_size = runner.vocab_size
-        self._runner = runner
-        self._first_block = first_block
-
-    def announce(self, step: Step) -> StepInputs:
-        return self._runner.announce(step, self._first_block)
-
-    def complete(self, inputs: StepInputs) -> StepOutput:
-        return self._runner.complete(inputs)
-
-    def run(self, step: Step) -> StepOutput:
-        return self.complete(self.announce(step))
 
 
 class VirtualEngines:
     """Runs requests over several engines, one of which computes a step while the others' are on their way.
 
-    Each engine has requests, a scheduler and blocks of its own. What a row is given depends on none of it.
+    Each engine has requests, a scheduler and a part of the runner's cache of its own. What a row is given
+    depends on none of it.
     """
 
-    def __init__(self, engines: Sequence[Engine], parts: Sequence[CachePart]) -> None:
+    def __init__(self, engines: Sequence[Engine], runner: StageRunner) -> None:
         sizes = engines[0].settings
         # So many as all of them have: whoever feeds this engine reckons with it.
         self.settings: EngineSettings = replace(sizes, batch_size=sizes.batch_size * len(engines))
-        self._parts = {id(engine): part for engine, part in zip(engines, parts, strict=True)}
+        self._runner = runner
         self._idle = [*engines]
         self._begun: deque[tuple[Engine, Step, StepInputs]] = deque()
         self._results: list[StepResult] = []  # of steps that had to end before their turn
@@ -66,7 +49,7 @@ class VirtualEngines:
             if not step.scheduled:  # the others hold all slots for adapters
                 continue
             self._idle.remove(engine)
-            self._begun.append((engine, step, self._parts[id(engine)].announce(step)))
+            self._begun.append((engine, step, self._runner.announce(step)))
         return self._finish_first()
 
     def abort(self, keys: Set[str] | None = None) -> None:
@@ -86,7 +69,7 @@ class VirtualEngines:
 
     def _finish_first(self) -> StepResult:
         engine, step, inputs = self._begun.popleft()
-        result = engine.finish(step, self._parts[id(engine)].complete(inputs))
+        result = engine.finish(step, self._runner.complete(inputs))
         self._idle.append(engine)
         return result
 

@@ -153,7 +153,7 @@ def _weights_of(folder: ModelFolder, adapters: PreparedAdapters) -> AbstractCont
 
 def engine_of(setup: EngineSetup, runner: Runner, drafting: Runner | None) -> Engine:
     """The engine of a model over the runners of its steps and, if it has an assistant, of that one's."""
-    return _engine_maker(setup)(runner, drafting)
+    return _engine_maker(setup)(runner, drafting, 0)
 
 
 def dry_run_engine(setup: EngineSetup) -> Engine:
@@ -166,30 +166,27 @@ def virtual_engines_of(
     setup: EngineSetup, runner: StageRunner, drafting: StageRunner | None
 ) -> VirtualEngines:
     """Builds as `engine_of`, an engine for each pipeline stage with its own blocks of the cache."""
-    from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
+    from mindbatch.engine.virtual_engines import VirtualEngines
 
-    make, size = _engine_maker(setup), setup.settings.num_blocks
-    firsts = [stage * size for stage in range(setup.num_engines)]
-    parts = [CachePart(runner, first) for first in firsts]
-    drafters = [None if drafting is None else CachePart(drafting, first) for first in firsts]
-    return VirtualEngines([make(*pair) for pair in zip(parts, drafters, strict=True)], parts)
+    make = _engine_maker(setup)
+    return VirtualEngines([make(runner, drafting, part) for part in range(setup.num_engines)], runner)
 
 
-def _engine_maker(setup: EngineSetup) -> Callable[[Runner, Runner | None], Engine]:
-    """Makes engines of a model from its runner and its assistant's."""
+def _engine_maker(setup: EngineSetup) -> Callable[[Runner, Runner | None, int], Engine]:
+    """Makes engines of a model from its runner and its assistant's, each with a part of their caches."""
     settings, opened, tokenizer = setup.settings, setup.assistant, setup.tokenizer
     make = None if tokenizer is None else partial(IncrementalDetokenizer, tokenizer)
     known, slots = setup.adapters.known, setup.adapters.slots()
     constraints = ConstraintFactory(tokenizer, setup.spec.vocab_size)
 
-    def engine(runner: Runner, drafting: Runner | None) -> Engine:
+    def engine(runner: Runner, drafting: Runner | None, cache_part: int) -> Engine:
         assistant = None
         if opened is not None and drafting is not None:
             from mindbatch.engine.assistant import Assistant
             from mindbatch.loading.assistant_model import assistant_settings
 
-            assistant = Assistant(drafting, assistant_settings(opened, settings))
+            assistant = Assistant(drafting, assistant_settings(opened, settings), cache_part)
         eos = setup.eos_token_ids
-        return Engine(runner, settings, make, eos, constraints.make, assistant, known, slots)
+        return Engine(runner, settings, make, eos, constraints.make, assistant, known, slots, cache_part)
 
     return engine

@@ -148,9 +148,9 @@ class LeadingRunner:
         """Computes a step. Errors: see `complete`."""
         return self.complete(self.announce(step))
 
-    def announce(self, step: Step, first_block: int = 0) -> StepInputs:
+    def announce(self, step: Step) -> StepInputs:
         """Sends the step to the followers. OSError: a follower has gone."""
-        inputs = self._runner.prepare(step, first_block)
+        inputs = self._runner.prepare(step)
         self._followers.announce(self._number, inputs)
         return inputs
 

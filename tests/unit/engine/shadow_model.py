@@ -94,7 +94,7 @@ class ShadowRunner:
         self.adapters: dict[int, str] = {}
         self.num_adapter_loads = 0
 
-    def run(self, step: Step, first_block: int = 0) -> ShadowOutput:
+    def run(self, step: Step) -> ShadowOutput:
         assert 0 < step.num_tokens <= self.limits.max_batched_tokens
         assert step.num_tokens == sum(tokens.stop - tokens.start for tokens in step.scheduled)
         self.steps.append(
@@ -104,13 +104,13 @@ class ShadowRunner:
         self.num_adapter_loads += len(step.adapter_loads)
         for first in range(0, len(step.copies), COPIES_AT_ONCE):
             some = step.copies[first : first + COPIES_AT_ONCE]
-            sources, targets = (np.asarray(blocks) + first_block for blocks in zip(*some, strict=True))
+            sources, targets = (np.asarray(blocks) for blocks in zip(*some, strict=True))
             self.cache[targets] = self.cache[sources]
         for source, target in step.state_copies:
             self.states[target] = self.states[source]
         width, sizes = self.limits.blocks_per_sequence, (step.num_tokens, len(step.scheduled))
-        first_state = 0 if self.limits.is_recurrent else None
-        batch = flatten(step, sizes, self.limits.block_size, width, first_block, first_state=first_state)
+        with_states = self.limits.is_recurrent
+        batch = flatten(step, sizes, self.limits.block_size, width, with_states=with_states)
         if batch.states is not None:
             self._advance_states(step, batch.states.tolist())
         assert len(set(batch.slots.tolist())) == step.num_tokens, "two tokens of a step share a slot"

@@ -17,7 +17,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import StageRunner, Step
-from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
+from mindbatch.engine.virtual_engines import VirtualEngines
 from mindbatch.io.errors import CheckpointError, PromptError
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -150,9 +150,11 @@ def test_engines_over_stages_share_the_slots(
     limits = settings(batch_size=3)
     slots = AdapterSlots(num_slots, patience=4)
     runner = ShadowStages(limits, stages)
-    parts = [CachePart(cast(StageRunner, runner), each * limits.num_blocks) for each in range(stages)]
-    engines = [Engine(part, limits, Letters, adapters=KNOWN, slots=slots) for part in parts]
-    engine = VirtualEngines(engines, parts)
+    engines = [
+        Engine(runner, limits, Letters, adapters=KNOWN, slots=slots, cache_part=part)
+        for part in range(stages)
+    ]
+    engine = VirtualEngines(engines, cast(StageRunner, runner))
     asked = requests_of(drawn)
     for each in asked:
         engine.add(each)

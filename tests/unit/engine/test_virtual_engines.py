@@ -14,7 +14,7 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.request import Request, RequestOutput
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import StageRunner, Step
-from mindbatch.engine.virtual_engines import CachePart, VirtualEngines
+from mindbatch.engine.virtual_engines import VirtualEngines
 from mindbatch.io.errors import CacheBudgetError
 
 STRATEGIES: list[dict[str, Any]] = [
@@ -33,23 +33,23 @@ class ShadowStages(ShadowRunner):
     def __init__(self, limits: EngineSettings, stages: int) -> None:
         super().__init__(limits)
         self.cache = np.full((limits.num_blocks * stages, limits.block_size), -1, np.int64)
-        self.announced: deque[tuple[Step, int]] = deque()
+        self.announced: deque[Step] = deque()
         self.on_their_way: list[int] = []
 
-    def announce(self, step: Step, first_block: int = 0) -> tuple[Step, int]:
-        self.announced.append((step, first_block))
-        return self.announced[-1]
+    def announce(self, step: Step) -> Step:
+        self.announced.append(step)
+        return step
 
-    def complete(self, inputs: tuple[Step, int]) -> ShadowOutput:
+    def complete(self, inputs: Step) -> ShadowOutput:
         self.on_their_way.append(len(self.announced))
         assert self.announced.popleft() is inputs, "not in the order in which the stages compute"
-        return self.run(*inputs)
+        return self.run(inputs)
 
 
 def make(limits: EngineSettings, stages: int) -> tuple[VirtualEngines, ShadowStages]:
     runner = ShadowStages(limits, stages)
-    parts = [CachePart(cast(StageRunner, runner), each * limits.num_blocks) for each in range(stages)]
-    return VirtualEngines([Engine(part, limits, Letters) for part in parts], parts), runner
+    engines = [Engine(runner, limits, Letters, cache_part=part) for part in range(stages)]
+    return VirtualEngines(engines, cast(StageRunner, runner)), runner
 
 
 def drain(engine: VirtualEngines) -> dict[str, RequestOutput]:
@@ -93,7 +93,7 @@ def test_every_stage_has_a_step_to_compute() -> None:
 
 def test_requests_are_dealt_by_the_sequences_that_they_may_have() -> None:
     engines = [make_engine(settings()) for _ in range(2)]
-    engine = VirtualEngines(engines, [cast(CachePart, None)] * 2)
+    engine = VirtualEngines(engines, cast(StageRunner, None))
     engine.add(request("beams", [1, 2], num_beams=4))
     for key in "abcd":
         engine.add(request(key, [1, 2, 3]))

@@ -36,8 +36,8 @@ class CountingRunner:
         self.projected: list[FloatArray] = []
         self.wrong_from = wrong_from
 
-    def prepare(self, step: Step, first_block: int = 0) -> StepInputs:
-        ids = np.arange(4, dtype=np.int32) + step.num_tokens + first_block
+    def prepare(self, step: Step) -> StepInputs:
+        ids = np.arange(4, dtype=np.int32) + step.num_tokens
         return StepInputs("any", (ids, ids[::-1]), ((1, 2), (3, 4)), 3, step.num_tokens % 2 == 0)
 
     def compute(self, inputs: StepInputs) -> StepValues:
@@ -129,15 +129,15 @@ def test_stages_before_are_told_of_a_step_at_once_and_the_own_one_in_its_turn() 
     ends = {rank: tuple(map(MessageConnection, Pipe())) for rank in (0, 3)}
     followers = Followers({rank: ours for rank, (ours, _) in ends.items()}, comparing=[3])
     main, drafting = (LeadingRunner(CountingRunner(), followers, number) for number in range(2))
-    first, second = (main.announce(Step(num_tokens=2), block) for block in (0, 40))
+    first, second = (main.announce(Step(num_tokens=count)) for count in (2, 42))
     drafting.run(Step(num_tokens=2))  # of the leader's stage alone
     main.complete(first)
     main.complete(second)
     told = {rank: [theirs.receive() for _ in range(2 + (rank == 3))] for rank, (_, theirs) in ends.items()}
     assert [message.fields["runner"] for message in told[0]] == [0, 0]
     assert [message.fields["runner"] for message in told[3]] == [1, 0, 0]
-    blocks = [step_of(message.fields, message.arrays).arrays[0][0] for message in told[0]]
-    assert blocks == [2, 42]
+    firsts = [step_of(message.fields, message.arrays).arrays[0][0] for message in told[0]]
+    assert firsts == [2, 42]
     for ours, theirs in ends.values():
         ours.close()
         theirs.close()
