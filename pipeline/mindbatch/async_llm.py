@@ -72,7 +72,6 @@ class AsyncLLM:
 
     @property
     def is_closed(self) -> bool:
-        """True if it was closed."""
         return not self._stop.alive
 
     async def close(self) -> None:

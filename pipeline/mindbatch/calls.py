@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.engine.engine import StepEngine, StepResult
@@ -80,12 +79,8 @@ def refuse_forked(process: int) -> None:
 
 
 Delivery = StepResult | Exception
-
-
-class Inbox(Protocol):
-    """Takes what steps bring for one call, in whatever thread computes them."""
-
-    def append(self, delivery: Delivery, /) -> None: ...
+Inbox = deque[Delivery]
+"""Takes what steps bring for one call, in whatever thread computes them."""
 
 
 @dataclass(slots=True)
@@ -124,11 +119,7 @@ class EngineCalls:
 
     @property
     def engine(self) -> StepEngine:
-        """The engine.
-
-        Raises:
-            MindBatchError: it was closed.
-        """
+        """Raises MindBatchError once it was closed."""
         if self._engine is None:
             raise MindBatchError(self._over or "")
         return self._engine
@@ -266,13 +257,13 @@ class Call:
     """The requests of one caller; what is left of them is dropped when it is closed or forgotten."""
 
     def __init__(
-        self, calls: EngineCalls, inbox: deque[Delivery] | None = None, *, in_background: bool = False
+        self, calls: EngineCalls, inbox: Inbox | None = None, *, in_background: bool = False
     ) -> None:
         """`inbox`: one that does more than keep what it is given. in_background: makes way for others,
         and brings results only."""
         self._calls = calls
         self._in_background = in_background
-        self._inbox: deque[Delivery] = deque() if inbox is None else inbox
+        self._inbox = Inbox() if inbox is None else inbox
         self._num_unfinished = 0
 
     @property
@@ -326,10 +317,7 @@ class Run(Call):
     """
 
     def __init__(
-        self,
-        calls: EngineCalls,
-        rows: Iterable[Request | RequestOutput],
-        inbox: deque[Delivery] | None = None,
+        self, calls: EngineCalls, rows: Iterable[Request | RequestOutput], inbox: Inbox | None = None
     ) -> None:
         super().__init__(calls, inbox)
         self.refused: list[RequestOutput] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -11,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mindbatch.calls import Call, Delivery, EngineCalls, Run, loading
+from mindbatch.calls import Call, EngineCalls, Inbox, Run, loading
 from mindbatch.config.environment import end_as_scheduler, prepare_environment
 from mindbatch.config.launch_schema import has_ranks
 from mindbatch.engine.engine import StepResult
@@ -82,7 +81,6 @@ class LLM(Closing):
 
     @classmethod
     def over(cls, model: LoadedEngine) -> LLM:
-        """An LLM over an engine that is there already."""
         llm = object.__new__(cls)
         llm._take(model)
         return llm
@@ -194,8 +192,14 @@ class LLM(Closing):
             if streamer is not None:
                 stack.callback(streamer.end)  # a thread may wait for it
             check_on_error(on_error)
-            options = {"tools": tools, "chat_template_kwargs": chat_template_kwargs, "adapter": adapter}
-            run = self.begin(prompts, params, **options, **decoding)
+            run = self.begin(
+                prompts,
+                params,
+                tools=tools,
+                chat_template_kwargs=chat_template_kwargs,
+                adapter=adapter,
+                **decoding,
+            )
             stack.enter_context(closing(run))
             if run.refused and on_error == "raise":
                 refuse_failed(run.refused)
@@ -233,8 +237,14 @@ class LLM(Closing):
             ConfigError: `prompts` or `params` is not what `generate` describes.
             PromptError: prompts cannot be run; all of them are named, none is run. Or one cannot go on.
         """
-        options = {"tools": tools, "chat_template_kwargs": chat_template_kwargs, "adapter": adapter}
-        run = self.begin(prompts, params, **options, **decoding)
+        run = self.begin(
+            prompts,
+            params,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+            adapter=adapter,
+            **decoding,
+        )
         if run.refused:
             run.close()
             refuse_failed(run.refused)
@@ -247,9 +257,7 @@ class LLM(Closing):
             else:
                 refuse_failed([item])
 
-    def submit(
-        self, rows: Iterable[tuple[Prompt, DecodingParams]], inbox: deque[Delivery] | None = None
-    ) -> Run:
+    def submit(self, rows: Iterable[tuple[Prompt, DecodingParams]], inbox: Inbox | None = None) -> Run:
         """Queues rows; they run while the result is iterated over. `inbox`: see `Call`."""
         return Run(self._calls, (self.request(row, params) for row, params in rows), inbox)
 
@@ -272,7 +280,7 @@ class LLM(Closing):
                 else:
                     return
 
-    def call(self, inbox: deque[Delivery] | None = None, *, in_background: bool = False) -> Call:
+    def call(self, inbox: Inbox | None = None, *, in_background: bool = False) -> Call:
         """A call to which rows are added as it goes on, as `request` makes them; see `Call`."""
         return Call(self._calls, inbox, in_background=in_background)
 
@@ -290,7 +298,7 @@ class LLM(Closing):
         self,
         prompts: PromptInput | Sequence[PromptInput],
         params: Params = None,
-        inbox: deque[Delivery] | None = None,
+        inbox: Inbox | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -305,8 +313,9 @@ class LLM(Closing):
         prompt_items = prompt_list(prompts)
         params_by_prompt = params_for_each(len(prompt_items), params, decoding)
         adapters = adapter_for_each(len(prompt_items), adapter)
-        chat_options: dict[str, Any] = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        rows = read_prompts(prompts=prompt_items, **chat_options) if prompt_items else PromptRows()
+        rows = PromptRows()
+        if prompt_items:
+            rows = read_prompts(prompts=prompt_items, tools=tools, chat_template_kwargs=chat_template_kwargs)
         named = [
             (replace(row, adapter=adapters[int(row.key)]), params_by_prompt[int(row.key)])
             for row in rows.prompts

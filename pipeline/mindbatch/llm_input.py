@@ -186,7 +186,6 @@ def adapter_for_each(count: int, adapter: Any) -> Sequence[str | None]:
 
 
 def _made(place: str, values: Any, keywords: Mapping[str, Any], faults: list[str]) -> DecodingParams:
-    """DecodingParams of what was given; faults are added to the list."""
     if isinstance(values, DecodingParams):
         if not keywords:
             return values

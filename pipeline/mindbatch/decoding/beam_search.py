@@ -142,7 +142,6 @@ class BeamSearch(SearchStrategy):
 
 
 def _count(request: RequestStep) -> int:
-    """Candidates of all beams to look at."""
     return request.fan_out * request.params.num_beams
 
 
@@ -261,7 +260,6 @@ class BeamSampling(SearchStrategy):
 
 
 def _kept(request: RequestStep, parent: int) -> Candidates:
-    """Selects the candidates that may follow row `parent`."""
     scores = processed_scores(request, parent)
     if scores is None:
         return Candidates(np.empty(0, dtype=np.float32))

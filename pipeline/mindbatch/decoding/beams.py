@@ -103,7 +103,6 @@ class SearchStrategy(DecodingStrategy):
     def advance(
         self, groups: Sequence[GroupView], logits: NDArray[np.float32], summary: Summary = None
     ) -> list[Decision]:
-        """Advances the searches. Raises NotFiniteError for logits that are no numbers."""
         raw = RawScores.of([row for group in groups for row in group.rows], logits, summary)
         ends = accumulate(len(group.rows) for group in groups)
         requests = [

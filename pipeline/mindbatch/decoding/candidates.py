@@ -48,7 +48,6 @@ class Candidates:
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """Normalises the candidates' scores to probabilities [n]."""
         shares: NDArray[np.float32] = self.weights / self.weights.sum()  # pairwise, so accurate in float32
         return shares
 

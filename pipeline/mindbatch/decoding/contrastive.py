@@ -112,6 +112,5 @@ def _candidates(request: RequestStep, trial: ContrastiveState, taken: int) -> li
 
 
 def _unit(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Hidden states [n, hidden size], each of length 1."""
     unit: NDArray[np.float32] = hidden / np.linalg.norm(hidden, axis=1, keepdims=True)
     return unit

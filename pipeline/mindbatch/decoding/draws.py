@@ -43,7 +43,6 @@ def philox4x32(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArra
 
 
 def philox4x32_by_numpy(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Computes `philox4x32` without the kernels."""
     even, odd = counters[0::2], counters[1::2]
     for _ in range(_ROUNDS):
         # Words are in 64 bits, so that a product holds both of its halves. They change places as in the

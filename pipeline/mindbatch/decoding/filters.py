@@ -79,7 +79,6 @@ _TOP_H_LOOKS_AT = 100
 
 
 def active_filters(params: DecodingParams) -> frozenset[str]:
-    """Selects the filters that `params` do not leave off."""
     return frozenset(name for name, neutral, _ in _FILTERS if getattr(params, name) != neutral)
 
 

@@ -219,7 +219,6 @@ def adjust(scores: NDArray[np.float32], row: Row) -> NDArray[np.float32]:
 
 
 def _processors_of(row: Row) -> tuple[Processor, ...]:
-    """Makes the processors that the row's parameters ask for, in order."""
     return tuple(
         make(row)
         for make, names in _ORDER

@@ -297,7 +297,6 @@ def _real(value: Any) -> Any:
 
 
 def _sequence(value: Any) -> Any:
-    """A list, tuple or array as a tuple."""
     if _of_numpy(value, "ndarray"):
         value = value.tolist()
     return tuple(_plain(item) for item in value) if isinstance(value, list | tuple) else _plain(value)

@@ -175,7 +175,6 @@ def _extend(sequence: Sequence, branch: Branch, group: SequenceGroup, scheduler:
 
 
 def _common(added: list[int], draft: tuple[int, ...]) -> int:
-    """Tokens with which both begin."""
     count = 0
     while count < min(len(added), len(draft)) and added[count] == draft[count]:
         count += 1

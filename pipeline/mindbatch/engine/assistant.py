@@ -89,7 +89,6 @@ class DraftSequence:
             self._wanted = len(self._guesses)
 
     def result(self) -> Draft | None:
-        """The guesses, to be verified by the model; None if there are none."""
         if not self._guesses:
             return None
         tokens = tuple(guessed.token_id for guessed in self._guesses)
@@ -146,7 +145,6 @@ class Assistant:
         return results
 
     def forget(self, row: Row) -> None:
-        """Frees what is kept of a row, if anything."""
         draft = self._drafts.pop(id(row), None)
         if draft is not None:
             self.blocks.free(draft.sequence.block_table)

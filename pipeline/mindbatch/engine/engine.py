@@ -117,7 +117,6 @@ class Engine:
 
     @property
     def statistics(self) -> EngineStatistics:
-        """Counts of the engine's work since it was made, and its load now."""
         return self._counters.statistics(self.scheduler)
 
     def add(self, request: Request) -> None:

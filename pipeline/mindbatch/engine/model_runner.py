@@ -67,7 +67,6 @@ class ModelRunner:
         return self._model.adapters is not None
 
     def run(self, step: Step) -> RunnerOutput:
-        """Copies the step's blocks, computes its tokens and writes them to the cache."""
         return self.complete(self.prepare(step))
 
     def announce(self, step: Step) -> StepInputs:

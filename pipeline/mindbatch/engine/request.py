@@ -35,7 +35,6 @@ class Request:
     row_key: str = ""
 
     def failure(self, error: PromptError) -> RequestOutput:
-        """The result when the prompt cannot be run, or cannot go on."""
         return RequestOutput.failed(self.key, f"{self.source or self.key}: {self.reason(error)}", self.prompt)
 
     def reason(self, error: PromptError) -> str:
@@ -209,19 +208,11 @@ def result_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, Any]:
 
 
 def num_generated_tokens(generations: Sequence[Mapping[str, Any]]) -> int:
-    """The tokens of all generations of a row."""
     return sum(len(generation["token_ids"]) for generation in generations)
 
 
 def generation_fields(body: Mapping[str, Any], token_ids: bool) -> dict[str, Any]:
-    """The GENERATION_FIELDS that a generation has."""
-    generation = {"index": body["index"], "text": body["text"]}
-    if token_ids:
-        generation["token_ids"] = body["token_ids"]
-    generation["finish_reason"] = body["finish_reason"]
-    generation["tokens"] = len(body["token_ids"])
-    generation["cumulative_logprob"] = body["cumulative_logprob"]
-    generation |= {name: body[name] for name in (*STRATEGY_FIELDS, EMBEDDING) if name in body}
-    if body.get("logprobs") is not None:
-        generation["logprobs"] = body["logprobs"]
-    return generation
+    values = {**body, "tokens": len(body["token_ids"])}
+    if not token_ids:
+        del values["token_ids"]
+    return {name: values[name] for name in GENERATION_FIELDS if values.get(name) is not None}

@@ -118,7 +118,6 @@ class Scheduler:
         return child
 
     def release(self, sequences: Iterable[Sequence]) -> None:
-        """Frees the blocks of sequences that have ended or were dropped."""
         for sequence in sequences:
             self.blocks.free(sequence.block_table)
             self.states.free(sequence.state_table)

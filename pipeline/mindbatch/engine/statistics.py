@@ -46,7 +46,6 @@ class EngineStatistics:
 
     @property
     def cache_use(self) -> float:
-        """Share of the cache blocks that are used now."""
         return self.blocks_used / self.blocks_total
 
     def since(self, earlier: EngineStatistics) -> EngineStatistics:

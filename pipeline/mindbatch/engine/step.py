@@ -86,7 +86,6 @@ class StepOutput(Protocol):
         """Logits [len(tokens), vocabulary] that follow the given tokens, counted from 0 in step order."""
 
     def logits_and_summary(self, tokens: Items[int]) -> Logits:
-        """Returns logits, and what the head knows of them."""
         return Logits(self.logits(tokens))
 
     def hidden(self, tokens: Items[int]) -> npt.NDArray[np.float32]:
@@ -122,5 +121,4 @@ class DryRunner:
         self.vocab_size = vocab_size
 
     def run(self, step: Step) -> StepOutput:
-        """Never called: such an engine is not stepped."""
         raise NotImplementedError

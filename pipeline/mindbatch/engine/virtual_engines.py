@@ -75,7 +75,6 @@ class VirtualEngines:
 
 
 def _without(result: StepResult, keys: Set[str] | None) -> StepResult:
-    """Keeps what concerns other requests than these."""
     dropped = keys or set()
     return StepResult(
         [event for event in result.events if event.key not in dropped],
