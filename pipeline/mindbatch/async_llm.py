@@ -209,14 +209,14 @@ def _serve(load: Callable[[], LLM], commands: Commands) -> None:
     except BaseException as error:
         llm = error
     while True:
-        if isinstance(llm, BaseException) or not llm.has_work or not commands.empty():
+        if isinstance(llm, BaseException) or not llm.calls.has_work or not commands.empty():
             command = commands.get()
             if command is None:
                 break
             command(llm)
         else:
             with suppress(BaseException):  # every call has been given it; without the thread none is answered
-                llm.step()
+                llm.calls.step()
     if not isinstance(llm, BaseException):
         llm.close()
 

@@ -87,7 +87,7 @@ class LLM(Closing):
 
     def _take(self, model: LoadedEngine) -> None:
         self._loaded: LoadedEngine | None = model
-        self._calls = EngineCalls(model.engine)
+        self.calls = EngineCalls(model.engine)
 
     def close(self) -> None:
         """Ends what runs and the processes of the tokenizer and of the ranks, and lets go of the model; later
@@ -95,7 +95,7 @@ class LLM(Closing):
 
         MindSpore keeps the memory of a model that has run until the process ends.
         """
-        self._calls.close(CLOSED)
+        self.calls.close(CLOSED)
         model, self._loaded = self._loaded, None
         if model is not None and model.tokenizer is not None:
             model.tokenizer.close()
@@ -259,7 +259,7 @@ class LLM(Closing):
 
     def submit(self, rows: Iterable[tuple[Prompt, DecodingParams]], inbox: Inbox | None = None) -> Run:
         """Queues rows; they run while the result is iterated over. `inbox`: see `Call`."""
-        return Run(self._calls, (self.request(row, params) for row, params in rows), inbox)
+        return Run(self.calls, (self.request(row, params) for row, params in rows), inbox)
 
     def steps(self, rows: Iterable[tuple[Prompt, DecodingParams]]) -> Generator[StepResult, None, None]:
         """Runs any number of rows, taken as the engine can use them; yields what each step brought.
@@ -282,7 +282,7 @@ class LLM(Closing):
 
     def call(self, inbox: Inbox | None = None, *, in_background: bool = False) -> Call:
         """A call to which rows are added as it goes on, as `request` makes them; see `Call`."""
-        return Call(self._calls, inbox, in_background=in_background)
+        return Call(self.calls, inbox, in_background=in_background)
 
     def request(self, row: Prompt, params: DecodingParams) -> Request | RequestOutput:
         """The request of a row; a result with an error if it is no prompt for this model."""
@@ -326,15 +326,6 @@ class LLM(Closing):
         for note in self.take_notes():
             warnings.warn(note, stacklevel=3)
         return run
-
-    @property
-    def has_work(self) -> bool:
-        """True if a step would compute something, for this caller or for others."""
-        return self._calls.has_work
-
-    def step(self) -> None:
-        """Computes a step for all callers; see `EngineCalls.step`."""
-        self._calls.step()
 
 
 def _loaded(

@@ -36,7 +36,7 @@ def streamed(llm: LLM, prompts: list[list[int]]) -> list[list[list[int]]]:
 def gathered(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Makes the first step wait until a call of each thread is there; gives the most requests at once."""
     engine, everybody, most = llm._model.engine, threading.Barrier(THREADS), []
-    step, add = engine.step, llm._calls.add
+    step, add = engine.step, llm.calls.add
 
     def counted() -> Any:
         most.append(len(engine.scheduler.running) + len(engine.scheduler.waiting))
@@ -48,7 +48,7 @@ def gathered(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         return refused
 
     monkeypatch.setattr(engine, "step", counted)
-    monkeypatch.setattr(llm._calls, "add", added)
+    monkeypatch.setattr(llm.calls, "add", added)
     return lambda: max(most)
 
 
@@ -94,7 +94,7 @@ def test_calls_in_the_background_make_way_and_give_the_same() -> None:
         background.next()
     foreground = llm.submit([(replace(prompts["0"], key="a", token_ids=[90]), SAMPLED)])  # two sequences
     assert [llm.statistics.running_sequences, llm.statistics.waiting_requests] == [2, 1 + 4]
-    assert [owner.key for owner in llm._calls._owners.values() if owner.has_begun] == ["0", "1"]
+    assert [owner.key for owner in llm.calls._owners.values() if owner.has_begun] == ["0", "1"]
     done: list[str] = []
     while background.num_unfinished or foreground.num_unfinished:
         if foreground.num_unfinished:
@@ -104,7 +104,7 @@ def test_calls_in_the_background_make_way_and_give_the_same() -> None:
             assert output.outputs[0].token_ids == greedy_tokens([30 + int(output.key)], 30)
     assert done[0] == "a", "rows that had not begun went before it"
     assert {*done[1:3]} == {"0", "1"}
-    assert not llm._calls._owners
+    assert not llm.calls._owners
 
 
 def test_what_has_made_way_and_is_refused_then_ends_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.params import DecodingParams
-from mindbatch.decoding.processors import NoTokenLeftError
-from mindbatch.decoding.row import FinishReason, RawScores, TokenChoice
+from mindbatch.decoding.row import FinishReason, NoTokenLeftError, RawScores, TokenChoice
 from mindbatch.decoding.softmax import Summary
 from mindbatch.decoding.strategy import Branch, Decision, DecodingStrategy, GroupView, Hypothesis, guarded
 from mindbatch.io.errors import PromptError

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.decoding.grammar import Grammar, plain_reason
+from mindbatch.decoding.grammar_worker import LibraryVocabulary
 
 if TYPE_CHECKING:
     import llguidance
@@ -41,7 +42,7 @@ class Vocabulary:
                     entries.append(text)
         self._has_text = np.fromiter(map(bool, later), dtype=np.bool_, count=self.size)
         self._end = len(entries)
-        self.tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Entries([*entries, b"<end>"])))
+        self.tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(LibraryVocabulary(entries)))
 
     def shows_text(self, token_id: int) -> bool:
         """False for control tokens and ids that have no token."""
@@ -68,20 +69,6 @@ class Vocabulary:
             entries[self._silent] = tokens.any()
             tokens = entries[self._first_entry]
         return tokens
-
-
-class _Entries:
-    """A vocabulary in the form that llguidance takes."""
-
-    bos_token_id = None
-
-    def __init__(self, tokens: list[bytes]) -> None:
-        self.tokens = tokens
-        self.eos_token_id = len(tokens) - 1
-        self.special_token_ids = [self.eos_token_id]
-
-    def __call__(self, text: object) -> NoReturn:
-        raise NotImplementedError("grammars are compiled without forcing, which alone needs this")
 
 
 _ROWS_TOGETHER = 256

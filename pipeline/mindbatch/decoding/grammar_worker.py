@@ -1,4 +1,4 @@
-"""The child process that tries grammars out; started by `grammar_process`.
+"""The child process that tries grammars out; started by `grammar`.
 
 A request is the grammar's text; the answer is a pair: the reason why no row can follow it, or null, and the
 bytes that it takes.
@@ -15,13 +15,15 @@ from mindbatch.io.child_main import serve
 _END = 256
 
 
-class _Bytes:
-    """A vocabulary of all single bytes and an end token, in the form that llguidance takes."""
+class LibraryVocabulary:
+    """Tokens and an end token behind them, in the form that llguidance takes."""
 
-    eos_token_id = _END
     bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (_END,)
+
+    def __init__(self, tokens: "list[bytes]") -> None:
+        self.tokens = [*tokens, b"<end>"]
+        self.eos_token_id = len(tokens)
+        self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: object) -> NoReturn:
         raise NotImplementedError("grammars are compiled without forcing, which alone needs this")
@@ -31,7 +33,8 @@ def main(connection: Connection, seconds: str, memory_bytes: str) -> None:
     """The whole life of the process; see `child_main.serve` for the limits."""
     import llguidance
 
-    tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), slices=[])
+    every_byte = LibraryVocabulary([bytes([byte]) for byte in range(_END)])
+    tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(every_byte), slices=[])
     answer = partial(trial_of, llguidance=llguidance, tokenizer=tokenizer)
     serve(connection, answer, float(seconds), int(memory_bytes))
 

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from mindbatch.decoding import bans
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
-from mindbatch.decoding.row import DecodingStep, NoTokenLeftError, Processor, Row, token_array
-
-__all__ = ["NoTokenLeftError", "adjust", "renormalised"]
+from mindbatch.decoding.row import DecodingStep, Processor, Row, token_array
 
 _LARGEST = np.finfo(np.float32).max
 

@@ -10,7 +10,8 @@ import pytest
 
 from goodness_of_fit import draws, p_value
 from mindbatch.decoding.filters import sampling_candidates
-from mindbatch.decoding.processors import NoTokenLeftError, adjust
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import NoTokenLeftError
 from search_play import PROMPT, Search, log_probabilities, random_model, run_together, table_model
 
 Outputs = tuple[tuple[int, ...], ...]

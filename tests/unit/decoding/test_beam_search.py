@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.processors import NoTokenLeftError, adjust
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import NoTokenLeftError
 from search_play import (
     PROMPT,
     Model,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.decoding.processors import NoTokenLeftError, adjust
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import NoTokenLeftError
 from search_play import PROMPT, Model, Search, log_probabilities, random_model, table_model
 
 ANY = {1: 0.5, 2: 0.3, 3: 0.2}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.processors import NoTokenLeftError, adjust, renormalised
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.processors import adjust, renormalised
+from mindbatch.decoding.row import NoTokenLeftError, Row
 from mindbatch.io.errors import MindBatchError
 
 LOGITS = np.array([2.0, -2.0, 0.0, 4.0], dtype=np.float32)

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.processors import NoTokenLeftError, adjust
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import NoTokenLeftError, Row
 from mindbatch.io.errors import MindBatchError
 
 Forbidden = Callable[..., set[int]]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
-from mindbatch.decoding.processors import NoTokenLeftError, adjust
-from mindbatch.decoding.row import Row
+from mindbatch.decoding.processors import adjust
+from mindbatch.decoding.row import NoTokenLeftError, Row
 
 VOCABULARY, END, LONGEST = 6, 5, 25
 tokens = st.integers(0, VOCABULARY - 1)
