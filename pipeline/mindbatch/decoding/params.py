@@ -44,6 +44,11 @@ def _filter(default: float, values: kind.ValueKind, meaning: str, **more: Any) -
     return parameter(default, values, meaning, needs=(SAMPLING, WARMTH), is_filter=True, **more)
 
 
+def _users_own(default: Any, values: kind.ValueKind, meaning: str, **more: Any) -> Any:
+    """A parameter that no model's file may recommend a value for."""
+    return parameter(default, values, meaning, of_model=False, **more)
+
+
 @with_other_names
 @dataclass(frozen=True, kw_only=True)
 class DecodingParams:
@@ -95,12 +100,11 @@ class DecodingParams:
     eta_cutoff: float = _filter(
         0.0, kind.cutoff(), "the same with a bound that falls with the entropy; 0: off"
     )
-    seed: int = parameter(
+    seed: int = _users_own(
         0,
         kind.seed(),
         "of the random draws; the same seed and prompt give the same text. random draws one and tells it",
         openai=("seed",),
-        of_model=False,
     )
     num_beams: int = parameter(
         1,
@@ -143,34 +147,31 @@ class DecodingParams:
         "contrastive search among top_k tokens: weight of its penalty; 0: off",
         asks=Asks("contrastive search", samples=False, outputs="one"),
     )
-    best_of: int | None = parameter(
+    best_of: int | None = _users_own(
         None,
         kind.whole(1, MOST_SAMPLES, optional=True),
         "sample-and-rank: candidates to sample; the best are returned",
         needs=(SAMPLING, WARMTH),
         asks=Asks("sample-and-rank", outputs="value"),
         widens=True,
-        of_model=False,
     )
-    num_assistant_tokens: int = parameter(
+    num_assistant_tokens: int = _users_own(
         0,
         kind.whole(0, MOST_DRAFTED),
         "tokens that model.assistant drafts for each step; 0: off",
         asks=Asks("speculative decoding with an assistant"),
         widens=True,
-        of_model=False,
         topic="Speculative decoding",
     )
-    prompt_lookup_num_tokens: int = parameter(
+    prompt_lookup_num_tokens: int = _users_own(
         0,
         kind.whole(0, MOST_DRAFTED),
         "tokens drafted from the text so far, for each step; 0: off",
         asks=Asks("speculative decoding by prompt lookup"),
         widens=True,
-        of_model=False,
     )
-    max_matching_ngram_size: int = parameter(
-        2, kind.whole(1), "longest n-gram that prompt lookup searches for", needs=(LOOKUP,), of_model=False
+    max_matching_ngram_size: int = _users_own(
+        2, kind.whole(1), "longest n-gram that prompt lookup searches for", needs=(LOOKUP,)
     )
     repetition_penalty: float = parameter(
         1.0,
@@ -184,19 +185,14 @@ class DecodingParams:
         kind.span(kind.SMALLEST_FACTOR, kind.LARGEST_FACTOR),
         "above 1 makes the prompt's tokens likelier; 1: off",
     )
-    frequency_penalty: float = parameter(
+    frequency_penalty: float = _users_own(
         0.0,
         kind.span(-2, 2),
         "off a token's logit for each time it was generated",
         openai=("frequency_penalty",),
-        of_model=False,
     )
-    presence_penalty: float = parameter(
-        0.0,
-        kind.span(-2, 2),
-        "off a token's logit once it was generated",
-        openai=("presence_penalty",),
-        of_model=False,
+    presence_penalty: float = _users_own(
+        0.0, kind.span(-2, 2), "off a token's logit once it was generated", openai=("presence_penalty",)
     )
     no_repeat_ngram_size: int = parameter(0, kind.whole(0), "no n-gram of this length comes twice; 0: off")
     encoder_no_repeat_ngram_size: int = parameter(
@@ -210,12 +206,8 @@ class DecodingParams:
         kind.biased_sequences(),
         "added to the score of a token that ends a sequence",
     )
-    logit_bias: tuple[tuple[int, float], ...] = parameter(
-        (),
-        kind.biased_tokens(100),
-        "added to logits",
-        openai=("logit_bias",),
-        of_model=False,
+    logit_bias: tuple[tuple[int, float], ...] = _users_own(
+        (), kind.biased_tokens(100), "added to logits", openai=("logit_bias",)
     )
     suppress_tokens: tuple[int, ...] = parameter((), kind.token_ids(), "tokens that never come")
     begin_suppress_tokens: tuple[int, ...] = parameter(
@@ -239,26 +231,19 @@ class DecodingParams:
     renormalize_logits: bool = parameter(
         False, kind.flag(), "make the scores log-probabilities again after all of these"
     )
-    prefix_allowed_tokens_fn: AllowedTokens | None = parameter(
+    prefix_allowed_tokens_fn: AllowedTokens | None = _users_own(
         None,
         kind.function("a row's key and its token ids"),
         "called with a row's key and its token ids; gives the ids allowed next",
-        of_model=False,
         in_config=False,
     )
-    regex: str | None = parameter(
+    regex: str | None = _users_own(
         None,
         kind.regular_expression(),
         "regular expression that the output must match",
-        of_model=False,
         topic="Constrained output",
     )
-    json_schema: str | None = parameter(
-        None,
-        kind.json_schema(),
-        "JSON schema that the output must follow",
-        of_model=False,
-    )
+    json_schema: str | None = _users_own(None, kind.json_schema(), "JSON schema that the output must follow")
     max_length: int | None = parameter(
         None, kind.whole(1, optional=True), "longest prompt + output, in tokens", topic="Lengths and ends"
     )
@@ -278,18 +263,11 @@ class DecodingParams:
         needs=(ENDS,),
         openai=("min_tokens",),
     )
-    stop: tuple[str, ...] = parameter(
-        (),
-        kind.texts(),
-        "texts that end the output; they are cut off it",
-        openai=("stop",),
-        of_model=False,
+    stop: tuple[str, ...] = _users_own(
+        (), kind.texts(), "texts that end the output; they are cut off it", openai=("stop",)
     )
-    eos_token_id: tuple[int, ...] | None = parameter(
-        None,
-        kind.token_ids(optional=True),
-        "end tokens; null: the model's own; []: none",
-        of_model=False,
+    eos_token_id: tuple[int, ...] | None = _users_own(
+        None, kind.token_ids(optional=True), "end tokens; null: the model's own; []: none"
     )
     num_return_sequences: int = parameter(
         1,
@@ -299,38 +277,28 @@ class DecodingParams:
         openai=("n",),
         topic="What is returned",
     )
-    logprobs: int | None = parameter(
+    logprobs: int | None = _users_own(
         None,
         kind.whole(0, MOST_LOGPROBS, optional=True),
         "log-probabilities of the chosen token and of the top k",
-        of_model=False,
     )
-    prompt_logprobs: int | None = parameter(
-        None,
-        kind.whole(0, MOST_LOGPROBS, optional=True),
-        "the same for the prompt's own tokens",
-        of_model=False,
+    prompt_logprobs: int | None = _users_own(
+        None, kind.whole(0, MOST_LOGPROBS, optional=True), "the same for the prompt's own tokens"
     )
-    pooling: str | None = parameter(
+    pooling: str | None = _users_own(
         None,
         kind.choice("last", "mean"),
         "an embedding of the prompt in place of text: its last token's hidden state, or the mean of all",
         asks=Asks("embedding", samples=False, outputs="one"),
-        of_model=False,
     )
-    prompt_logprobs_start: int = parameter(
+    prompt_logprobs_start: int = _users_own(
         0,
         kind.whole(0),
         "first token of the prompt that is scored, counted from 0; the prefix cache may hold those before it",
         needs=(SCORED_PROMPT,),
-        of_model=False,
     )
-    skip_special_tokens: bool = parameter(
-        True,
-        kind.flag(),
-        "leave special tokens out of the text",
-        openai=("skip_special_tokens",),
-        of_model=False,
+    skip_special_tokens: bool = _users_own(
+        True, kind.flag(), "leave special tokens out of the text", openai=("skip_special_tokens",)
     )
 
     def __post_init__(self) -> None:
