@@ -22,7 +22,7 @@ _ID_BYTES = 16
 class FinishedRow:
     """A row with its result.
 
-    body: as the ledger keeps it, from `engine.result_json.result_body`.
+    body: as the ledger keeps it, from `engine.request.result_body`.
     """
 
     key: str
