@@ -99,13 +99,12 @@ def grammar_of(regex: str | None, json_schema: str | None) -> Grammar | None:
         raise ValueError(f"{shown_parameter(kind, source)}: {_one_line(str(error))}") from error
 
 
-def text_fault(kind: Kind, source: str) -> str | None:
-    """Reason why the library could not read this, in one line, or None; nothing is compiled."""
+def refuse_unreadable(kind: Kind, source: str) -> None:
+    """ValueError, in one line, for what the library could not read; nothing is compiled."""
     try:
         _text(kind, source)
     except ValueError as error:
-        return _one_line(str(error))
-    return None
+        raise ValueError(_one_line(str(error))) from error
 
 
 def plain_reason(message: str) -> str:

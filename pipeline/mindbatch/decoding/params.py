@@ -305,9 +305,10 @@ class DecodingParams:
         faults: dict[str, str] = {}
         for name, declared in PARAMETERS.items():
             argument = getattr(self, name)
-            value = declared.kind.normal(argument)
-            if fault := declared.kind.fault(value):
-                faults[name] = f"{shown_parameter(name, argument)}: {fault}"
+            try:
+                value = declared.kind.read(argument)
+            except ValueError as error:
+                faults[name] = f"{shown_parameter(name, argument)}: {error}"
                 # The default stands in, so that faults among the others are named too.
                 value = declared.default
             object.__setattr__(self, name, value)

@@ -25,16 +25,14 @@ class ValueKind:
     """Some values.
 
     takes: which, as words that follow "must be".
-    normal: the one form of a value, hashable and of plain Python types; what is none of them comes back much
-        as it is.
-    fault: what is wrong with a value in that form, as words that follow its name; None if nothing is.
+    read: the one form of a value, hashable and of plain Python types. ValueError says what is wrong with one
+        that is none of them, as words that follow its name.
     token_ids: those that a value holds.
     written: what configurations take, in words, where no plain type says it.
     """
 
     takes: str
-    normal: Callable[[Any], Any]
-    fault: Callable[[Any], str | None]
+    read: Callable[[Any], Any]
     token_ids: Callable[[Any], Iterable[int]] = lambda value: ()
     written: str = ""
 
@@ -43,9 +41,14 @@ def of(
     takes: str, accepts: Callable[[Any], bool], normal: Callable[[Any], Any] | None = None, **more: Any
 ) -> ValueKind:
     """The values that, in their normal form, `accepts` is true of. more: of `ValueKind`."""
-    return ValueKind(
-        takes, normal or _plain, lambda value: None if accepts(value) else f"must be {takes}", **more
-    )
+
+    def read(value: Any) -> Any:
+        value = _plain(value) if normal is None else normal(value)
+        if not accepts(value):
+            raise ValueError(f"must be {takes}")
+        return value
+
+    return ValueKind(takes, read, **more)
 
 
 def flag() -> ValueKind:
@@ -169,58 +172,48 @@ def texts() -> ValueKind:
     """Texts; one stands for a list of it."""
     takes = "a text or a list of texts, none of them empty"
 
-    def fault(value: Any) -> str | None:
-        if not isinstance(value, tuple) or not all(isinstance(text, str) and text for text in value):
-            return f"must be {takes}"
-        if len(value) > MOST_STOPS or sum(map(len, value)) > MOST_STOP_CHARACTERS:
-            return f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
-        return None
+    def read(value: Any) -> Any:
+        several = (value,) if isinstance(value, str) else _sequence(value)
+        if not isinstance(several, tuple) or not all(isinstance(text, str) and text for text in several):
+            raise ValueError(f"must be {takes}")
+        if len(several) > MOST_STOPS or sum(map(len, several)) > MOST_STOP_CHARACTERS:
+            raise ValueError(
+                f"must be at most {MOST_STOPS} texts of {MOST_STOP_CHARACTERS} characters together"
+            )
+        return several
 
-    def normal(value: Any) -> Any:
-        return (value,) if isinstance(value, str) else _sequence(value)
-
-    return ValueKind(takes, normal, fault, written="text or list of texts")
+    return ValueKind(takes, read, written="text or list of texts")
 
 
 def regular_expression() -> ValueKind:
     takes = "a regular expression, or null"
 
-    def fault(value: Any) -> str | None:
+    def read(value: Any) -> Any:
         if value is None:
             return None
         if not isinstance(value, str) or not value:
-            return f"must be {takes}"
-        from mindbatch.decoding.grammar import text_fault  # few parameters have one
+            raise ValueError(f"must be {takes}")
+        from mindbatch.decoding.grammar import refuse_unreadable  # few parameters have one
 
-        return text_fault("regex", value)
+        refuse_unreadable("regex", value)
+        return value
 
-    return ValueKind(takes, _plain, fault)
+    return ValueKind(takes, read)
 
 
 def json_schema() -> ValueKind:
     """A JSON schema, kept as its compact text, or None."""
 
-    def normal(value: Any) -> Any:
+    def read(value: Any) -> Any:
         if value is None:
             return None
-        from mindbatch.decoding.grammar import canonical_schema
+        from mindbatch.decoding.grammar import canonical_schema, refuse_unreadable
 
-        try:
-            return canonical_schema(value)
-        except ValueError:
-            return value
+        text = canonical_schema(value)
+        refuse_unreadable("json_schema", text)
+        return text
 
-    def fault(value: Any) -> str | None:
-        if value is None:
-            return None
-        from mindbatch.decoding.grammar import canonical_schema, text_fault
-
-        try:
-            return text_fault("json_schema", canonical_schema(value))
-        except ValueError as error:
-            return str(error)
-
-    return ValueKind("a JSON schema or its text, or null", normal, fault, written="schema, its text or null")
+    return ValueKind("a JSON schema or its text, or null", read, written="schema, its text or null")
 
 
 def _or_null(optional: bool) -> str:

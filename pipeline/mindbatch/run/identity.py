@@ -94,7 +94,7 @@ def fingerprint_fields(
         "data.chat_template_kwargs": chat.chat_template_kwargs,
     }
     for name, value in dataclasses.asdict(config.decoding).items():
-        fields[f"decoding.{name}"] = PARAMETERS[name].kind.normal(value)
+        fields[f"decoding.{name}"] = PARAMETERS[name].kind.read(value)
     return {name: _concealed(name, value, config.resolved_settings) for name, value in fields.items()}
 
 

@@ -123,7 +123,7 @@ class EvaluateConfig(ModelTaskConfig):
         overrides = {}
         for name, value in (("max_new_tokens", task.max_new_tokens), ("stop", task.stop)):
             declared = PARAMETERS[name]
-            if value is not None and declared.kind.normal(getattr(decoding, name)) == declared.default:
+            if value is not None and declared.kind.read(getattr(decoding, name)) == declared.default:
                 overrides[name] = value
         changed: DecodingConfig = replace(decoding, **overrides)
         return changed
