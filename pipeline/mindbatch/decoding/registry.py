@@ -1,4 +1,4 @@
-"""The strategies, in the order in which they are asked; a new one is a new file and a line here."""
+"""The strategies, in the order in which they are asked; a new one is a class and a line here."""
 
 from functools import cache
 
