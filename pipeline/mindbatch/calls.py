@@ -85,15 +85,12 @@ Inbox = deque[Delivery]
 
 @dataclass(slots=True)
 class _Owner:
-    """Whose an engine's request is, and what its caller calls it.
-
-    sequences: that it runs at most. background: the caller's request, of one that makes way for others.
-    """
+    """Whose an engine's request is. request: as its caller has it. sequences: that it runs at most."""
 
     inbox: Inbox
-    key: str
+    request: Request
     sequences: int
-    background: Request | None = None
+    in_background: bool
     has_begun: bool = False
 
 
@@ -153,7 +150,7 @@ class EngineCalls:
         key = next(self._engine_keys)
         queued = replace(request, key=key, row_key=request.key, source=request.source or request.key)
         width = strategy_for(request.params).width(request.params)
-        self._owners[key] = _Owner(inbox, request.key, width, request if in_background else None)
+        self._owners[key] = _Owner(inbox, request, width, in_background)
         try:
             self.engine.add(queued)
         except PromptError as error:
@@ -163,12 +160,12 @@ class EngineCalls:
 
     def _make_way(self, requests: list[Request]) -> list[str]:
         """Takes requests in the background out of the engine that would keep these waiting; their keys."""
-        background = [pair for pair in self._owners.items() if pair[1].background is not None]
+        background = [pair for pair in self._owners.items() if pair[1].in_background]
         if not (requests and background):
             return []
         seats = self.engine.settings.batch_size
         seats -= sum(strategy_for(request.params).width(request.params) for request in requests)
-        seats -= sum(owner.sequences for owner in self._owners.values() if owner.background is None)
+        seats -= sum(owner.sequences for owner in self._owners.values() if not owner.in_background)
         moved = []
         for key, owner in background:
             seats -= owner.sequences
@@ -181,8 +178,7 @@ class EngineCalls:
     def _add_again(self, key: str) -> None:
         """Queues a request that has made way, as another one to the engine: nothing of it is left there."""
         owner = self._owners.pop(key)
-        assert owner.background is not None
-        if (failure := self._add(owner.background, owner.inbox, in_background=True)) is not None:
+        if (failure := self._add(owner.request, owner.inbox, in_background=True)) is not None:
             owner.inbox.append(StepResult([], [failure]))
 
     def step(self, is_needed: Callable[[], bool] = lambda: True) -> None:
@@ -235,11 +231,11 @@ class EngineCalls:
         for event in result.events:
             owner = self._owners[event.key]
             owner.has_begun = True
-            if owner.background is None:  # what begins again has events twice, which nobody reads
-                part(owner).events.append(replace(event, key=owner.key))
+            if not owner.in_background:  # what begins again has events twice, which nobody reads
+                part(owner).events.append(replace(event, key=owner.request.key))
         for output in result.finished:
             owner = self._owners.pop(output.key)
-            part(owner).finished.append(replace(output, key=owner.key))
+            part(owner).finished.append(replace(output, key=owner.request.key))
         for inbox, mine in parts.values():
             inbox.append(mine)
 

@@ -94,7 +94,7 @@ def test_calls_in_the_background_make_way_and_give_the_same() -> None:
         background.next()
     foreground = llm.submit([(replace(prompts["0"], key="a", token_ids=[90]), SAMPLED)])  # two sequences
     assert [llm.statistics.running_sequences, llm.statistics.waiting_requests] == [2, 1 + 4]
-    assert [owner.key for owner in llm.calls._owners.values() if owner.has_begun] == ["0", "1"]
+    assert [owner.request.key for owner in llm.calls._owners.values() if owner.has_begun] == ["0", "1"]
     done: list[str] = []
     while background.num_unfinished or foreground.num_unfinished:
         if foreground.num_unfinished:
