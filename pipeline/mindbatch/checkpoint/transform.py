@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
-from mindbatch.checkpoint.folders.reshard_marker import MERGED_KEY
+from mindbatch.checkpoint.folders.resharded import MERGED_KEY
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan
@@ -26,7 +26,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.merge_plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import MergePlan
 
 CKPT, SAFETENSORS = "ckpt", "safetensors"
 

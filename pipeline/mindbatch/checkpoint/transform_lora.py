@@ -8,12 +8,15 @@ import numpy as np
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, first_rank, module_faults
-from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray, base_weight
-from mindbatch.checkpoint.lora.checks import effect_faults
-from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, read_lora_config
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
+from mindbatch.checkpoint.lora.adapter import (
+    LoraAdapter,
+    adapted_modules,
+    effect_faults,
+    first_rank,
+    module_faults,
+)
+from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray, base_weight
+from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     find_modules,
@@ -21,7 +24,7 @@ from mindbatch.checkpoint.lora.names import (
     is_of_training,
     unused_faults,
 )
-from mindbatch.checkpoint.lora.settings import LoraSettings
+from mindbatch.checkpoint.lora.plan import BaseTensors, MergePlan, plan_merge
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed

@@ -10,8 +10,8 @@ from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.open_file import OpenFiles, in_threads
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
 from mindbatch.checkpoint.lora.modules import AdaptedModule, LowRank, ModuleKind
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_lora
 from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
-from mindbatch.checkpoint.folders.reshard_marker import refuse_merged_before
+from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.base_weight import BaseShard, BaseWeight
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
+from mindbatch.checkpoint.lora.arrays import BaseShard, BaseWeight
 from mindbatch.checkpoint.lora.merged_weights import MergedWeights
+from mindbatch.checkpoint.lora.plan import BaseTensors, MergePlan, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers

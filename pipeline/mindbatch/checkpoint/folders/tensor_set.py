@@ -12,8 +12,16 @@ from zlib import crc32
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import Digests, damage, read_digests, tensor_digest
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
-from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
-from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
+from mindbatch.checkpoint.folders.weight_files import (
+    MAP_NAME,
+    Step,
+    checkpoint_in,
+    open_shards,
+    open_weights,
+    rank_folders,
+    step_faults,
+    weights_in,
+)
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
 from mindbatch.io.closing import Closing
@@ -195,7 +203,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
         return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):
         return Source(folder, RANKS, _rank_sets(folder, ranks))
-    from mindbatch.checkpoint.folders.iteration_files import iteration_in  # few sources are one
+    from mindbatch.checkpoint.folders.weight_files import iteration_in  # few sources are one
 
     if (iteration := iteration_in(folder, names)) is not None:
         return Source(iteration, ITERATION, shard_sets(iteration))
@@ -215,7 +223,7 @@ def _rank_sets(folder: Path, ranks: Sequence[Path]) -> list[TensorSet]:
 
 def shard_sets(iteration: Path) -> list[TensorSet]:
     """The tensors of each file of weights of an iteration. CheckpointError as of `weight_files`."""
-    from mindbatch.checkpoint.folders.iteration_files import weight_files
+    from mindbatch.checkpoint.folders.weight_files import weight_files
 
     return _all_opened(weight_files(iteration), lambda path: _single(path, None))
 
@@ -272,3 +280,44 @@ def _crc_faults(file: StoredFile) -> list[str]:
     if checksum == expected:
         return []
     return [f"{file.path}: damaged: its CRC-32 is {checksum:08x}, recorded is {expected:08x}"]
+
+
+_BEGINNING_BYTES = 4096
+
+
+def seem_copies(ranks: Sequence[TensorSet]) -> bool:
+    """True if several ranks have the same tensors, judged by their first bytes: those of shards differ."""
+    first, *others = ranks
+    return bool(others) and all(
+        _entries(other) == _entries(first)
+        and all(_beginning(other, name) == _beginning(first, name) for name in first.tensors)
+        for other in others
+    )
+
+
+def copy_faults(ranks: Sequence[TensorSet]) -> list[str]:
+    """A line for each tensor that differs between ranks which seem to be copies; everything is read."""
+    first, *others = ranks
+    pairs = [(other, name) for other in others for name in first.tensors]
+
+    def is_equal(pair: tuple[TensorSet, str]) -> bool:
+        other, name = pair
+        return first.file(name).has_bytes_of(name, other.file(name), name)
+
+    equal = in_threads(is_equal, pairs)
+    return [
+        f"{other.file(name).path}: tensor {shown(name)} is not as in {first.file(name).path}; they seem to "
+        "be copies of one checkpoint, and one is damaged or of another: give the file that is meant"
+        for other, name in pairs
+        if not equal[other, name]
+    ]
+
+
+def _entries(rank: TensorSet) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in rank.tensors.items()}
+
+
+def _beginning(rank: TensorSet, name: str) -> bytes:
+    buffer = bytearray(min(_BEGINNING_BYTES, rank.info(name).nbytes))
+    rank.read_into(name, 0, memoryview(buffer))
+    return bytes(buffer)

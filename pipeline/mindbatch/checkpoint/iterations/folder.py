@@ -8,9 +8,9 @@ import numpy as np
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, read_configs
-from mindbatch.checkpoint.folders.iteration_files import iteration_in
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
 from mindbatch.checkpoint.folders.tensor_set import shard_sets
+from mindbatch.checkpoint.folders.weight_files import iteration_in
 from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_floats, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements

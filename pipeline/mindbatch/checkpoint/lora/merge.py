@@ -11,7 +11,7 @@ import numpy as np
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.lora.base_weight import BaseWeight, StoredArray, read_array
+from mindbatch.checkpoint.lora.arrays import BaseWeight, StoredArray, read_array
 from mindbatch.checkpoint.lora.modules import TILE, LowRank, product, row_factors, tiles
 from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
 from mindbatch.io.errors import CheckpointError

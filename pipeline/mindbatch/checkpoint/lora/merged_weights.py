@@ -7,7 +7,7 @@ from mindbatch.checkpoint.folders.model_folder import StoredShape, StoredWeights
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.merge import Merger
-from mindbatch.checkpoint.lora.merge_plan import MergePlan
+from mindbatch.checkpoint.lora.plan import MergePlan
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.io.closing import Closing

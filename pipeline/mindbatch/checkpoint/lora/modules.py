@@ -9,7 +9,7 @@ import numpy as np
 
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.lora.base_weight import StoredArray, read_array
+from mindbatch.checkpoint.lora.arrays import StoredArray, read_array
 from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.placement.regions import Region, full_region
 

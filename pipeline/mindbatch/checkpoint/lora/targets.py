@@ -1,13 +1,75 @@
 """Modules that an adapter's settings target, by the rules of PEFT."""
 
+import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from time import thread_time
+from typing import Any
+
+import regex
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, shown
-from mindbatch.checkpoint.lora.module_pattern import ModulePattern
+from mindbatch.checkpoint.lora.names import is_vocabulary
+from mindbatch.io.regex_tree import TOO_DEEP, regex_tree
+
+MOST_CHARACTERS = 10_000
+MOST_REPEATED = 100_000
+"""Characters of an expression times its numbers of repeats: `regex` writes them out when it compiles."""
+MOST_SECONDS = 5.0
+"""Of a processor, for one expression and all names."""
+
+_COUNTS = re.compile(r"\{(\d*),?(\d*)\}")
+_OWN_SYNTAX = re.compile(r"\[:|\{(?!\d*,?\d*\})")
+"""Named sets and fuzzy matches of `regex`, which are plain characters to `re`."""
+
+
+class ModulePattern:
+    """A regular expression of Python's `re`. ValueError says why it cannot be used."""
+
+    def __init__(self, pattern: str) -> None:
+        regex_tree(pattern, MOST_CHARACTERS)  # `regex` takes more than `re`, by which PEFT reads it
+        if own := _OWN_SYNTAX.search(pattern):
+            raise ValueError(f"has {own[0]!r}, which is not supported in names of modules")
+        counts = (max(1, *(int(number or 0) for number in pair)) for pair in _COUNTS.findall(pattern))
+        if len(pattern) * math.prod(counts) > MOST_REPEATED:
+            raise ValueError("repeats too often")
+        try:
+            self._pattern = regex.compile(pattern, regex.VERSION0)
+        except RecursionError as error:
+            raise ValueError(TOO_DEEP) from error
+        except regex.error as error:
+            raise ValueError(f"is no regular expression ({error})") from error
+        self._seconds = MOST_SECONDS
+
+    def matches(self, name: str) -> bool:
+        """Matches as re.fullmatch. ValueError when that takes too long."""
+        return self._run(self._pattern.fullmatch, name)
+
+    def matches_end(self, name: str) -> bool:
+        """True if the full name, or what follows one of its dots, matches; ValueError as of `matches`."""
+        starts = [0, *(place + 1 for place, character in enumerate(name) if character == ".")]
+        return any(self._run(self._pattern.fullmatch, name, start) for start in starts)
+
+    def matches_start(self, name: str) -> bool:
+        """Matches as re.match. ValueError as of `matches`."""
+        return self._run(self._pattern.match, name)
+
+    def _run(self, match: Callable[..., Any], name: str, start: int = 0) -> bool:
+        """Runs a match, during which other threads go on; time left for this expression becomes less."""
+        before = thread_time()
+        try:
+            return match(name, start, concurrent=True, timeout=max(0.001, self._seconds)) is not None
+        except (TimeoutError, MemoryError) as error:
+            raise ValueError("takes too long to be matched") from error
+        finally:
+            self._seconds -= thread_time() - before
+
 
 ALL_LINEAR = "all-linear"
+MAX_TARGETS = 1000
+_MAX_LAYER = 1_000_000
+_ANYTHING = ".*"
 _MAX_PARTS = 16  # dots of a name are not so many; a hostile one has hundreds
 _FIRST_NUMBER = re.compile(r".*?\.[^.]*\.(\d+)\.")
 
@@ -128,3 +190,82 @@ def _ends(module: str) -> Iterator[str]:
     parts = module.split(".")
     for first in {0, *range(max(0, len(parts) - _MAX_PARTS), len(parts))}:
         yield ".".join(parts[first:])
+
+
+def targets_of(content: Mapping[str, Any]) -> Targets:
+    """The modules that a checked adapter_config.json means."""
+    targets, layers = content.get("target_modules"), content.get("layers_to_transform")
+    layer_names = content.get("layers_pattern") or []
+    is_all = isinstance(targets, str) and targets.lower() == ALL_LINEAR
+    return Targets(
+        wanted=None if targets is None or is_all else _matcher(targets, at_last="peft_type" not in content),
+        excluded=_matcher(content.get("exclude_modules") or []),
+        saved=Names(frozenset(content.get("modules_to_save") or [])),
+        layers=None if layers in (None, []) else frozenset([layers] if isinstance(layers, int) else layers),
+        layer_names=(layer_names,) if isinstance(layer_names, str) else tuple(layer_names),
+        all_linear=is_all,
+    )
+
+
+def _matcher(modules: list[str] | str, *, at_last: bool = False) -> Names | Pattern:
+    """MindFormers writes the beginning of its expression before each name of a list."""
+    if isinstance(modules, str):
+        return Pattern(modules, ModulePattern(modules), at_last)
+    return Names(frozenset(name.removeprefix(_ANYTHING) for name in modules))
+
+
+def target_settings_faults(content: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each of these keys that is not as it must be."""
+    for key in ("target_modules", "exclude_modules"):
+        yield from _module_faults(key, content.get(key), may_be_empty=key == "exclude_modules")
+    yield from _saved_faults(content.get("modules_to_save"))
+    yield from _layer_faults(content)
+
+
+def _module_faults(key: str, value: Any, *, may_be_empty: bool) -> Iterator[str]:
+    if value is None or (may_be_empty and value in ([], "")):
+        return
+    if isinstance(value, list):
+        if not value or not all(isinstance(name, str) and name for name in value):
+            yield f"{key}={shown(value)}: must be names of modules"
+    elif not isinstance(value, str):
+        yield f"{key}={shown(value)}: must be names of modules, or a pattern"
+        return
+    else:
+        try:
+            ModulePattern(value)
+        except ValueError as error:
+            yield f"{key}={shown(value)}: {error}"
+    listed = value if isinstance(value, list) else value.split("|")
+    if len(listed) > MAX_TARGETS:
+        yield f"{key}: {len(listed)} names; at most {MAX_TARGETS} are allowed"
+
+
+def _saved_faults(value: Any) -> Iterator[str]:
+    if value is None:
+        return
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        yield f"modules_to_save={shown(value)}: must be names of modules"
+    elif any(not is_vocabulary(name) for name in value):
+        yield (
+            f"modules_to_save={shown(value)}: whole modules other than head and token embedding, such "
+            "as a classification head, are not supported; may be 'lm_head' and 'embed_tokens'"
+        )
+
+
+def _layer_faults(content: Mapping[str, Any]) -> Iterator[str]:
+    layers, names = content.get("layers_to_transform"), content.get("layers_pattern")
+    listed = layers if isinstance(layers, list) else [layers]
+    if layers is not None and not all(
+        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < _MAX_LAYER for layer in listed
+    ):
+        yield f"layers_to_transform={shown(layers)}: must be numbers of layers"
+    if layers not in (None, []) and isinstance(content.get("target_modules"), str):
+        yield f"layers_to_transform={shown(layers)}: not with a pattern as target_modules, by PEFT neither"
+    if not names:
+        return
+    listed = names if isinstance(names, list) else [names]
+    if not all(isinstance(name, str) and name.replace("_", "").isalnum() for name in listed):
+        yield f"layers_pattern={shown(names)}: must be names of lists of layers, such as 'layers'"
+    if layers is None:
+        yield f"layers_pattern={shown(names)}: has no effect without layers_to_transform"

@@ -9,8 +9,7 @@ from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.quantised.layout import Needed, QuantisedLayout
-from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, ScaledIntegers
+from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, ScaledIntegers
 from mindbatch.io.errors import CheckpointError
 
 _INTEGERS = {"U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}

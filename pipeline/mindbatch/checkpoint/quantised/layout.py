@@ -1,13 +1,103 @@
-"""Interface of a storage layout of quantised matrices: the tensors that make one."""
+"""Interface of a storage layout of quantised matrices, and the matrix of integers that its tensors make."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.matrix import GroupedMatrix
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
+
+WORD_BITS = 32
+
+
+def unpacked(words: Array, bits: int) -> Array:
+    """Words [..., n] of 4 or 8 bits each number -> uint8 [..., n * 32 / bits]."""
+    numbers = np.ascontiguousarray(words).astype("<u4", copy=False).view(np.uint8)
+    if bits == 8:
+        return numbers
+    halves = np.empty((*numbers.shape, 2), np.uint8)
+    np.bitwise_and(numbers, 15, out=halves[..., 0])
+    np.right_shift(numbers, 4, out=halves[..., 1])
+    return halves.reshape(*numbers.shape[:-1], -1)
+
+
+ROWS_AT_ONCE = 64  # bounds what is computed on the way to a few hundred KiB
+
+
+class ScaledIntegers(NamedTuple):
+    """Some outputs of a matrix, [n, inputs], and the scale [n] of each."""
+
+    numbers: npt.NDArray[np.int8]
+    scales: FloatArray
+
+
+@dataclass(frozen=True)
+class GroupedMatrix:
+    """[outputs, inputs]: (code - zero) * scale, exact in float32 for scales in half precision.
+
+    codes: gives those of some outputs, [n, inputs] of 8 bits each.
+    scales: [outputs, groups]. zeros: the same, or one for all.
+    groups: [inputs], the group of each input; None where groups of equal size follow one another.
+    """
+
+    shape: tuple[int, int]
+    codes: Callable[[slice], Array]
+    scales: FloatArray
+    zeros: FloatArray | int
+    groups: Array | None = None
+
+    def floats(self, rows: slice, columns: slice) -> FloatArray:
+        """Some outputs and inputs, given by bounds inside the matrix."""
+        inputs = range(self.shape[1])[columns]
+        weights = np.empty((rows.stop - rows.start, len(inputs)), np.float32)
+        for first in range(rows.start, rows.stop, ROWS_AT_ONCE):
+            part = slice(first, min(first + ROWS_AT_ONCE, rows.stop))
+            weights[first - rows.start : part.stop - rows.start] = self._floats(part)[:, columns]
+        return weights
+
+    def _floats(self, rows: slice) -> FloatArray:
+        codes, scales = self.codes(rows).astype(np.float32), self.scales[rows]
+        zeros = self.zeros if isinstance(self.zeros, int) else self.zeros[rows]
+        if self.groups is not None:
+            codes -= zeros if isinstance(zeros, int) else np.take(zeros, self.groups, axis=1)
+            codes *= np.take(scales, self.groups, axis=1)
+            return codes
+        grouped = codes.reshape(len(codes), scales.shape[1], -1)
+        grouped -= zeros if isinstance(zeros, int) else zeros[:, :, None]
+        grouped *= scales[:, :, None]
+        return codes
+
+    @property
+    def has_row_scales(self) -> bool:
+        """True if each output has one scale, and the codes less their zero are numbers of int8."""
+        return self.scales.shape[1] == 1 and isinstance(self.zeros, int)
+
+    def integers(self, rows: slice, columns: slice) -> ScaledIntegers:
+        """Some outputs and inputs of such a matrix."""
+        assert self.has_row_scales
+        codes = self.codes(rows)[:, columns].astype(np.int16) - self.zeros
+        return ScaledIntegers(codes.astype(np.int8), np.ascontiguousarray(self.scales[rows, 0]))
+
+
+def group_count(inputs: int, group_size: int | None) -> int:
+    """Groups of a row; of None, one."""
+    return 1 if group_size is None else -(-inputs // group_size)
+
+
+def grouped(group_size: int | None) -> str:
+    """Words the group size for messages."""
+    return "" if group_size is None else f", groups of {group_size}"
+
+
+def groups_in_order(inputs: int, group_size: int | None) -> Array | None:
+    """`GroupedMatrix.groups` where neighbours have a group; the last may be smaller."""
+    if group_size is None or inputs % group_size == 0:
+        return None
+    return np.arange(inputs) // group_size
+
 
 HALVES = ("F16", "BF16", "F32")  # dtypes of scales
 MAX_SHOWN = 4

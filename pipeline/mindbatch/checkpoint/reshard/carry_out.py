@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
-from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
+from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import allow_open_files
 from mindbatch.checkpoint.reshard.files import Recorder, TargetFiles, refuse_without_room
 from mindbatch.checkpoint.reshard.folder import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
-from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
+from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.storage import Storage, StorageError, writing

@@ -15,7 +15,7 @@ from mindbatch.checkpoint.placement.regions import Shape
 
 if TYPE_CHECKING:  # adapters are seldom merged
     from mindbatch.checkpoint.lora.merge import Edit
-    from mindbatch.checkpoint.lora.merge_plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import MergePlan
 
 SourceTensor = tuple[int, str]
 """Rank and name of a stored tensor of the source."""

@@ -2,11 +2,10 @@
 
 from functools import partial
 
-from mindbatch.checkpoint.folders.reshard_marker import refuse_merged_before
+from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.base_weight import base_weight
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
+from mindbatch.checkpoint.lora.arrays import base_weight
+from mindbatch.checkpoint.lora.plan import BaseTensors, MergePlan, plan_merge
 from mindbatch.models.merged_adapter import adapter_renames
 from mindbatch.models.registry import tied_tensors
 from mindbatch.tasks.reshard.schema import ReshardConfig

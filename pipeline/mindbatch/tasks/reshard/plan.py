@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
-from mindbatch.checkpoint.folders.reshard_marker import MERGED_KEY, merged_before
+from mindbatch.checkpoint.folders.resharded import MERGED_KEY, merged_before
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
-from mindbatch.checkpoint.iterations.written import descriptions as iteration_descriptions
-from mindbatch.checkpoint.iterations.written import file_name as iteration_file
+from mindbatch.checkpoint.iterations.metadata import descriptions as iteration_descriptions
+from mindbatch.checkpoint.iterations.metadata import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import RankFiles
@@ -29,7 +29,7 @@ from mindbatch.tasks.reshard.schema import ITERATION_FORMAT, ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.merge_plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import MergePlan
 
 BESIDE = (
     CONFIG_NAME,

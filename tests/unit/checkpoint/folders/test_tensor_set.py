@@ -13,8 +13,7 @@ import pytest
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.checkpoint.folders.digests import digests_of
+from mindbatch.checkpoint.folders.digests import digests_of, record_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.io.errors import CheckpointError, ConfigError
 from verified_sources import open_verified

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import ByteExtent, FileLayout, TensorEntry, byte_ranges

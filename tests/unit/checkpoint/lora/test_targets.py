@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.checkpoint.lora.config import _patterns
-from mindbatch.checkpoint.lora.settings import LoraSettings, targets_of
+from mindbatch.checkpoint.lora.config import LoraSettings, _patterns
+from mindbatch.checkpoint.lora.targets import targets_of
 
 MODULES = (
     "model.embed_tokens",

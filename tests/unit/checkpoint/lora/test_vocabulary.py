@@ -5,8 +5,8 @@ import pytest
 from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import ModuleKind
+from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.io.errors import CheckpointError
 
 EMBEDDING = "model.embed_tokens"
