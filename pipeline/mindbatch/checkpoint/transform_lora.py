@@ -28,7 +28,7 @@ from mindbatch.checkpoint.lora.plan import BaseTensors, MergePlan, plan_merge
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import whole_placements
+from mindbatch.checkpoint.placement.regions import Segment, whole_placements
 from mindbatch.checkpoint.transform import Transform
 from mindbatch.io.errors import ConfigError
 
@@ -80,7 +80,8 @@ def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
         rank, name = transform.source.ranks[copy.source_rank], copy.source_name
         [digest] = rank.checked_digests([name]).values()
         path = str(rank.file(name).path.resolve())
-        shards.append(ArrayShard(path, name, digest, copy.source, copy.target))
+        segment = Segment(copy.source, copy.target)
+        shards.append(ArrayShard(path, name, rank.info(name).shape, segment, digest))
     return tuple(shards)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.arrays import BaseShard, BaseWeight
+from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.merged_weights import MergedWeights
 from mindbatch.checkpoint.lora.plan import BaseTensors, MergePlan, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
@@ -16,7 +16,7 @@ from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, head
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed
-from mindbatch.checkpoint.placement.regions import Shape, full_region, oriented
+from mindbatch.checkpoint.placement.regions import Segment, Shape, full_region, oriented
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import TEXT_TYPES, other_names
@@ -124,14 +124,13 @@ def planned_merge(
 
 def _base_weight(
     folder: ModelFolder, shapes: Mapping[str, Shape], name: str, inputs_first: bool
-) -> BaseWeight:
+) -> StoredArray:
     """Source of the whole rows that DoRA reads; nothing of what another stage of the pipeline has."""
     refuse_cut_rows(folder, name)
-    shape, whole = shapes[name], full_region(shapes[name])
-    oriented_shape = shape[::-1] if inputs_first else shape
-    if name not in folder.names:
-        return BaseWeight(oriented_shape, ())
-    path = str(folder.path / folder.file_name(name))
-    return BaseWeight(
-        oriented_shape, (BaseShard(path, name, shape, whole, oriented(whole, inputs_first), inputs_first),)
-    )
+    shape = shapes[name]
+    shards: tuple[ArrayShard, ...] = ()
+    if name in folder.names:
+        path, local = str(folder.path / folder.file_name(name)), full_region(shape)
+        segment = Segment(local, oriented(local, inputs_first), transposed=inputs_first)
+        shards = (ArrayShard(path, name, shape, segment),)
+    return StoredArray(name, shape[::-1] if inputs_first else shape, shards)

@@ -117,7 +117,6 @@ class ModelFolder(Closing):
         if faults and hasattr(self, "_tensors"):
             self.close()
         raise_if_any(faults)
-        self._verified: set[str] = set()
         self.notes = code_notes(self.path, self.config)
 
     @property
@@ -151,23 +150,15 @@ class ModelFolder(Closing):
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         """Reads as read_float32, verified: against a digest the whole tensor is read, whatever is asked."""
-        self._check_once(name)
-        return read_float32(self._tensors.file(name), name, rows, columns)
+        return read_float32(self._tensors.verified(name), name, rows, columns)
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
         """Reads as read_floats, verified as `floats` are."""
-        self._check_once(name)
-        return read_floats(self._tensors.file(name), name, rows, columns)
+        return read_floats(self._tensors.verified(name), name, rows, columns)
 
     def stored(self, name: str) -> Array:
         """A whole tensor as `array_type` of its dtype has it, verified."""
-        self._check_once(name)
-        return read_stored(self._tensors.file(name), name)
-
-    def _check_once(self, name: str) -> None:
-        if name not in self._verified:
-            self._tensors.check(name)
-            self._verified.add(name)
+        return read_stored(self._tensors.verified(name), name)
 
     def close(self) -> None:
         self._tensors.close()

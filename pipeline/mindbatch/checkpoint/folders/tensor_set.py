@@ -16,10 +16,12 @@ from mindbatch.checkpoint.folders.weight_files import (
     MAP_NAME,
     Step,
     checkpoint_in,
+    iteration_in,
     open_shards,
     open_weights,
     rank_folders,
     step_faults,
+    weight_files,
     weights_in,
 )
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
@@ -45,6 +47,7 @@ class TensorSet:
         self.files = files
         self.digests = digests
         self.step = step
+        self._verified: set[str] = set()
         self.file_of = {name: key for key, file in files.items() for name in file.tensors}
         self.tensors = {name: info for file in files.values() for name, info in file.tensors.items()}
         self.texts = {name: text for file in files.values() for name, text in file.texts.items()}
@@ -101,11 +104,16 @@ class TensorSet:
         """The tensor's recorded digest, None where there is no digests.json."""
         return self.digests.files[self.file_of[name]][name] if self.digests else None
 
-    def check(self, name: str) -> None:
-        """Reads one tensor against its digest, if there is one. CheckpointError when it is damaged."""
+    def verified(self, name: str) -> StoredFile:
+        """The tensor's file, of which it was read once against its digest, if there is one.
+
+        CheckpointError when it is damaged.
+        """
         file = self.file(name)
-        if self.digests is not None and self._is_damaged(name, tensor_digest(file, name)):
-            raise CheckpointError(damage(file, name))
+        if self.digests is not None and name not in self._verified:
+            raise_if_any(self.damages({name: tensor_digest(file, name)}))
+            self._verified.add(name)
+        return file
 
     def computed_digests(self, names: Iterable[str]) -> dict[str, str]:
         """The digests of these tensors as they are now; reads them, in threads."""
@@ -119,11 +127,9 @@ class TensorSet:
 
     def damages(self, digests: Mapping[str, str]) -> list[str]:
         """A line for each computed digest that is not the recorded one, if there is one."""
-        return [damage(self.file(name), name) for name in digests if self._is_damaged(name, digests[name])]
-
-    def _is_damaged(self, name: str, digest: str) -> bool:
-        recorded = self.digest(name)
-        return recorded is not None and digest != recorded.lower()
+        recorded = {name: self.digest(name) or digest for name, digest in digests.items()}
+        damaged = (name for name, digest in digests.items() if digest != recorded[name].lower())
+        return [damage(self.file(name), name) for name in damaged]
 
     def head_faults(self) -> list[str]:
         """A line for each file that is changed around its tensors, if digests.json tells."""
@@ -202,9 +208,11 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if weights_in(names) is not None:
         return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):
-        return Source(folder, RANKS, _rank_sets(folder, ranks))
-    from mindbatch.checkpoint.folders.weight_files import iteration_in  # few sources are one
-
+        source = Source(folder, RANKS, _all_opened(ranks, lambda rank: _single(*checkpoint_in(rank))))
+        if faults := step_faults(folder, (tensors.step for tensors in source.ranks)):
+            source.close()
+            raise CheckpointError(faults)
+        return source
     if (iteration := iteration_in(folder, names)) is not None:
         return Source(iteration, ITERATION, shard_sets(iteration))
     if MAP_NAME in names:
@@ -214,33 +222,19 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     return Source(folder, SINGLE_FILE, [_single(*checkpoint_in(folder))])
 
 
-def _rank_sets(folder: Path, ranks: Sequence[Path]) -> list[TensorSet]:
-    def faults_of(sets: Sequence[TensorSet]) -> list[str]:
-        return step_faults(folder, (tensors.step for tensors in sets))
-
-    return _all_opened(ranks, lambda rank: _single(*checkpoint_in(rank)), faults_of)
-
-
 def shard_sets(iteration: Path) -> list[TensorSet]:
     """The tensors of each file of weights of an iteration. CheckpointError as of `weight_files`."""
-    from mindbatch.checkpoint.folders.weight_files import weight_files
-
     return _all_opened(weight_files(iteration), lambda path: _single(path, None))
 
 
-def _all_opened(
-    paths: Sequence[Path],
-    opened: Callable[[Path], TensorSet],
-    faults_of: Callable[[Sequence[TensorSet]], list[str]] = lambda _: [],
-) -> list[TensorSet]:
-    """Opens every one, or none: raises the faults of each, or where no one has any, those of all together."""
+def _all_opened(paths: Sequence[Path], opened: Callable[[Path], TensorSet]) -> list[TensorSet]:
+    """Opens every one, or none: raises the faults of all."""
     allow_open_files(len(paths))
     sets: list[TensorSet] = []
     faults: list[str] = []
     for path in paths:
         with collecting(faults):
             sets.append(opened(path))
-    faults = faults or faults_of(sets)
     if faults:
         for tensors in sets:
             tensors.close()

@@ -27,7 +27,6 @@ from mindbatch.checkpoint.formats.stored import (
     ReadableFile,
     StoredFile,
     StoredTensor,
-    TensorEntry,
     entry_faults,
     name_faults,
     shape_faults,
@@ -81,7 +80,7 @@ def ckpt_layout(
     CheckpointError for what cannot be stored, or what MindSpore could not load again: some dtypes, and
     tensors without any element.
     """
-    entries = [TensorEntry(*tensor) for tensor in tensors]
+    entries = [StoredTensor(*tensor) for tensor in tensors]
     raise_if_any(entry_faults(entries) or _unloadable(entries))
     head: list[tuple[int, bytes]] = []
     extents: dict[str, tuple[ByteExtent, ...]] = {}
@@ -97,7 +96,7 @@ def ckpt_layout(
     return FileLayout(position, head, extents)
 
 
-def _unloadable(entries: Iterable[TensorEntry]) -> list[str]:
+def _unloadable(entries: Iterable[StoredTensor]) -> list[str]:
     faults = []
     for entry in entries:
         where = f"tensor {shown(entry.name)}"
@@ -113,7 +112,7 @@ def _parts(nbytes: int, limit: int) -> Iterator[int]:
         yield min(limit, nbytes - start)
 
 
-def _before_content(entry: TensorEntry, nbytes: int) -> bytes:
+def _before_content(entry: StoredTensor, nbytes: int) -> bytes:
     """Everything of a Value up to its `nbytes` of contents."""
     described = b"".join(number_field(DIMS, size) for size in entry.shape)
     described += bytes_field(TENSOR_TYPE, WRITTEN_TYPES[entry.dtype].encode())

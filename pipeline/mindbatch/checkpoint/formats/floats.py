@@ -1,6 +1,7 @@
 """Floats of tensors: read as float32; between float32, float16 and bfloat16, rounded once, ties to even."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -132,10 +133,37 @@ def read_floats(
     return _read(file, name, rows, columns, is_widened=False)
 
 
+def read_region(
+    file: StoredFile,
+    name: str,
+    region: Sequence[tuple[int, int]],
+    view: tuple[int, ...],
+    *,
+    is_widened: bool,
+) -> Array:
+    """Reads a region of a tensor as `read_float32` or `read_floats` does.
+
+    region: (start, stop) of each dimension of `view`, a shape of the same bytes.
+    """
+    rows, *others = (slice(*bounds) for bounds in region) if region else (None,)
+    if len(others) == 1:
+        return _read(file, name, rows, others[0], is_widened=is_widened, view=view)
+    values = _read(file, name, rows, None, is_widened=is_widened, view=view)
+    return values[(slice(None), *others)] if others else values
+
+
 def _read(
-    file: StoredFile, name: str, rows: slice | None, columns: slice | None, *, is_widened: bool
+    file: StoredFile,
+    name: str,
+    rows: slice | None,
+    columns: slice | None,
+    *,
+    is_widened: bool,
+    view: tuple[int, ...] | None = None,
 ) -> Array:
     info = file.info(name)
+    if view is not None:
+        info = replace(info, shape=view)
     if info.dtype not in FLOAT_DTYPES:
         raise CheckpointError(
             f"{file.path}: tensor {shown(name)}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}"

@@ -21,7 +21,6 @@ from mindbatch.checkpoint.formats.stored import (
     ReadableFile,
     StoredFile,
     StoredTensor,
-    TensorEntry,
     dtype_faults,
     entry_faults,
     name_faults,
@@ -154,7 +153,7 @@ def safetensors_layout(
 
     CheckpointError for names, dtypes or shapes that cannot be stored.
     """
-    entries = [TensorEntry(*tensor) for tensor in tensors]
+    entries = [StoredTensor(*tensor) for tensor in tensors]
     raise_if_any(entry_faults(entries))
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offsets: dict[str, ByteExtent] = {}

@@ -36,27 +36,17 @@ class ByteExtent(NamedTuple):
     nbytes: int
 
 
-class TensorEntry(NamedTuple):
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype]
-
-
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """One tensor of a file: the extents one after another are its bytes, row-major and little-endian.
 
-    Only those of a `StridedFile` may be in another order.
+    Only those of a `StridedFile` may be in another order. A tensor that is no file's, or not yet, has none.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    extents: tuple[ByteExtent, ...]
+    extents: tuple[ByteExtent, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -131,14 +121,16 @@ def shape_faults(shape: list[int], itemsize: int) -> list[str]:
     return []
 
 
-def entry_faults(tensors: Iterable[TensorEntry]) -> list[str]:
+def entry_faults(tensors: Iterable[StoredTensor]) -> list[str]:
     """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
     faults, seen = [], set[str]()
-    for name, dtype, shape in tensors:
-        tensor_faults = [*name_faults(name), *(["is there twice"] if name in seen else [])]
-        tensor_faults += dtype_faults(dtype) or shape_faults([*shape], DTYPES[dtype])
-        faults += [f"tensor {shown(name)}: {fault}" for fault in tensor_faults]
-        seen.add(name)
+    for tensor in tensors:
+        tensor_faults = name_faults(tensor.name)
+        if tensor.name in seen:
+            tensor_faults.append("is there twice")
+        tensor_faults += dtype_faults(tensor.dtype) or shape_faults([*tensor.shape], tensor.itemsize)
+        faults += [f"tensor {shown(tensor.name)}: {fault}" for fault in tensor_faults]
+        seen.add(tensor.name)
     return faults
 
 

@@ -11,7 +11,7 @@ from mindbatch.checkpoint.folders.folder_files import existing_folder, read_conf
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
 from mindbatch.checkpoint.folders.tensor_set import shard_sets
 from mindbatch.checkpoint.folders.weight_files import iteration_in
-from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_floats, widened
+from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_region, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
@@ -47,11 +47,7 @@ class IterationFolder(ModelFolder):
         self._locations: dict[str, list[Location]] = {}
         for name, location in files.locations():
             self._locations.setdefault(name, []).append(location)
-        self._views = {
-            (location.rank, location.name): files.ranks[location.rank][location.name].shard.view
-            for locations in self._locations.values()
-            for location in locations
-        }
+        self._views = [{name: stored.shard.view for name, stored in rank.items()} for rank in files.ranks]
         self._last: tuple[str, Array] | None = None
 
     @property
@@ -76,9 +72,7 @@ class IterationFolder(ModelFolder):
 
     def info(self, name: str) -> StoredTensor:
         location = self._located(name)[0]
-        return StoredTensor(
-            name, self._files[location.rank].info(location.name).dtype, self._shapes[name], ()
-        )
+        return StoredTensor(name, self._files[location.rank].info(location.name).dtype, self._shapes[name])
 
     def are_equal(self, one: str, other: str) -> bool:
         if not (self.has(one) and self.has(other)):
@@ -113,12 +107,9 @@ class IterationFolder(ModelFolder):
     def _whole(self, name: str) -> Array:
         """Copies what files have of the tensor to its place; of what several have, the first one's."""
         out = np.empty(self._shapes[name], array_type(self.info(name).dtype))
-        read: dict[tuple[int, str], Array] = {}
-        for location in {location.segment.whole: location for location in self._located(name)[::-1]}.values():
-            key = location.rank, location.name
-            if key not in read:
-                values = read_floats(self._files[location.rank].file(location.name), location.name)
-                read[key] = values.reshape(self._views[key])
-            part = read[key][slices_of(location.segment.local)]
-            out[slices_of(location.segment.whole)] = part.T if location.segment.transposed else part
+        first = {location.segment.whole: location for location in self._located(name)[::-1]}
+        for rank, stored, segment in first.values():
+            file = self._files[rank].verified(stored)
+            part = read_region(file, stored, segment.local, self._views[rank][stored], is_widened=False)
+            out[slices_of(segment.whole)] = part.T if segment.transposed else part
         return out

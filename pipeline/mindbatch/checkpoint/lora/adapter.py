@@ -16,7 +16,7 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray, read_array
+from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, config_warnings, read_lora_config
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import (
@@ -28,7 +28,7 @@ from mindbatch.checkpoint.lora.names import (
     is_vocabulary,
     unused_faults,
 )
-from mindbatch.checkpoint.placement.regions import full_region
+from mindbatch.checkpoint.placement.regions import Segment, full_region
 from mindbatch.io.errors import CheckpointError
 
 
@@ -122,7 +122,7 @@ def effect_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
         for module in modules:
             read = {}
             for role, array in module.arrays.items():
-                read[role] = read_array(array, files)
+                read[role] = array.read(files)
                 if not np.isfinite(read[role]).all():
                     yield f"tensor {shown(array.name)}: has values that are infinite or no numbers"
             effective = effective or _acts(read)
@@ -155,8 +155,8 @@ def _is_same(head: AdaptedModule, embedding: AdaptedModule) -> bool:
     turned = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
     with OpenFiles() as files:
         for role, array in head.arrays.items():
-            other = read_array(embedding.arrays[turned.get(role, role)], files)
-            if not np.array_equal(read_array(array, files), other.T if role in turned else other):
+            other = embedding.arrays[turned.get(role, role)].read(files)
+            if not np.array_equal(array.read(files), other.T if role in turned else other):
                 return False
     return True
 
@@ -299,8 +299,8 @@ def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, Stored
     names = [name for roles in found_modules.modules.values() for name in roles.values()]
     for name, digest in tensors.checked_digests(names).items():
         path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
-        whole = full_region(shape)
-        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, digest, whole, whole),))
+        whole = Segment(full_region(shape), full_region(shape))
+        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, shape, whole, digest),))
     return arrays
 
 

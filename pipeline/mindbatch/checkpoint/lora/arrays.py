@@ -1,4 +1,4 @@
-"""A weight of the model as the files of its ranks hold it: DoRA needs norms of whole rows."""
+"""Arrays in float32 that stored tensors have segments of: those of an adapter, and weights of the model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,36 +8,57 @@ import numpy as np
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import digest_of
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widened
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, read_region, widened
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.formats.stored import DTYPES, StoredFile
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.placement.regions import (
     Region,
+    Segment,
     Shape,
+    full_region,
     intersection,
     oriented,
-    region_shape,
     slices_of,
 )
 from mindbatch.io.errors import CheckpointError
 
 
 class ArrayShard(NamedTuple):
-    """A region of a stored tensor that is a region of an array.
+    """A segment of a stored tensor, counted in its view, that is a region of an array.
 
-    digest: the stored tensor's SHA-256 (as in digests.json) when the adapter was opened.
+    digest: the stored tensor's SHA-256 (as in digests.json) when an adapter was opened, by which it is known
+    again; None for weights of the model.
     """
 
     path: str
     name: str
-    digest: str
-    source: Region
-    target: Region
+    view: Shape
+    segment: Segment
+    digest: str | None = None
+
+    def read(self, file: StoredFile, whole: Region) -> FloatArray:
+        """The values of a region of the array, within that of the shard."""
+        local = self.segment.local_at(whole)
+        if self.digest is None:
+            values = read_region(file, self.name, local, self.view, is_widened=True)
+        else:
+            values = self._verified(file)[slices_of(local)]
+        return values.T if self.segment.transposed else values
+
+    def _verified(self, file: StoredFile) -> FloatArray:
+        """The whole stored tensor, from the very bytes that the digest is of."""
+        info = file.info(self.name)
+        data = np.empty(info.nbytes, np.uint8).data
+        file.read_into(self.name, 0, data)
+        is_same = digest_of(info.dtype, info.shape, [data]) == self.digest
+        if not is_same or info.dtype not in FLOAT_DTYPES:
+            raise CheckpointError(f"{self.path}: tensor {shown(self.name)} has changed meanwhile")
+        return widened(data, info.dtype, self.view)
 
 
 class StoredArray(NamedTuple):
-    """A matrix or vector of an adapter; name: of its tensor."""
+    """Shards that together are a matrix or vector. name: of its tensor."""
 
     name: str
     shape: Shape
@@ -47,100 +68,38 @@ class StoredArray(NamedTuple):
     def paths(self) -> set[str]:
         return {shard.path for shard in self.shards}
 
-
-def read_array(array: StoredArray, files: OpenFiles) -> FloatArray:
-    """The whole array in float32, put together from its shards.
-
-    CheckpointError when one has changed since the adapter was opened.
-    """
-    if len(array.shards) == 1:  # it is whole: nothing is copied
-        [shard] = array.shards
-        return _stored(shard, files[shard.path])[slices_of(shard.source)]
-    values = np.empty(array.shape, np.float32)
-    for shard in array.shards:
-        values[slices_of(shard.target)] = _stored(shard, files[shard.path])[slices_of(shard.source)]
-    return values
-
-
-def _stored(shard: ArrayShard, file: StoredFile) -> FloatArray:
-    info = file.info(shard.name)
-    data = np.empty(info.nbytes, np.uint8).data
-    file.read_into(shard.name, 0, data)
-    is_same = digest_of(info.dtype, info.shape, [data]) == shard.digest
-    if not is_same or info.dtype not in FLOAT_DTYPES:
-        raise CheckpointError(f"{shard.path}: tensor {shown(shard.name)} has changed meanwhile")
-    return widened(data, info.dtype, info.shape)
-
-
-class BaseShard(NamedTuple):
-    """A region of a stored tensor, counted in its view, that is the region `whole` of [outputs, inputs].
-
-    inputs_first: its rows are inputs.
-    """
-
-    path: str
-    name: str
-    view: Shape
-    local: Region
-    whole: Region
-    inputs_first: bool
-
-
-class BaseWeight(NamedTuple):
-    """Shards that together are a weight; shape: [outputs, inputs]."""
-
-    shape: Shape
-    shards: tuple[BaseShard, ...]
+    def read(self, files: OpenFiles) -> FloatArray:
+        """All of it. CheckpointError when a shard has changed since the adapter was opened."""
+        return self._read(files, full_region(self.shape))
 
     def rows(self, start: int, stop: int, files: OpenFiles) -> FloatArray:
-        """The rows of the outputs start..stop, float32 [rows, inputs]."""
-        wanted = ((start, stop), (0, self.shape[1]))
-        weights = np.empty((stop - start, self.shape[1]), np.float32)
+        """The rows start..stop; errors as of `read`."""
+        return self._read(files, ((start, stop), *full_region(self.shape[1:])))
+
+    def _read(self, files: OpenFiles, region: Region) -> FloatArray:
+        values = np.empty([stop - start for start, stop in region], np.float32)
         for shard in self.shards:
-            common = intersection(shard.whole, wanted)
-            if common is None:
-                continue
-            (top, bottom), (left, right) = common
-            read = _read(files[shard.path], shard, _local(shard, common))
-            weights[top - start : bottom - start, left:right] = read.T if shard.inputs_first else read
-        return weights
+            common = intersection(shard.segment.whole, region)
+            if common is not None:
+                place = tuple(
+                    (low - start, high - start)
+                    for (low, high), (start, _) in zip(common, region, strict=True)
+                )
+                values[slices_of(place)] = shard.read(files[shard.path], common)
+        return values
 
 
-def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[TensorSet]) -> BaseWeight:
-    """Locates a weight of the model in the rank files.
+def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[TensorSet]) -> StoredArray:
+    """Locates a weight of the model, as [outputs, inputs], in the rank files: DoRA needs norms of whole rows.
 
     inputs_first: its full tensor is [inputs, outputs]. sets: the opened tensors of each rank.
     """
-    shards: dict[Region, BaseShard] = {}  # several ranks may hold the same region
+    shards: dict[Region, ArrayShard] = {}  # several ranks may hold the same region
     for tensor, (rank, stored, segment) in files.locations():
-        if tensor != name:
-            continue
-        view, whole = files.ranks[rank][stored].shard.view, oriented(segment.whole, inputs_first)
-        path = str(sets[rank].file(stored).path)
-        turned = inputs_first != segment.transposed
-        shards.setdefault(whole, BaseShard(path, stored, view, segment.local, whole, turned))
+        if tensor == name:
+            whole = oriented(segment.whole, inputs_first)
+            turned = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
+            path, view = str(sets[rank].file(stored).path), files.ranks[rank][stored].shard.view
+            shards.setdefault(whole, ArrayShard(path, stored, view, turned))
     shape = files.shapes[name]
-    return BaseWeight(shape[::-1] if inputs_first else shape, tuple(shards.values()))
-
-
-def _local(shard: BaseShard, whole: Region) -> Region:
-    """Maps a part of the shard's region to the stored tensor."""
-    inside = oriented(whole, shard.inputs_first)
-    origin = oriented(shard.whole, shard.inputs_first)
-    return tuple(
-        (low - first + place, high - first + place)
-        for (low, high), (first, _), (place, _) in zip(inside, origin, shard.local, strict=True)
-    )
-
-
-def _read(file: StoredFile, shard: BaseShard, region: Region) -> FloatArray:
-    """A region of a stored matrix in float32."""
-    dtype, (height, width) = file.info(shard.name).dtype, region_shape(region)
-    (top, _), (left, _) = region
-    size, columns = DTYPES[dtype], shard.view[1]
-    data = memoryview(bytearray(height * width * size))
-    step = height if width == columns else 1
-    for row in range(0, height, step):
-        part = data[row * width * size : (row + step) * width * size]
-        file.read_into(shard.name, ((top + row) * columns + left) * size, part)
-    return widened(data, dtype, (height, width))
+    return StoredArray(name, shape[::-1] if inputs_first else shape, tuple(shards.values()))

@@ -11,7 +11,7 @@ import numpy as np
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.lora.arrays import BaseWeight, StoredArray, read_array
+from mindbatch.checkpoint.lora.arrays import StoredArray
 from mindbatch.checkpoint.lora.modules import TILE, LowRank, product, row_factors, tiles
 from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
 from mindbatch.io.errors import CheckpointError
@@ -33,7 +33,7 @@ class Addition:
     product: Region
     inputs_first: bool = False
     magnitude: StoredArray | None = None
-    base: BaseWeight | None = None
+    base: StoredArray | None = None
 
     @property
     def paths(self) -> set[str]:
@@ -175,7 +175,7 @@ class Merger:
 
     def _array(self, array: StoredArray) -> FloatArray:
         if array not in self._arrays:
-            self._arrays[array] = read_array(array, self._files)
+            self._arrays[array] = array.read(self._files)
         return self._arrays[array]
 
 

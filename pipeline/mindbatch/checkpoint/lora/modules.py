@@ -9,7 +9,7 @@ import numpy as np
 
 from mindbatch.checkpoint.formats.floats import FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.lora.arrays import StoredArray, read_array
+from mindbatch.checkpoint.lora.arrays import StoredArray
 from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.placement.regions import Region, full_region
 
@@ -173,4 +173,4 @@ class AdaptedModule:
 
     def _read(self, files: OpenFiles | None) -> dict[Role, FloatArray]:
         with OpenFiles() if files is None else nullcontext(files) as opened:
-            return {role: read_array(array, opened) for role, array in self.arrays.items()}
+            return {role: array.read(opened) for role, array in self.arrays.items()}

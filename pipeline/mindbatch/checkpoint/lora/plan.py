@@ -13,7 +13,7 @@ from pathlib import Path
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.arrays import BaseWeight
+from mindbatch.checkpoint.lora.arrays import StoredArray
 from mindbatch.checkpoint.lora.merge import Addition, BiasAddition, Edit, Replacement
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role, weight_of
@@ -196,7 +196,7 @@ SCALINGS_KEY = "adapter_scalings"
 """In a marker's settings: the digest of the scaling of each module, where they are not all the same."""
 
 
-FindBase = Callable[[str, bool], BaseWeight]
+FindBase = Callable[[str, bool], StoredArray]
 """Lookup of a weight of the model, given its name and whether its full tensor is [inputs, outputs]."""
 
 
@@ -205,7 +205,7 @@ class MergePlan:
     """An adapter that can be merged. bases: of the weights that DoRA takes norms of."""
 
     plan: LoraPlan
-    bases: Mapping[str, BaseWeight]
+    bases: Mapping[str, StoredArray]
 
     @property
     def path(self) -> Path:

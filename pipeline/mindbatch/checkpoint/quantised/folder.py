@@ -66,9 +66,9 @@ class QuantisedFolder(ModelFolder):
         if module is None:
             return super().info(name)
         if self._layout.is_stacked:
-            return StoredTensor(name, "BF16", (*self._stack(module), *self._size(module)[::-1]), ())
+            return StoredTensor(name, "BF16", (*self._stack(module), *self._size(module)[::-1]))
         [scales] = (end for end in self._needed_ends() if end.endswith(("scale", "scales")))
-        return StoredTensor(name, super().info(self._part(module, scales)).dtype, self._size(module), ())
+        return StoredTensor(name, super().info(self._part(module, scales)).dtype, self._size(module))
 
     def _stack(self, module: str) -> tuple[int, ...]:
         """The number of matrices of a stack; nothing of a single matrix."""
@@ -129,9 +129,8 @@ class QuantisedFolder(ModelFolder):
             return super().floats(name)
         if number is None:
             return self.stored(name).view(_INTEGERS[info.dtype])
-        self._check_once(name)
         matrix = np.empty(info.shape[1:], _INTEGERS[info.dtype])
-        self._tensors.file(name).read_into(name, number * matrix.nbytes, matrix.data.cast("B"))
+        self._tensors.verified(name).read_into(name, number * matrix.nbytes, matrix.data.cast("B"))
         return matrix
 
     def _check(self) -> None:

@@ -223,11 +223,11 @@ def test_check_reads_one_tensor(tmp_path: Path) -> None:
     add_digests(tmp_path)
     flip(path, -1)
     with open_source(path) as source:
-        source.ranks[0].check("a.weight")
+        source.ranks[0].verified("a.weight")
         with pytest.raises(CheckpointError, match="'b.weight' is damaged"):
-            source.ranks[0].check("b.weight")
+            source.ranks[0].verified("b.weight")
         with pytest.raises(CheckpointError, match="no tensor 'a.wieght'; did you mean 'a.weight'"):
-            source.ranks[0].check("a.wieght")
+            source.ranks[0].verified("a.wieght")
 
 
 def test_digests_of_other_files_do_not_disturb_one_file(tmp_path: Path) -> None:
