@@ -26,7 +26,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 CKPT, SAFETENSORS = "ckpt", "safetensors"
 
@@ -94,7 +94,7 @@ def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placemen
 
 
 def plan_transform(
-    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: MergePlan | None = None
+    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: LoraPlan | None = None
 ) -> ReshardPlan:
     """Plans target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
 

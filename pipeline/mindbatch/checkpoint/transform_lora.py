@@ -10,8 +10,7 @@ from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.adapter import (
     LoraAdapter,
-    adapted_modules,
-    effect_faults,
+    checked_modules,
     first_rank,
     module_faults,
 )
@@ -24,7 +23,7 @@ from mindbatch.checkpoint.lora.names import (
     is_of_training,
     unused_faults,
 )
-from mindbatch.checkpoint.lora.plan import BaseTensors, MergePlan, plan_merge
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.rank_files import as_placed
@@ -33,7 +32,7 @@ from mindbatch.checkpoint.transform import Transform
 from mindbatch.io.errors import ConfigError
 
 
-def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:
+def plan_beside(transform: Transform, scaling: float | None) -> LoraPlan:
     """Plans the merge of the matrices that a checkpoint holds.
 
     scaling: lora_alpha / r; None: as adapter_config.json beside the checkpoint says.
@@ -55,8 +54,7 @@ def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:
     settings = _settings(transform, found_modules, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
     raise_if_any(module_faults(found_modules, settings, full), str(path))
-    modules = adapted_modules(found_modules, settings, _arrays(transform, names))
-    raise_if_any([*effect_faults(modules.values())], str(path))
+    modules = checked_modules(found_modules, settings, _arrays(transform, names), path)
     adapter = LoraAdapter(path, settings, modules)
     shapes = {
         name: placement.shape for name, placement in transform.placements.items() if not is_lora_name(name)

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.merged_weights import MergedWeights
-from mindbatch.checkpoint.lora.plan import BaseTensors, MergePlan, plan_merge
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
@@ -71,7 +71,7 @@ def _mindformers(arch: Architecture) -> dict[str, str]:
 class MergedAdapter:
     """An adapter that was checked against a model. stored: what each of the folder's tensors holds of it."""
 
-    plan: MergePlan
+    plan: LoraPlan
     stored: Mapping[str, StoredShard]
 
 
@@ -118,7 +118,7 @@ def planned_merge(
     here = {*folder.names}  # a folder that was cut has some of the tensors
     dtypes = {name: {folder.info(name).dtype} if name in here else () for name in base.shapes}
     plan = plan_merge(adapter, base, dtypes, partial(_base_weight, folder, base.shapes))
-    refuse_merged_before({f"lora.adapters={plan.path}": plan.digest}, folder.path)
+    refuse_merged_before({f"lora.adapters={adapter.path}": plan.digest}, folder.path)
     return MergedAdapter(plan, stored)
 
 

@@ -145,11 +145,14 @@ def read_region(
 
     region: (start, stop) of each dimension of `view`, a shape of the same bytes.
     """
-    rows, *others = (slice(*bounds) for bounds in region) if region else (None,)
-    if len(others) == 1:
-        return _read(file, name, rows, others[0], is_widened=is_widened, view=view)
-    values = _read(file, name, rows, None, is_widened=is_widened, view=view)
-    return values[(slice(None), *others)] if others else values
+    parts = [slice(*bounds) for bounds in region]
+    if len(parts) == 2:
+        return _read(file, name, parts[0], parts[1], is_widened=is_widened, view=view)
+    values = _read(file, name, parts[0] if parts else None, None, is_widened=is_widened, view=view)
+    if len(parts) < 2:
+        return values
+    index = (slice(None), *parts[1:])
+    return values[index]
 
 
 def _read(

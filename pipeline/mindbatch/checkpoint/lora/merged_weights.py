@@ -7,7 +7,7 @@ from mindbatch.checkpoint.folders.model_folder import StoredShape, StoredWeights
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.merge import Merger
-from mindbatch.checkpoint.lora.plan import MergePlan
+from mindbatch.checkpoint.lora.plan import LoraPlan
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Region
 from mindbatch.io.closing import Closing
@@ -20,7 +20,7 @@ class MergedWeights(Closing):
     What is not asked for is not merged. Within `with` files stay open.
     """
 
-    def __init__(self, folder: StoredWeights, plan: MergePlan, stored: Mapping[str, StoredShard]) -> None:
+    def __init__(self, folder: StoredWeights, plan: LoraPlan, stored: Mapping[str, StoredShard]) -> None:
         """plan: of the whole model. stored: what the folder's tensors hold of it, by their names."""
         self._folder = folder
         self._plan = plan

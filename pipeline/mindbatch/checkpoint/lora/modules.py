@@ -139,6 +139,11 @@ class AdaptedModule:
         return self.arrays[Role.B].shape[0]
 
     @property
+    def saved(self) -> StoredArray | None:
+        """The weight in place of the model's, if there is one, before anything is added to it."""
+        return self.arrays.get(Role.WEIGHT, self.arrays.get(Role.BASE))
+
+    @property
     def has_bias(self) -> bool:
         """True if a bias is added to the module's output, or its bias replaced."""
         return Role.BIAS in self.arrays

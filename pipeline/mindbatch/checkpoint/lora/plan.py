@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
@@ -16,22 +15,26 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.arrays import StoredArray
 from mindbatch.checkpoint.lora.merge import Addition, BiasAddition, Edit, Replacement
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
-from mindbatch.checkpoint.lora.names import Role, weight_of
+from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Segment, Shape, oriented
-from mindbatch.io.errors import CheckpointError
+
+SCALINGS_KEY = "adapter_scalings"
+"""In a marker's settings: the digest of the scaling of each module, where they are not all the same."""
 
 
 @dataclass(frozen=True)
 class LoraPlan:
     """The weights of a model that an adapter acts on, beside it, merged or resharded.
 
-    modules: by the model's weight, that of a tied head among them.
+    modules: by the model's weight, that of a tied head among them. norms: the weights that DoRA takes norms
+    of, where it is merged.
     """
 
     adapter: LoraAdapter
     modules: Mapping[str, AdaptedModule]
     base: BaseTensors
+    norms: Mapping[str, StoredArray] = field(default_factory=dict)
 
     @property
     def num_parameters(self) -> int:
@@ -46,10 +49,9 @@ class LoraPlan:
     @cached_property
     def inputs_first(self) -> frozenset[str]:
         """The weights of these that are stored [inputs, outputs]."""
-        transposed = self.base.transposed
         modules = self.stored_modules.items()
         return frozenset(
-            weight for weight, module in modules if is_turned(self.adapter, module, weight, transposed)
+            weight for weight, module in modules if self.base.is_turned(self.adapter, module, weight)
         )
 
     @cached_property
@@ -60,6 +62,56 @@ class LoraPlan:
         digests = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
         is_turned = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
         return hashlib.sha256(json.dumps([is_turned, digests]).encode()).hexdigest()
+
+    @property
+    def scaling(self) -> float:
+        """The scaling of modules without a rank or alpha of their own."""
+        return self.adapter.settings.scaling
+
+    @property
+    def scalings(self) -> dict[str, str]:
+        """Marker entries besides `scaling`: a digest, where modules have a rank or alpha of their own."""
+        settings = self.adapter.settings
+        if not (settings.ranks or settings.alphas):
+            return {}
+        scalings = sorted((weight, module.scaling) for weight, module in self.stored_modules.items())
+        return {SCALINGS_KEY: hashlib.sha256(json.dumps(scalings).encode()).hexdigest()}
+
+    def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
+        return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
+
+    def _edits_of(self, tensor: str, segment: Segment) -> Iterator[Edit]:
+        if tensor in self.stored_modules:
+            module = self.stored_modules[tensor]
+            if module.saved is not None:
+                yield Replacement(module.saved, segment.local, segment.whole, segment.transposed)
+            if Role.A in module.arrays:
+                yield self._addition(tensor, module, segment)
+        elif tensor in self._of_bias:
+            module = self._of_bias[tensor]
+            array = module.arrays[Role.BIAS]
+            if module.kind is ModuleKind.WHOLE:
+                yield Replacement(array, segment.local, segment.whole)
+            else:
+                yield BiasAddition(array, module.scaling, segment.local, segment.whole[0])
+
+    def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
+        is_turned = tensor in self.inputs_first
+        return Addition(
+            module.arrays[Role.A],
+            module.arrays[Role.B],
+            module.scaling,
+            segment.local,
+            product=oriented(segment.whole, is_turned),
+            inputs_first=is_turned != segment.transposed,
+            magnitude=module.arrays.get(Role.MAGNITUDE),
+            base=self.norms.get(tensor),
+        )
+
+    @cached_property
+    def _of_bias(self) -> dict[str, AdaptedModule]:
+        """The modules whose bias changes, by its name in the model."""
+        return {bias_of(weight): module for weight, module in self.stored_modules.items() if module.has_bias}
 
 
 def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:
@@ -84,6 +136,24 @@ class BaseTensors:
     transposed: Collection[str] | None = None
     tied: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def shapes_with_heads(self) -> dict[str, Shape]:
+        """The shapes, and those of the heads that are no tensors of their own."""
+        heads = {head: self.shapes[own] for head, own in self.tied.items() if own in self.shapes}
+        return {**self.shapes, **heads}
+
+    def is_turned(self, adapter: LoraAdapter, module: AdaptedModule, weight: str) -> bool:
+        """True if the model's weight is [inputs, outputs].
+
+        Where the model says it, that counts: PEFT corrects fan_in_fan_out by the class of each module, and
+        saves what was right for the last one.
+        """
+        if module.of_tokens:
+            return True
+        if self.transposed is None:
+            return adapter.settings.fan_in_fan_out
+        return weight in self.transposed
+
 
 def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, AdaptedModule]:
     """The modules of an adapter by the name of the model's weight that each acts on.
@@ -94,25 +164,22 @@ def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, Adapte
     """
     faults: list[str] = []
     by_weight: dict[str, AdaptedModule] = {}
-    shapes, renames, tied = base.shapes, base.renames, base.tied
-    all_shapes = {**shapes, **{head: shapes[own] for head, own in tied.items() if own in shapes}}
+    shapes = base.shapes_with_heads
     for name, module in adapter.modules.items():
-        weight = weight_of(name, renames)
-        if weight not in all_shapes:
-            near = did_you_mean(weight, all_shapes) if len(faults) < MAX_LINES else ""
+        weight = base.renames.get(f"{name}.weight", f"{name}.weight")
+        if weight not in shapes:
+            near = did_you_mean(weight, shapes) if len(faults) < MAX_LINES else ""
             tensor = next(iter(module.arrays.values())).name
             faults.append(f"tensor {shown(tensor)}: the model has no {shown(weight)}{near}")
             continue
         if weight in by_weight:
             faults.append(f"module {shown(name)}: {shown(weight)} is adapted twice")
         by_weight[weight] = module
-        faults += _fit_faults(adapter, module, weight, all_shapes[weight], base.transposed)
+        faults += _fit_faults(adapter, module, weight, base)
     if not faults:
-        is_own = any(weight_of(name, {}) in all_shapes for name in adapter.modules)
-        reverse = {} if is_own else {own: theirs for theirs, own in renames.items()}
-        faults += _gaps(adapter, [name for name in all_shapes if name not in by_weight], reverse, all_shapes)
+        faults += _gaps(adapter, by_weight, base)
     raise_if_any(faults, str(adapter.path))
-    return by_weight | _heads_of_saved_embeddings(adapter, by_weight, tied)
+    return by_weight | _heads_of_saved_embeddings(adapter, by_weight, base.tied)
 
 
 def _heads_of_saved_embeddings(
@@ -129,32 +196,14 @@ def _heads_of_saved_embeddings(
             continue
         if Role.WEIGHT in module.arrays and adapter.settings.targets.saved.match(module.module):
             continue
-        base = module.arrays[Role.WEIGHT if Role.WEIGHT in module.arrays else Role.BASE]
-        heads[head] = replace(module, arrays={Role.WEIGHT: base}, scaling=0.0, of_tokens=False)
+        assert module.saved is not None
+        heads[head] = replace(module, arrays={Role.WEIGHT: module.saved}, scaling=0.0, of_tokens=False)
     return heads
 
 
-def is_turned(
-    adapter: LoraAdapter, module: AdaptedModule, weight: str, transposed: Collection[str] | None
-) -> bool:
-    """True if the model's weight is [inputs, outputs].
-
-    Where the model says it, that counts: PEFT corrects fan_in_fan_out by the class of each module, and saves
-    what was right for the last one.
-    """
-    if module.of_tokens:
-        return True
-    return adapter.settings.fan_in_fan_out if transposed is None else weight in transposed
-
-
-def _fit_faults(
-    adapter: LoraAdapter,
-    module: AdaptedModule,
-    weight: str,
-    shape: Shape,
-    transposed: Collection[str] | None,
-) -> Iterator[str]:
+def _fit_faults(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: BaseTensors) -> Iterator[str]:
     """Checks that whatever is added, or replaces the weight, has the weight's shape and orientation."""
+    shape = base.shapes_with_heads[weight]
     for role in (Role.WEIGHT, Role.BASE):
         if role in module.arrays and module.arrays[role].shape != shape:
             array = module.arrays[role]
@@ -164,11 +213,12 @@ def _fit_faults(
             )
     if Role.A not in module.arrays:
         return
-    turned = is_turned(adapter, module, weight, transposed)
-    a, b = (module.arrays[role] for role in (Role.A, Role.B))
-    needed = (a.shape[1], b.shape[0]) if turned else (b.shape[0], a.shape[1])
+    a, b = module.arrays[Role.A], module.arrays[Role.B]
+    needed = module.outputs, module.inputs
+    if base.is_turned(adapter, module, weight):
+        needed = needed[::-1]
     if shape != needed:
-        is_unsure = transposed is None and not module.of_tokens and shape == needed[::-1]
+        is_unsure = base.transposed is None and not module.of_tokens and shape == needed[::-1]
         hint = "; is fan_in_fan_out right?" if is_unsure else ""
         yield (
             f"tensors {shown(a.name)} and {shown(b.name)}: are for a weight of {[*needed]}; "
@@ -176,14 +226,14 @@ def _fit_faults(
         )
 
 
-def _gaps(
-    adapter: LoraAdapter, others: Sequence[str], reverse: Mapping[str, str], shapes: Mapping[str, Shape]
-) -> Iterator[str]:
+def _gaps(adapter: LoraAdapter, adapted: Collection[str], base: BaseTensors) -> Iterator[str]:
     """Weights that the settings mean, and that have no matrices."""
-    targets = adapter.settings.targets
+    targets, shapes = adapter.settings.targets, base.shapes_with_heads
+    is_own = any(f"{name}.weight" in shapes for name in adapter.modules)
+    reverse = {} if is_own else {own: theirs for theirs, own in base.renames.items()}
     try:
-        for name in others:
-            if not name.endswith(".weight") or len(shapes[name]) != 2:
+        for name, shape in shapes.items():
+            if name in adapted or not name.endswith(".weight") or len(shape) != 2:
                 continue
             target = targets.meant_by(reverse.get(name, name).removesuffix(".weight"))
             if target is not None:
@@ -192,92 +242,16 @@ def _gaps(
         yield f"target_modules={shown(targets.text)}: {error}"
 
 
-SCALINGS_KEY = "adapter_scalings"
-"""In a marker's settings: the digest of the scaling of each module, where they are not all the same."""
-
-
 FindBase = Callable[[str, bool], StoredArray]
 """Lookup of a weight of the model, given its name and whether its full tensor is [inputs, outputs]."""
-
-
-@dataclass(frozen=True)
-class MergePlan:
-    """An adapter that can be merged. bases: of the weights that DoRA takes norms of."""
-
-    plan: LoraPlan
-    bases: Mapping[str, StoredArray]
-
-    @property
-    def path(self) -> Path:
-        return self.plan.adapter.path
-
-    @property
-    def modules(self) -> Mapping[str, AdaptedModule]:
-        """By the tensor of the model that each changes."""
-        return self.plan.stored_modules
-
-    @property
-    def digest(self) -> str:
-        return self.plan.digest
-
-    @property
-    def scaling(self) -> float:
-        """The scaling of modules without a rank or alpha of their own."""
-        return self.plan.adapter.settings.scaling
-
-    @property
-    def scalings(self) -> dict[str, str]:
-        """Marker entries besides `scaling`: a digest, where modules have a rank or alpha of their own."""
-        settings = self.plan.adapter.settings
-        if not (settings.ranks or settings.alphas):
-            return {}
-        scalings = sorted((weight, module.scaling) for weight, module in self.modules.items())
-        return {SCALINGS_KEY: hashlib.sha256(json.dumps(scalings).encode()).hexdigest()}
-
-    def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
-        return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
-
-    def _edits_of(self, tensor: str, segment: Segment) -> Iterator[Edit]:
-        if tensor in self.modules:
-            module = self.modules[tensor]
-            saved = module.arrays.get(Role.WEIGHT, module.arrays.get(Role.BASE))
-            if saved is not None:
-                yield Replacement(saved, segment.local, segment.whole, segment.transposed)
-            if Role.A in module.arrays:
-                yield self._addition(tensor, module, segment)
-        elif tensor in self._of_bias:
-            module = self._of_bias[tensor]
-            array = module.arrays[Role.BIAS]
-            if module.kind is ModuleKind.WHOLE:
-                yield Replacement(array, segment.local, segment.whole)
-            else:
-                yield BiasAddition(array, module.scaling, segment.local, segment.whole[0])
-
-    def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
-        is_turned = tensor in self.plan.inputs_first
-        return Addition(
-            module.arrays[Role.A],
-            module.arrays[Role.B],
-            module.scaling,
-            segment.local,
-            product=oriented(segment.whole, is_turned),
-            inputs_first=is_turned != segment.transposed,
-            magnitude=module.arrays.get(Role.MAGNITUDE),
-            base=self.bases.get(tensor),
-        )
-
-    @cached_property
-    def _of_bias(self) -> dict[str, AdaptedModule]:
-        """The modules whose bias changes, by its name in the model."""
-        return {bias_of(weight): module for weight, module in self.modules.items() if module.has_bias}
 
 
 def plan_merge(
     adapter: LoraAdapter,
     base: BaseTensors,
     dtypes: Mapping[str, Collection[str]],
-    find_base: FindBase | None = None,
-) -> MergePlan:
+    find_base: FindBase,
+) -> LoraPlan:
     """Plans the merge of an adapter.
 
     dtypes: in which each of the model's tensors is stored. find_base: for DoRA.
@@ -291,10 +265,8 @@ def plan_merge(
     faults += _tied_faults(plan.modules, base.tied)
     raise_if_any(faults, str(adapter.path))
     normed = [weight for weight, module in plan.stored_modules.items() if module.has_magnitude]
-    if normed and find_base is None:
-        raise CheckpointError(f"{adapter.path}: use_dora: norms need the model's own tensors")
-    bases = {weight: find_base(weight, weight in plan.inputs_first) for weight in normed} if find_base else {}
-    return MergePlan(plan, bases)
+    norms = {weight: find_base(weight, weight in plan.inputs_first) for weight in normed}
+    return replace(plan, norms=norms)
 
 
 def bias_of(weight: str) -> str:

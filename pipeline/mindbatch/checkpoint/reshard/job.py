@@ -15,7 +15,7 @@ from mindbatch.checkpoint.placement.regions import Shape
 
 if TYPE_CHECKING:  # adapters are seldom merged
     from mindbatch.checkpoint.lora.merge import Edit
-    from mindbatch.checkpoint.lora.plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 SourceTensor = tuple[int, str]
 """Rank and name of a stored tensor of the source."""
@@ -123,7 +123,7 @@ def jobs_of(
     file_of: Sequence[str],
     dtypes: Mapping[str, str],
     *,
-    lora: MergePlan | None = None,
+    lora: LoraPlan | None = None,
     allow_overflow: bool = False,
     overflow_hint: str = "",
 ) -> list[Job]:
@@ -155,7 +155,7 @@ def jobs_of(
     return jobs
 
 
-def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: MergePlan | None = None) -> Reading:
+def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPlan | None = None) -> Reading:
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
     path, view = str(tensors.file(name).path), stored.shard.other_view

@@ -29,7 +29,7 @@ from mindbatch.tasks.reshard.schema import ITERATION_FORMAT, ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 BESIDE = (
     CONFIG_NAME,
@@ -98,7 +98,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     )
 
 
-def _adapter(config: ReshardConfig, opened: ReshardSource) -> MergePlan | None:
+def _adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
     """The adapter that is to be merged, None where there is none."""
     if config.lora.merge is None:
         return None
@@ -107,7 +107,7 @@ def _adapter(config: ReshardConfig, opened: ReshardSource) -> MergePlan | None:
     return plan_adapter(config.lora.merge, config, opened)
 
 
-def _adapter_settings(opened: ReshardSource, plan: MergePlan | None) -> dict[str, Any]:
+def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
     """Collects the marker's settings of adapters: of this one, and of those that are in the source."""
     merged = merged_before(opened.source.path)
     if plan is None:
