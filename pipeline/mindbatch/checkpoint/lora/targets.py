@@ -192,14 +192,20 @@ def _ends(module: str) -> Iterator[str]:
         yield ".".join(parts[first:])
 
 
-def targets_of(content: Mapping[str, Any]) -> Targets:
-    """The modules that a checked adapter_config.json means."""
-    targets, layers = content.get("target_modules"), content.get("layers_to_transform")
-    layer_names = content.get("layers_pattern") or []
+def targets_of(content: Mapping[str, Any], faults: list[str]) -> Targets:
+    """The modules that an adapter_config.json means; a line in `faults` for each key that is not right."""
+    targets, excludes = content.get("target_modules"), content.get("exclude_modules")
+    layers, layer_names = content.get("layers_to_transform"), content.get("layers_pattern") or []
     is_all = isinstance(targets, str) and targets.lower() == ALL_LINEAR
+    wanted = _matcher("target_modules", targets, faults, at_last="peft_type" not in content)
+    excluded = _matcher("exclude_modules", None if excludes in ([], "") else excludes, faults)
+    num_faults = len(faults)
+    faults += [*_saved_faults(content.get("modules_to_save")), *_layer_faults(content)]
+    if len(faults) > num_faults:
+        return Targets()
     return Targets(
-        wanted=None if targets is None or is_all else _matcher(targets, at_last="peft_type" not in content),
-        excluded=_matcher(content.get("exclude_modules") or []),
+        wanted=None if is_all else wanted,
+        excluded=excluded or Names(),
         saved=Names(frozenset(content.get("modules_to_save") or [])),
         layers=None if layers in (None, []) else frozenset([layers] if isinstance(layers, int) else layers),
         layer_names=(layer_names,) if isinstance(layer_names, str) else tuple(layer_names),
@@ -207,38 +213,29 @@ def targets_of(content: Mapping[str, Any]) -> Targets:
     )
 
 
-def _matcher(modules: list[str] | str, *, at_last: bool = False) -> Names | Pattern:
-    """MindFormers writes the beginning of its expression before each name of a list."""
+def _matcher(key: str, modules: Any, faults: list[str], *, at_last: bool = False) -> Names | Pattern | None:
+    """Matches the modules of a key; MindFormers writes the beginning of its expression before each name."""
+    if modules is None:
+        return None
+    matcher: Names | Pattern | None = None
     if isinstance(modules, str):
-        return Pattern(modules, ModulePattern(modules), at_last)
-    return Names(frozenset(name.removeprefix(_ANYTHING) for name in modules))
-
-
-def target_settings_faults(content: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each of these keys that is not as it must be."""
-    for key in ("target_modules", "exclude_modules"):
-        yield from _module_faults(key, content.get(key), may_be_empty=key == "exclude_modules")
-    yield from _saved_faults(content.get("modules_to_save"))
-    yield from _layer_faults(content)
-
-
-def _module_faults(key: str, value: Any, *, may_be_empty: bool) -> Iterator[str]:
-    if value is None or (may_be_empty and value in ([], "")):
-        return
-    if isinstance(value, list):
-        if not value or not all(isinstance(name, str) and name for name in value):
-            yield f"{key}={shown(value)}: must be names of modules"
-    elif not isinstance(value, str):
-        yield f"{key}={shown(value)}: must be names of modules, or a pattern"
-        return
-    else:
+        listed = modules.split("|")
         try:
-            ModulePattern(value)
+            matcher = Pattern(modules, ModulePattern(modules), at_last)
         except ValueError as error:
-            yield f"{key}={shown(value)}: {error}"
-    listed = value if isinstance(value, list) else value.split("|")
+            faults.append(f"{key}={shown(modules)}: {error}")
+    elif isinstance(modules, list):
+        listed = modules
+        if modules and all(isinstance(name, str) and name for name in modules):
+            matcher = Names(frozenset(name.removeprefix(_ANYTHING) for name in modules))
+        else:
+            faults.append(f"{key}={shown(modules)}: must be names of modules")
+    else:
+        faults.append(f"{key}={shown(modules)}: must be names of modules, or a pattern")
+        return None
     if len(listed) > MAX_TARGETS:
-        yield f"{key}: {len(listed)} names; at most {MAX_TARGETS} are allowed"
+        faults.append(f"{key}: {len(listed)} names; at most {MAX_TARGETS} are allowed")
+    return matcher
 
 
 def _saved_faults(value: Any) -> Iterator[str]:
