@@ -25,9 +25,13 @@ _OWN_SYNTAX = re.compile(r"\[:|\{(?!\d*,?\d*\})")
 
 
 class ModulePattern:
-    """A regular expression of Python's `re`. ValueError says why it cannot be used."""
+    """A regular expression of Python's `re`. ValueError says why it cannot be used.
 
-    def __init__(self, pattern: str) -> None:
+    at_last: as MindFormers has it, it means modules also by the beginning of their last name.
+    """
+
+    def __init__(self, pattern: str, at_last: bool = False) -> None:
+        self.text, self._at_last = pattern, at_last
         regex_tree(pattern, MOST_CHARACTERS)  # `regex` takes more than `re`, by which PEFT reads it
         if own := _OWN_SYNTAX.search(pattern):
             raise ValueError(f"has {own[0]!r}, which is not supported in names of modules")
@@ -41,6 +45,11 @@ class ModulePattern:
         except regex.error as error:
             raise ValueError(f"is no regular expression ({error})") from error
         self._seconds = MOST_SECONDS
+
+    def match(self, module: str) -> str | None:
+        """The expression, if it means the module; ValueError as of `matches`."""
+        is_met = self.matches(module) or (self._at_last and self.matches_start(module.rpartition(".")[2]))
+        return self.text if is_met else None
 
     def matches(self, name: str) -> bool:
         """Matches as re.fullmatch. ValueError when that takes too long."""
@@ -86,25 +95,6 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """Modules by a regular expression.
-
-    at_last: as MindFormers has it, also by the beginning of their last name.
-    """
-
-    text: str
-    pattern: ModulePattern
-    at_last: bool = False
-
-    def match(self, module: str) -> str | None:
-        """The expression, if it matches the module."""
-        if self.pattern.matches(module):
-            return self.text
-        is_met = self.at_last and self.pattern.matches_start(module.rpartition(".")[2])
-        return self.text if is_met else None
-
-
-@dataclass(frozen=True)
 class Targets:
     """Modules to adapt: those of `wanted`, None where none are stated, except the excluded ones.
 
@@ -113,8 +103,8 @@ class Targets:
     linear module but the head.
     """
 
-    wanted: Names | Pattern | None = None
-    excluded: Names | Pattern = Names()
+    wanted: Names | ModulePattern | None = None
+    excluded: Names | ModulePattern = Names()
     saved: Names = Names()
     layers: frozenset[int] | None = None
     layer_names: tuple[str, ...] = ()
@@ -125,7 +115,12 @@ class Targets:
         if self.wanted is None or self.excluded.match(module) or _is_within(module, self.saved.names):
             return None
         target = self.wanted.match(module)
-        if target is None or target == module or self.layers is None or isinstance(self.wanted, Pattern):
+        if (
+            target is None
+            or target == module
+            or self.layers is None
+            or isinstance(self.wanted, ModulePattern)
+        ):
             return target
         layer = self._layer_of(module)
         return target if layer is not None and layer in self.layers else None
@@ -133,11 +128,9 @@ class Targets:
     @property
     def text(self) -> object:
         """Wanted modules for a message: the pattern, or the sorted names."""
-        return (
-            self.wanted.text
-            if isinstance(self.wanted, Pattern)
-            else sorted(self.wanted.names if self.wanted else ())
-        )
+        if isinstance(self.wanted, ModulePattern):
+            return self.wanted.text
+        return sorted(self.wanted.names) if self.wanted else []
 
     def faults(self, modules: Collection[str]) -> Iterator[str]:
         """Modules that are adapted though no target, and targets of which nothing is there."""
@@ -145,9 +138,8 @@ class Targets:
             return
         for module in modules:
             if self.meant_by(module) is None:
-                where = (
-                    "" if self.layers is None else f" in layers_to_transform, {shown(sorted(self.layers))}"
-                )
+                layers = self.layers
+                where = "" if layers is None else f" in layers_to_transform, {shown(sorted(layers))}"
                 yield f"module {shown(module)} is none of target_modules, {shown(self.text)}{where}"
         if isinstance(self.wanted, Names) and modules:
             yield from self._unmet(self.wanted, modules)
@@ -213,15 +205,17 @@ def targets_of(content: Mapping[str, Any], faults: list[str]) -> Targets:
     )
 
 
-def _matcher(key: str, modules: Any, faults: list[str], *, at_last: bool = False) -> Names | Pattern | None:
+def _matcher(
+    key: str, modules: Any, faults: list[str], *, at_last: bool = False
+) -> Names | ModulePattern | None:
     """Matches the modules of a key; MindFormers writes the beginning of its expression before each name."""
     if modules is None:
         return None
-    matcher: Names | Pattern | None = None
+    matcher: Names | ModulePattern | None = None
     if isinstance(modules, str):
         listed = modules.split("|")
         try:
-            matcher = Pattern(modules, ModulePattern(modules), at_last)
+            matcher = ModulePattern(modules, at_last)
         except ValueError as error:
             faults.append(f"{key}={shown(modules)}: {error}")
     elif isinstance(modules, list):
