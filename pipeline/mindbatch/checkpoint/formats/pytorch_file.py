@@ -10,19 +10,19 @@ import zipfile
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, cast
+from threading import Lock
+from typing import IO, cast
 
 from mindbatch.checkpoint.faults import located, raise_if_any, shown
-from mindbatch.checkpoint.formats.pickled_tensors import (
-    PickleFault,
-    StridedFile,
-    TensorUnpickler,
-    TensorView,
-    TorchStorage,
-    stored_view,
-    view_faults,
+from mindbatch.checkpoint.formats.pickled_tensors import TensorUnpickler, TensorView, TorchStorage
+from mindbatch.checkpoint.formats.stored import (
+    DTYPES,
+    ByteExtent,
+    ReadableFile,
+    StoredFile,
+    StoredTensor,
+    name_faults,
 )
-from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent, ReadableFile, StoredFile, name_faults
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 
@@ -144,19 +144,17 @@ def open_pytorch(path: Path) -> StoredFile:
                 views, extents = _old(file)
             else:
                 raise CheckpointError(f"{foreign_format(head) or 'not a file of torch.save'}; {_NEEDED}")
-            return _opened(file, views, extents)
+            raise_if_any(
+                [
+                    f"tensor {shown(name)}: {fault}"
+                    for name, view in views.items()
+                    for fault in view.faults(name)
+                ]
+            )
+            return StridedFile(file, views, extents)
     except BaseException:
         file.close()
         raise
-
-
-def _opened(
-    file: ReadableFile, views: Mapping[str, TensorView], extents: Mapping[str, ByteExtent]
-) -> StoredFile:
-    faults = [f"tensor {shown(name)}: {fault}" for name in views for fault in view_faults(name, views[name])]
-    raise_if_any(faults)
-    tensors = [stored_view(name, view, extents[view.storage.key]) for name, view in views.items()]
-    return StridedFile(file, "pytorch", tensors)
 
 
 def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExtent]]:
@@ -175,7 +173,7 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteEx
         raise CheckpointError(f"data.pkl has {nbytes} bytes; at most {MAX_PICKLE_BYTES} are allowed")
     data = BytesIO(file.fetch(offset, nbytes))
     pickled = TensorUnpickler(data)
-    content = _loaded(pickled, "data.pkl")
+    content = pickled.value("data.pkl")
     if rest := nbytes - data.tell():
         raise CheckpointError(f"data.pkl: {rest} bytes after its end")
     extents = {}
@@ -191,16 +189,16 @@ def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteEx
 def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExtent]]:
     """Opens a file from before PyTorch 1.6: five pickles, and each storage behind its count."""
     data = BytesIO(file.fetch(0, MAX_PICKLE_BYTES))
-    magic = _loaded(TensorUnpickler(data), "the magic number")
-    version = _loaded(TensorUnpickler(data), "the version")
+    magic = TensorUnpickler(data).value("the magic number")
+    version = TensorUnpickler(data).value("the version")
     if magic != _MAGIC or version != _OLD_VERSION:
         raise CheckpointError(f"a Python pickle that torch.save has not written; {_NEEDED}")
-    system = _loaded(TensorUnpickler(data), "the system's description")
+    system = TensorUnpickler(data).value("the system's description")
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise CheckpointError("little_endian of the system's description must be True")
     pickled = TensorUnpickler(data)
-    content = _loaded(pickled, "the tensors' pickle")
-    keys = _loaded(TensorUnpickler(data), "the storages' list")
+    content = pickled.value("the tensors' pickle")
+    keys = TensorUnpickler(data).value("the storages' list")
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise CheckpointError("the storages' list must be of their keys")
     if len({*keys}) != len(keys) or {*keys} != {*pickled.storages}:
@@ -218,13 +216,6 @@ def _old(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExten
     if position != file.size:
         raise CheckpointError(f"{file.size - position} bytes after the last storage")
     return _views(content), extents
-
-
-def _loaded(pickled: TensorUnpickler, what: str) -> Any:
-    try:
-        return pickled.load()
-    except PickleFault as fault:
-        raise CheckpointError(f"{what}: {fault}") from None
 
 
 def _check_size(storage: TorchStorage, nbytes: int) -> None:
@@ -247,3 +238,52 @@ def _views(content: object) -> dict[str, TensorView]:
         more = f" and {len(others) - 1} more that are no tensors" if len(others) > 1 else ""
         raise CheckpointError(f"{shown(others[0])} is of type {kind}{more}; {_NEEDED}")
     return content
+
+
+class StridedFile(StoredFile):
+    """A file whose tensors may be transposed or parts of others; such a one is gathered when it is read.
+
+    The last one gathered is kept: tensors are read in pieces.
+    """
+
+    def __init__(
+        self, file: ReadableFile, views: Mapping[str, TensorView], extents: Mapping[str, ByteExtent]
+    ) -> None:
+        """extents: of the storages, by key."""
+        tensors = {name: _stored(name, view, extents[view.storage.key]) for name, view in views.items()}
+        super().__init__(file, "pytorch", tensors)
+        self._strides = {name: view.strides for name, view in views.items() if not view.is_row_major}
+        self._gathered: tuple[str, memoryview] | None = None
+        self._lock = Lock()
+
+    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
+        if name not in self._strides:
+            super().read_into(name, start, buffer)
+            return
+        flat = buffer.cast("B")
+        with self._lock:
+            if self._gathered is None or self._gathered[0] != name:
+                self._gathered = name, self._gather(self.info(name), self._strides[name])
+            data = self._gathered[1]
+        if not 0 <= start <= start + len(flat) <= len(data):
+            raise ValueError(f"bytes {start}, {len(flat)} of a tensor of {len(data)}")
+        flat[:] = data[start : start + len(flat)]
+
+    def _gather(self, tensor: StoredTensor, strides: tuple[int, ...]) -> memoryview:
+        """Gathers the bytes of a tensor, row-major."""
+        import numpy as np  # nothing else here needs it
+
+        from mindbatch.checkpoint.formats.floats import array_type
+
+        [extent] = tensor.extents
+        stored = np.empty(extent.nbytes // tensor.itemsize, array_type(tensor.dtype))
+        self._file.fill(extent.offset, stored.data.cast("B"))
+        steps = [stride * tensor.itemsize for stride in strides]
+        view = np.lib.stride_tricks.as_strided(stored, tensor.shape, steps)
+        return np.ascontiguousarray(view).reshape(-1).data.cast("B")
+
+
+def _stored(name: str, view: TensorView, storage: ByteExtent) -> StoredTensor:
+    itemsize = DTYPES[view.storage.dtype]
+    extent = ByteExtent(storage.offset + view.first * itemsize, view.span * itemsize)
+    return StoredTensor(name, view.storage.dtype, view.shape, (extent,))

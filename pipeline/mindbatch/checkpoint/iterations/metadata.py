@@ -14,6 +14,7 @@ from typing import Any
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.folders.weight_files import COMMON, METADATA, holds_weights, iteration_name
+from mindbatch.checkpoint.formats.ckpt_file import DTYPE_OF, WRITTEN_TYPES
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
@@ -33,20 +34,6 @@ from mindbatch.io.foreign_formats import ITERATION_TRACKER
 _LARGEST_FILE = 1 << 30
 """Bytes; a tensor on each of 64 ranks takes about 10 KiB."""
 _STORED_KEY = re.compile(r"\('([^'\\]{1,1000})', \((\d{1,9}),\)\)")
-MINDSPORE_DTYPES = {
-    "F32": "Float32",
-    "F16": "Float16",
-    "BF16": "BFloat16",
-    "F64": "Float64",
-    "I64": "Int64",
-    "I32": "Int32",
-    "I16": "Int16",
-    "I8": "Int8",
-    "U8": "UInt8",
-    "BOOL": "Bool",
-}
-"""How it calls the dtypes of safetensors."""
-_DTYPES = {theirs: stored for stored, theirs in MINDSPORE_DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -195,9 +182,9 @@ class _MetadataReader:
 def _tensor(name: str, entry: Any) -> _Tensor:
     """Raises _Faulty where the entry is none of a tensor."""
     properties = _of_kind(entry, "properties", Mapping)
-    dtype = _DTYPES.get(str(properties.get("dtype")))
+    dtype = DTYPE_OF.get(str(properties.get("dtype")))
     if dtype is None:
-        raise _Faulty(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(_DTYPES)}")
+        raise _Faulty(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(DTYPE_OF)}")
     shape = _whole_numbers(entry, "global_shape")
     pieces = _whole_numbers(entry, "axis_fragmentations")
     if len(pieces) != len(shape) or any(size % count for size, count in zip(shape, pieces, strict=True)):
@@ -337,7 +324,7 @@ def _described(
     is_cut = math.prod(parts) > 1
     return {
         "properties": {
-            "dtype": MINDSPORE_DTYPES[dtype],
+            "dtype": WRITTEN_TYPES[dtype],
             "replica_id": [0] * model_parallel if is_cut else [*range(model_parallel)],
             "allow_shape_mismatch": False,
             "allow_to_save": True,
