@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.folders.weight_files import COMMON, METADATA, holds_weights, iteration_name
 from mindbatch.checkpoint.formats.ckpt_file import DTYPE_OF, WRITTEN_TYPES
@@ -63,10 +63,6 @@ class _Tensor:
         return tuple((part.start, part.stop) for part in slices)
 
 
-class _Faulty(Exception):
-    """One line that says what is wrong with an entry."""
-
-
 def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placement]:
     """Places each weight: a shard of it, or none, for each of `files`, the iteration's files of weights.
 
@@ -88,7 +84,8 @@ class _MetadataReader:
 
     def __init__(self, files: Sequence[TensorSet]) -> None:
         self._files = files
-        self._number = {next(iter(tensors.files)): number for number, tensors in enumerate(files)}
+        self._names = [next(iter(tensors.files)) for tensors in files]
+        self._number = {file: number for number, file in enumerate(self._names)}
         self.faults: list[str] = []
 
     def placed(self, described: Any, stored: Any) -> dict[str, Placement]:
@@ -101,10 +98,8 @@ class _MetadataReader:
         placed = {}
         for name, entry in described.items():
             if name in places:
-                try:
+                with collecting(self.faults), located(shown(name)):
                     placed[name] = self._placement(_tensor(name, entry), places[name])
-                except (_Faulty, CheckpointError) as fault:
-                    self.faults.append(f"{shown(name)}: {fault}")
         self.faults += self._left_over(placed, places)
         return placed
 
@@ -128,67 +123,67 @@ class _MetadataReader:
         return places
 
     def _placement(self, tensor: _Tensor, places: Sequence[tuple[int, str, int]]) -> Placement:
-        """Raises _Faulty where the pieces, or the files that have them, do not make one tensor."""
+        """Raises CheckpointError where the pieces, or the files that have them, do not make one tensor."""
         count = math.prod(tensor.pieces)
         regions: list[Region | None] = [None] * len(self._files)
         for piece, file, rank in places:
             if piece >= count:
-                raise _Faulty(f"piece {piece} of {count}")
+                raise CheckpointError(f"piece {piece} of {count}")
             region = tensor.region(piece)
             if (by_layout := tensor.region_of_rank(rank)) not in (None, region):
-                raise _Faulty(f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}")
-            number = self._file(file)
+                raise CheckpointError(
+                    f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}"
+                )
+            if file not in self._number:
+                raise CheckpointError(f"is in {shown(file)}, which is not there")
+            number = self._number[file]
             if regions[number] not in (None, region):
-                raise _Faulty(f"{shown(file)} is said to have two pieces of it")
+                raise CheckpointError(f"{shown(file)} is said to have two pieces of it")
             regions[number] = self._checked(tensor, number, region)
         missing = {*range(count)} - {piece for piece, _, _ in places}
         if missing:
-            raise _Faulty(f"piece {min(missing)} of {count} is in no file")
+            raise CheckpointError(f"piece {min(missing)} of {count} is in no file")
         shards = [
             None if region is None else single_segment(self._files[number].info(tensor.name).shape, region)
             for number, region in enumerate(regions)
         ]
         return Placement(tensor.name, tensor.shape, tuple(shards))
 
-    def _file(self, file: str) -> int:
-        if file not in self._number:
-            raise _Faulty(f"is in {shown(file)}, which is not there")
-        return self._number[file]
-
     def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
         """The region that the file holds: the piece, or, as MindSpore may save it, the whole tensor."""
-        file = self._files[number]
-        info = file.tensors.get(tensor.name)
-        where = shown(next(iter(file.files)))
+        info = self._files[number].tensors.get(tensor.name)
+        where = shown(self._names[number])
         if info is None:
-            raise _Faulty(f"is said to be in {where}, and is not")
+            raise CheckpointError(f"is said to be in {where}, and is not")
         if info.dtype != tensor.dtype:
-            raise _Faulty(f"is {info.dtype} in {where}, and {tensor.dtype} here")
+            raise CheckpointError(f"is {info.dtype} in {where}, and {tensor.dtype} here")
         if info.shape == tuple(stop - start for start, stop in region):
             return region
         if info.shape == (tensor.shape or (1,)):
             return full_region(info.shape)
-        raise _Faulty(f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}")
+        raise CheckpointError(
+            f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}"
+        )
 
     def _left_over(self, placed: Mapping[str, Placement], places: Mapping[str, Any]) -> Iterator[str]:
         """Tensors that files have without a word of them."""
-        for number, file in enumerate(self._files):
-            for name in file.tensors:
+        for number, (file, tensors) in enumerate(zip(self._names, self._files, strict=True)):
+            for name in tensors.tensors:
                 is_known = name in places and (name not in placed or placed[name].shards[number] is not None)
                 if not is_known:
-                    yield f"{shown(name)}: is in {shown(next(iter(file.files)))}, and nothing here says so"
+                    yield f"{shown(name)}: is in {shown(file)}, and nothing here says so"
 
 
 def _tensor(name: str, entry: Any) -> _Tensor:
-    """Raises _Faulty where the entry is none of a tensor."""
+    """Raises CheckpointError where the entry is none of a tensor."""
     properties = _of_kind(entry, "properties", Mapping)
     dtype = DTYPE_OF.get(str(properties.get("dtype")))
     if dtype is None:
-        raise _Faulty(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(DTYPE_OF)}")
+        raise CheckpointError(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(DTYPE_OF)}")
     shape = _whole_numbers(entry, "global_shape")
     pieces = _whole_numbers(entry, "axis_fragmentations")
     if len(pieces) != len(shape) or any(size % count for size, count in zip(shape, pieces, strict=True)):
-        raise _Faulty(f"axis_fragmentations {[*pieces]} do not divide the shape {[*shape]}")
+        raise CheckpointError(f"axis_fragmentations {[*pieces]} do not divide the shape {[*shape]}")
     layout = entry.get("layout")
     if layout is None:
         return _Tensor(name, dtype, shape, pieces, None, ())
@@ -197,19 +192,19 @@ def _tensor(name: str, entry: Any) -> _Tensor:
     tensor_map = tuple(tuple(axis) if isinstance(axis, list) else axis for axis in axes)
     flat = [axis for entry in tensor_map for axis in (entry if isinstance(entry, tuple) else (entry,))]
     if any(type(axis) is not int for axis in flat):
-        raise _Faulty("tensor_map: must be whole numbers, or lists of them")
+        raise CheckpointError("tensor_map: must be whole numbers, or lists of them")
     made = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
     if faults := layout_faults(made):
-        raise _Faulty(faults[0])
+        raise CheckpointError(faults[0])
     if made.num_devices != len(ranks):
-        raise _Faulty(f"rank_list has {len(ranks)} ranks, and the device matrix {made.num_devices}")
+        raise CheckpointError(f"rank_list has {len(ranks)} ranks, and the device matrix {made.num_devices}")
     return _Tensor(name, dtype, shape, pieces, made, ranks)
 
 
 def _of_kind(entry: Any, key: str, kind: type) -> Any:
     value = entry.get(key) if isinstance(entry, Mapping) else None
     if not isinstance(value, kind):
-        raise _Faulty(f"{key}: is missing, or of another kind")
+        raise CheckpointError(f"{key}: is missing, or of another kind")
     return value
 
 
@@ -217,7 +212,9 @@ def _whole_numbers(entry: Any, key: str, least: int = 1, most: int = MAX_DIMENSI
     """most: how many of them."""
     values = _of_kind(entry, key, list)
     if len(values) > most or any(type(value) is not int or value < least for value in values):
-        raise _Faulty(f"{key} {shown(values)}: must be whole numbers from {least}, at most {most} of them")
+        raise CheckpointError(
+            f"{key} {shown(values)}: must be whole numbers from {least}, at most {most} of them"
+        )
     return tuple(values)
 
 
