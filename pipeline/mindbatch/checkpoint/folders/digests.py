@@ -62,7 +62,6 @@ class Digests:
 
 
 def damage(file: StoredFile, name: str) -> str:
-    """The fault line of a tensor whose digest is not the recorded one."""
     return f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
 
 
@@ -84,7 +83,6 @@ def tensor_digest(file: StoredFile, name: str) -> str:
 
 
 def digests_of(files: Mapping[str, StoredFile]) -> Digests:
-    """The digests of files as they are now."""
     places = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
     digests = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), places)
     tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}

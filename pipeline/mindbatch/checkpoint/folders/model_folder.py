@@ -70,9 +70,7 @@ class StoredWeights(Protocol):
         """
         ...
 
-    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """Reads float32, float16 or the bits of bfloat16 (uint16), whichever takes no conversion."""
-        ...
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array: ...
 
 
 class ModelFolder(Closing):
@@ -125,12 +123,10 @@ class ModelFolder(Closing):
 
     @property
     def weight_paths(self) -> tuple[Path, ...]:
-        """The files that hold the tensors, sorted by name."""
         return tuple(self._tensors.files[name].path for name in sorted(self._tensors.files))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors as they are stored."""
         return self._tensors.nbytes
 
     def file_name(self, name: str) -> str:
@@ -142,7 +138,6 @@ class ModelFolder(Closing):
         return self._tensors.info(name)
 
     def are_equal(self, one: str, other: str) -> bool:
-        """True if both are stored with the same shape and numbers."""
         return self._tensors.are_equal(one, other)
 
     def has(self, name: str) -> bool:
@@ -153,7 +148,6 @@ class ModelFolder(Closing):
         return read_float32(self._tensors.verified(name), name, rows, columns)
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """Reads as read_floats, verified as `floats` are."""
         return read_floats(self._tensors.verified(name), name, rows, columns)
 
     def stored(self, name: str) -> Array:
@@ -165,7 +159,6 @@ class ModelFolder(Closing):
 
 
 def has_weights(home: Path) -> bool:
-    """True if a folder holds a full model as Hugging Face's do."""
     return weights_in(file_names(home)) is not None
 
 
@@ -175,7 +168,6 @@ def is_cut(home: Path) -> bool:
 
 
 def code_notes(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes on code in the folder, which is never executed."""
     notes = []
     if "auto_map" in config:
         notes.append(f"{folder / CONFIG_NAME}: auto_map is ignored; code of a model folder is never executed")

@@ -127,7 +127,6 @@ def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names:
 
 
 def _refuse_copies(home: Path) -> None:
-    """ConfigError where the ranks hold no slices."""
     with open_source(home) as source:
         if seem_copies(source.ranks):
             raise ConfigError(

@@ -72,7 +72,6 @@ class TensorSet:
         return {"files": {name: [*file.stamp, file.head_digest()] for name, file in self.files.items()}}
 
     def info(self, name: str) -> StoredTensor:
-        """The tensor's entry. CheckpointError when there is none of that name."""
         return self.file(name).tensors[name]
 
     def file(self, name: str) -> StoredFile:
@@ -247,7 +246,6 @@ def _single(path: Path, step: Step | None) -> TensorSet:
 
 
 def model_tensors(folder: Path) -> TensorSet:
-    """The tensors of a Hugging Face folder. CheckpointError lists what is wrong with them."""
     return _with_digests(folder, open_weights(folder))
 
 

@@ -57,7 +57,6 @@ def rank_folders(folder: Path) -> list[Path]:
 
 
 def _folder_faults(home: Path, name: str) -> list[str]:
-    """Faults of a rank folder: not a folder, or a link that leads out of `home`."""
     if not (home / name).is_dir():
         return [f"{name} is not a folder; must be one with the files of its rank"]
     target = Path(os.path.realpath(home / name))

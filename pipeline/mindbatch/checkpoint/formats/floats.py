@@ -202,7 +202,6 @@ def read_stored(file: StoredFile, name: str) -> Array:
 
 
 def _rows_of(info: StoredTensor, rows: slice | None) -> tuple[int, tuple[int, ...]]:
-    """The first of the rows, and the shape that they have together."""
     if rows is None:
         return 0, info.shape
     start, stop = _range_of(info, rows, 0)

@@ -270,7 +270,6 @@ class StridedFile(StoredFile):
         flat[:] = data[start : start + len(flat)]
 
     def _gather(self, tensor: StoredTensor, strides: tuple[int, ...]) -> memoryview:
-        """Gathers the bytes of a tensor, row-major."""
         import numpy as np  # nothing else here needs it
 
         from mindbatch.checkpoint.formats.floats import array_type

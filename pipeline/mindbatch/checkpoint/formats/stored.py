@@ -122,7 +122,6 @@ def shape_faults(shape: list[int], itemsize: int) -> list[str]:
 
 
 def entry_faults(tensors: Iterable[StoredTensor]) -> list[str]:
-    """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
     faults, seen = [], set[str]()
     for tensor in tensors:
         tensor_faults = name_faults(tensor.name)
@@ -159,7 +158,6 @@ class ReadableFile:
         return bytes(data)
 
     def fill(self, offset: int, buffer: memoryview) -> None:
-        """Fills the buffer from the file, however many reads that takes."""
         rest = buffer.cast("B")
         while rest:
             try:

@@ -80,8 +80,6 @@ def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placeme
 
 
 class _MetadataReader:
-    """Reads entries, and keeps what is wrong with them."""
-
     def __init__(self, files: Sequence[TensorSet]) -> None:
         self._files = files
         self._names = [next(iter(tensors.files)) for tensors in files]

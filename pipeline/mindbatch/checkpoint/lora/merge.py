@@ -114,7 +114,6 @@ class Merger:
                 self._add_product(name, edit, low, high, rows[low - start : high - start])
 
     def forget(self) -> None:
-        """Gives the memory of products and arrays back."""
         self._strips.clear()
         self._arrays.clear()
         self._factors.clear()

@@ -49,7 +49,6 @@ class MergedWeights(Closing):
         return self._folder.file_name(name)
 
     def info(self, name: str) -> StoredShape:
-        """Looks up the dtype and shape of the tensor as stored."""
         return self._folder.info(name)
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
@@ -70,7 +69,6 @@ class MergedWeights(Closing):
         return values
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """Reads the folder's tensor, or the merged one, as `floats` does."""
         give = self.floats if name in self._stored else self._folder.packable
         return give(name, rows=rows, columns=columns)
 

@@ -135,7 +135,6 @@ class AdaptedModule:
 
     @property
     def outputs(self) -> int:
-        """Rows of B."""
         return self.arrays[Role.B].shape[0]
 
     @property
@@ -145,7 +144,6 @@ class AdaptedModule:
 
     @property
     def has_bias(self) -> bool:
-        """True if a bias is added to the module's output, or its bias replaced."""
         return Role.BIAS in self.arrays
 
     @property

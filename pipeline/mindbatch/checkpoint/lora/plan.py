@@ -43,7 +43,6 @@ class LoraPlan:
 
     @cached_property
     def stored_modules(self) -> dict[str, AdaptedModule]:
-        """Modules that have a tensor of their own."""
         return {weight: module for weight, module in self.modules.items() if weight in self.base.shapes}
 
     @cached_property
@@ -311,5 +310,4 @@ def _tied_faults(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) 
 
 
 def _is_saved(module: AdaptedModule) -> bool:
-    """True if it is a full weight and nothing else."""
     return {*module.arrays} == {Role.WEIGHT}

@@ -172,7 +172,6 @@ def _number(digits: str) -> int | None:
 
 
 def _is_within(module: str, names: Collection[str]) -> bool:
-    """True if the module is one of these, or inside one."""
     dotted = f".{module}."
     return any(f".{name}." in dotted for name in names)
 

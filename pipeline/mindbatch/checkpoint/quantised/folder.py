@@ -51,12 +51,10 @@ class QuantisedFolder(ModelFolder):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the tensors that a model has; not of those that make a quantised one."""
         plain = (name for name in super().names if name not in self._parts)
         return (*plain, *self._modules)
 
     def file_name(self, name: str) -> str:
-        """Names the file of a tensor; of a quantised matrix, that of its integers."""
         module = self._modules.get(name)
         return super().file_name(name if module is None else self._main(module))
 
@@ -75,7 +73,6 @@ class QuantisedFolder(ModelFolder):
         return super().info(self._main(module)).shape[: int(self._layout.is_stacked)]
 
     def _size(self, module: str) -> tuple[int, int]:
-        """Outputs and inputs of the matrix, or of each one of a stack."""
         return self._layout.size(super().info(self._main(module)).shape[int(self._layout.is_stacked) :])
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
@@ -92,7 +89,6 @@ class QuantisedFolder(ModelFolder):
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """Reads rows for packing, a quantised matrix's as float32."""
         give = self.floats if name in self._modules else super().packable
         return give(name, rows=rows, columns=columns)
 
@@ -101,7 +97,6 @@ class QuantisedFolder(ModelFolder):
         return name in self._modules and not self._layout.is_stacked and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
-        """Some outputs and inputs of such a matrix, as they are stored."""
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:

@@ -76,7 +76,6 @@ class GroupedMatrix:
         return self.scales.shape[1] == 1 and isinstance(self.zeros, int)
 
     def integers(self, rows: slice, columns: slice) -> ScaledIntegers:
-        """Some outputs and inputs of such a matrix."""
         assert self.has_row_scales
         codes = self.codes(rows)[:, columns].astype(np.int16) - self.zeros
         return ScaledIntegers(codes.astype(np.int8), np.ascontiguousarray(self.scales[rows, 0]))
@@ -146,7 +145,6 @@ class QuantisedLayout(ABC):
         return None
 
     def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
-        """Checks the values of the tensors that are not large."""
         for end, values in small.items():
             if end.endswith(("scale", "scales")):
                 yield from _scale_faults(end, values)
