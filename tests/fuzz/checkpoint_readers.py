@@ -83,7 +83,7 @@ def read_adapter(path: Path) -> None:
     adapter = open_adapter(path.parent)
     for module in adapted_weights(adapter, BaseTensors(FULL_SHAPES)).values():
         if module.kind is ModuleKind.WHOLE:
-            module.whole()
+            module.whole_weight()
         else:
             module.low_rank()
 

@@ -223,7 +223,7 @@ def _part(
     place: AdapterPlace, module: AdaptedModule, rows: RowScale | None, files: OpenFiles
 ) -> LowRankPart | WholePart:
     if module.kind is ModuleKind.WHOLE:
-        weight = module.whole(files).weight
+        weight = module.whole_weight(files)
         kept = place.inputs if place.parameter == EMBEDDING else place.outputs[0]
         return WholePart(place.part, weight[kept])
     return place.cut(module.low_rank(files), rows)

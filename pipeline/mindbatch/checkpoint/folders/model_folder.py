@@ -22,7 +22,6 @@ from mindbatch.checkpoint.formats.floats import (
     FloatArray,
     read_float32,
     read_floats,
-    read_stored,
 )
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.io.closing import Closing
@@ -149,10 +148,6 @@ class ModelFolder(Closing):
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
         return read_floats(self._tensors.verified(name), name, rows, columns)
-
-    def stored(self, name: str) -> Array:
-        """A whole tensor as `array_type` of its dtype has it, verified."""
-        return read_stored(self._tensors.verified(name), name)
 
     def close(self) -> None:
         self._tensors.close()

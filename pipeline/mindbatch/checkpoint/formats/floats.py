@@ -173,7 +173,10 @@ def _read(
         )
     if columns is not None and len(info.shape) > 2:
         info = replace(info, shape=(math.prod(info.shape[:-1]), info.shape[-1]))
-    first, shape = _rows_of(info, rows)
+    first, shape = 0, info.shape
+    if rows is not None:
+        first, stop = _range_of(info, rows, 0)
+        shape = (stop - first, *info.shape[1:])
     dtype = np.float32 if is_widened else array_type(info.dtype)
     if columns is not None and (bounds := _range_of(info, columns, 1)) != (0, info.shape[1]):
         return _read_columns(file, info, range(first, first + shape[0]), bounds, dtype)
@@ -188,24 +191,6 @@ def _read(
         _fill(file, name, start + position * info.itemsize, stored[: part.size])
         widen(stored[: part.size], info.dtype, part)
     return values
-
-
-def read_stored(file: StoredFile, name: str) -> Array:
-    """Reads a tensor of any dtype, as `array_type` has it.
-
-    CheckpointError when the file cannot be read any more.
-    """
-    info = file.info(name)
-    values = np.empty(info.shape, array_type(info.dtype))
-    _fill(file, name, 0, values)
-    return values
-
-
-def _rows_of(info: StoredTensor, rows: slice | None) -> tuple[int, tuple[int, ...]]:
-    if rows is None:
-        return 0, info.shape
-    start, stop = _range_of(info, rows, 0)
-    return start, (stop - start, *info.shape[1:])
 
 
 def _range_of(info: StoredTensor, part: slice, axis: int) -> tuple[int, int]:

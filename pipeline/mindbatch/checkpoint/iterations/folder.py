@@ -91,8 +91,6 @@ class IterationFolder(ModelFolder):
         values = self.packable(name, rows=rows, columns=columns)
         return widened(values.tobytes(), self.info(name).dtype, values.shape)
 
-    stored = packable
-
     def close(self) -> None:
         for tensors in self._files:
             tensors.close()

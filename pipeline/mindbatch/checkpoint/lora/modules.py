@@ -95,14 +95,6 @@ class ModuleKind(Enum):
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A weight, of the shape that the model's tensor has, and a bias, in place of the model's."""
-
-    weight: FloatArray
-    bias: FloatArray | None = None
-
-
-@dataclass(frozen=True)
 class AdaptedModule:
     """A module of an adapter: what is known of it without its arrays, and how these are read.
 
@@ -161,18 +153,18 @@ class AdaptedModule:
             read[Role.A], read[Role.B], self.scaling, read.get(Role.BIAS), read.get(Role.MAGNITUDE)
         )
 
-    def whole(self, files: OpenFiles | None = None) -> Whole:
-        """The weight of a module that is WHOLE; otherwise as `low_rank`.
+    def whole_weight(self, files: OpenFiles | None = None) -> FloatArray:
+        """The weight of a module that is WHOLE, of the shape that the model's has; otherwise as `low_rank`.
 
         PEFT saves the embedding below adapted matrices as well, and then takes it in place of the model's.
         """
         read = self._read(files)
         if Role.WEIGHT in read:
-            return Whole(read[Role.WEIGHT], read.get(Role.BIAS))
+            return read[Role.WEIGHT]
         added = LowRank(read[Role.A], read[Role.B], self.scaling, None, read.get(Role.MAGNITUDE))
         weight = read[Role.BASE].T if self.of_tokens else read[Role.BASE]
         merged = merged_weight(weight, added)
-        return Whole(np.ascontiguousarray(merged.T) if self.of_tokens else merged)
+        return np.ascontiguousarray(merged.T) if self.of_tokens else merged
 
     def _read(self, files: OpenFiles | None) -> dict[Role, FloatArray]:
         with OpenFiles() if files is None else nullcontext(files) as opened:

@@ -31,7 +31,7 @@ class QuantisedFolder(ModelFolder):
         self._layout = layout
         self._modules = _modules(super().names, layout)
         self._parts = {
-            self._part(module, end) for module in self._modules.values() for end in self._needed_ends()
+            self._part(module, end) for module in self._modules.values() for end in layout.needed(0, 0)
         }
         self._last: tuple[str, int | None, GroupedMatrix] | None = None
         try:
@@ -45,9 +45,6 @@ class QuantisedFolder(ModelFolder):
 
     def _main(self, module: str) -> str:
         return self._part(module, self._layout.main)
-
-    def _needed_ends(self) -> tuple[str, ...]:
-        return (*self._layout.needed(0, 0),)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,8 +62,8 @@ class QuantisedFolder(ModelFolder):
             return super().info(name)
         if self._layout.is_stacked:
             return StoredTensor(name, "BF16", (*self._stack(module), *self._size(module)[::-1]))
-        [scales] = (end for end in self._needed_ends() if end.endswith(("scale", "scales")))
-        return StoredTensor(name, super().info(self._part(module, scales)).dtype, self._size(module))
+        scales = super().info(self._part(module, self._layout.scales))
+        return StoredTensor(name, scales.dtype, self._size(module))
 
     def _stack(self, module: str) -> tuple[int, ...]:
         """The number of matrices of a stack; nothing of a single matrix."""
@@ -122,11 +119,9 @@ class QuantisedFolder(ModelFolder):
         info = super().info(name)
         if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
-        if number is None:
-            return self.stored(name).view(_INTEGERS[info.dtype])
-        matrix = np.empty(info.shape[1:], _INTEGERS[info.dtype])
-        self._tensors.verified(name).read_into(name, number * matrix.nbytes, matrix.data.cast("B"))
-        return matrix
+        values = np.empty(info.shape if number is None else info.shape[1:], _INTEGERS[info.dtype])
+        self._tensors.verified(name).read_into(name, (number or 0) * values.nbytes, values.data.cast("B"))
+        return values
 
     def _check(self) -> None:
         """Raises CheckpointError with what is wrong with shapes and dtypes, or else with values."""
@@ -172,7 +167,8 @@ class QuantisedFolder(ModelFolder):
             yield f"{self._place(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
 
     def _value_faults(self, module: str) -> Iterator[str]:
-        size, faults = self._size(module), list[str]()
+        size = self._size(module)
+        faults: list[str] = []
         with collecting(faults):
             small = {
                 end: self._values(self._part(module, end))

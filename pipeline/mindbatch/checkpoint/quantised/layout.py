@@ -81,23 +81,6 @@ class GroupedMatrix:
         return ScaledIntegers(codes.astype(np.int8), np.ascontiguousarray(self.scales[rows, 0]))
 
 
-def group_count(inputs: int, group_size: int | None) -> int:
-    """Groups of a row; of None, one."""
-    return 1 if group_size is None else -(-inputs // group_size)
-
-
-def grouped(group_size: int | None) -> str:
-    """Words the group size for messages."""
-    return "" if group_size is None else f", groups of {group_size}"
-
-
-def groups_in_order(inputs: int, group_size: int | None) -> Array | None:
-    """`GroupedMatrix.groups` where neighbours have a group; the last may be smaller."""
-    if group_size is None or inputs % group_size == 0:
-        return None
-    return np.arange(inputs) // group_size
-
-
 HALVES = ("F16", "BF16", "F32")  # dtypes of scales
 MAX_SHOWN = 4
 
@@ -116,21 +99,46 @@ class QuantisedLayout(ABC):
 
     main: the end of the tensor whose shape tells the matrix's size.
     marks: the end of that which tells that a matrix is quantised.
+    scales: that of the scales. order: that of the inputs' groups, where these have an order of their own.
     separator: what is before each end. weight: what is in place of both in the matrix's own name.
     dimensions: those of the main tensor, in words.
     is_stacked: the first one counts matrices, whose transposes the model has in one tensor.
+    bits: of a number. group_size: inputs that have a scale together; None for all.
     """
 
     main: str
     marks: str
+    scales, order = "scales", "g_idx"
     separator, weight = ".", ".weight"
     dimensions: tuple[str, ...] = ("rows", "columns")
     is_stacked = False
+    bits: int
+    group_size: int | None
 
     @property
     @abstractmethod
     def title(self) -> str:
         """Name of the method, for messages."""
+
+    @property
+    def grouped(self) -> str:
+        """Words the group size for messages."""
+        return "" if self.group_size is None else f", groups of {self.group_size}"
+
+    @property
+    def in_word(self) -> int:
+        """Numbers in a word of 32 bits."""
+        return WORD_BITS // self.bits
+
+    def groups(self, inputs: int) -> int:
+        """Groups of a row; of no size, one."""
+        return 1 if self.group_size is None else -(-inputs // self.group_size)
+
+    def groups_in_order(self, inputs: int) -> Array | None:
+        """`GroupedMatrix.groups` where neighbours have a group; the last may be smaller."""
+        if self.group_size is None or inputs % self.group_size == 0:
+            return None
+        return np.arange(inputs) // self.group_size
 
     @abstractmethod
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
@@ -145,9 +153,11 @@ class QuantisedLayout(ABC):
         return None
 
     def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
-        for end, values in small.items():
-            if end.endswith(("scale", "scales")):
-                yield from _scale_faults(end, values)
+        """Checks the values of the tensors that are not large."""
+        if self.scales in small:
+            yield from _scale_faults(self.scales, small[self.scales])
+        if self.order in small:
+            yield from _group_faults(self.order, small[self.order], self.groups(inputs))
 
     @abstractmethod
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
@@ -158,19 +168,17 @@ class QuantisedLayout(ABC):
 
 
 def _scale_faults(end: str, values: Array) -> Iterator[str]:
-    bad = ~((values > 0) & (values < np.inf))
-    if count := int(np.count_nonzero(bad)):
-        first = values[bad].reshape(-1)[:MAX_SHOWN]
-        shown = ", ".join(f"{value:g}" for value in first)
-        yield f"{end}: {count} of {values.size} scales are not above 0 and finite: {shown}" + (
-            " ..." if count > len(first) else ""
-        )
+    bad = values[~((values > 0) & (values < np.inf))]
+    if bad.size:
+        shown = ", ".join(f"{value:g}" for value in bad[:MAX_SHOWN])
+        more = " ..." if bad.size > MAX_SHOWN else ""
+        yield f"{end}: {bad.size} of {values.size} scales are not above 0 and finite: {shown}{more}"
 
 
-def group_faults(end: str, values: Array, groups: int) -> Iterator[str]:
-    bad = (values < 0) | (values >= groups)
-    if bad.any():
+def _group_faults(end: str, values: Array, groups: int) -> Iterator[str]:
+    bad = values[(values < 0) | (values >= groups)]
+    if bad.size:
         yield (
-            f"{end}: {int(np.count_nonzero(bad))} of {values.size} inputs are in groups that are not there, "
-            f"such as {int(values[bad][0])}; allowed: 0..{groups - 1}"
+            f"{end}: {bad.size} of {values.size} inputs are in groups that are not there, such as "
+            f"{int(bad[0])}; allowed: 0..{groups - 1}"
         )

@@ -6,18 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.layout import (
-    HALVES,
-    WORD_BITS,
-    GroupedMatrix,
-    Needed,
-    QuantisedLayout,
-    group_count,
-    group_faults,
-    grouped,
-    groups_in_order,
-    unpacked,
-)
+from mindbatch.checkpoint.quantised.layout import HALVES, GroupedMatrix, Needed, QuantisedLayout, unpacked
 from mindbatch.io.errors import CheckpointError
 
 AWQ_BITS, AWQ_IN_WORD = 4, 8
@@ -43,32 +32,23 @@ class Gptq(QuantisedLayout):
 
     @property
     def title(self) -> str:
-        return f"GPTQ, {self.bits} bits{grouped(self.group_size)}"
-
-    @property
-    def _in_word(self) -> int:
-        return WORD_BITS // self.bits
+        return f"GPTQ, {self.bits} bits{self.grouped}"
 
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
-        return main[1], main[0] * self._in_word
+        return main[1], main[0] * self.in_word
 
     def size_fault(self, outputs: int, inputs: int) -> str | None:
-        whole = outputs % self._in_word == 0
-        return None if whole else f"{outputs} outputs; must be a multiple of {self._in_word}"
+        whole = outputs % self.in_word == 0
+        return None if whole else f"{outputs} outputs; must be a multiple of {self.in_word}"
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
-        groups = group_count(inputs, self.group_size)
+        groups = self.groups(inputs)
         return {
-            "qweight": Needed(("I32", "U32"), (inputs // self._in_word, outputs), is_large=True),
-            "qzeros": Needed(("I32", "U32"), (groups, outputs // self._in_word)),
+            "qweight": Needed(("I32", "U32"), (inputs // self.in_word, outputs), is_large=True),
+            "qzeros": Needed(("I32", "U32"), (groups, outputs // self.in_word)),
             "scales": Needed(HALVES, (groups, outputs)),
             "g_idx": Needed(("I32", "I64"), (inputs,), is_optional=not self.has_order),
         }
-
-    def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
-        yield from super().value_faults(small, outputs, inputs)
-        if "g_idx" in small:
-            yield from group_faults("g_idx", small["g_idx"], group_count(inputs, self.group_size))
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
         words = tensors["qweight"]
@@ -78,7 +58,7 @@ class Gptq(QuantisedLayout):
         in_order = np.arange(inputs) // (self.group_size or inputs)
         stored = tensors.get("g_idx", in_order)
         is_in_order = np.array_equal(stored, in_order)
-        groups = groups_in_order(inputs, self.group_size) if is_in_order else stored
+        groups = self.groups_in_order(inputs) if is_in_order else stored
         return GroupedMatrix(
             (outputs, inputs),
             lambda rows: unpacked(words[:, rows].T, self.bits),
@@ -103,13 +83,13 @@ class Awq(QuantisedLayout):
 
     @property
     def title(self) -> str:
-        return f"AWQ, {AWQ_BITS} bits{grouped(self.group_size)}"
+        return f"AWQ, {AWQ_BITS} bits{self.grouped}"
 
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
         return main[1] * AWQ_IN_WORD, main[0]
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
-        groups = group_count(inputs, self.group_size)
+        groups = self.groups(inputs)
         return {
             "qweight": Needed(("I32", "U32"), (inputs, outputs // AWQ_IN_WORD), is_large=True),
             "qzeros": Needed(("I32", "U32"), (groups, outputs // AWQ_IN_WORD)),
@@ -129,7 +109,7 @@ class Awq(QuantisedLayout):
             codes,
             np.ascontiguousarray(tensors["scales"].T),
             _by_outputs(tensors["qzeros"]).astype(np.float32),
-            groups_in_order(inputs, self.group_size),
+            self.groups_in_order(inputs),
         )
 
 
@@ -151,9 +131,11 @@ _PAIRS = np.stack((np.tile(_NUMBERS, 16), np.repeat(_NUMBERS, 16)), 1)  # of eac
 
 
 class Mxfp4(QuantisedLayout):
-    """blocks [matrices, outputs, inputs / 32, 16], scales [matrices, outputs, inputs / 32].
+    """Stacks of matrices in blocks of 32 numbers of four bits with a power of two in common.
 
-    The numbers are those of bfloat16.
+    blocks [matrices, outputs, inputs / 32, 16], scales [matrices, outputs, inputs / 32]; numbers of bfloat16.
+
+    Source: Open Compute Project, "OCP Microscaling Formats (MX) Specification", version 1.0, 2023.
     """
 
     main = marks = "blocks"
@@ -192,10 +174,11 @@ class CompressedInt8(QuantisedLayout):
     group_size: int | None = None
 
     main, marks = "weight", "weight_scale"
+    scales = marks
 
     @property
     def title(self) -> str:
-        return f"compressed-tensors, int-quantized, 8 bits{grouped(self.group_size)}"
+        return f"compressed-tensors, int-quantized, 8 bits{self.grouped}"
 
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
         return main[0], main[1]
@@ -203,11 +186,11 @@ class CompressedInt8(QuantisedLayout):
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
         return {
             "weight": Needed(("I8",), (outputs, inputs), is_large=True),
-            "weight_scale": Needed(HALVES, (outputs, group_count(inputs, self.group_size))),
+            "weight_scale": Needed(HALVES, (outputs, self.groups(inputs))),
         }
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
-        numbers, groups = tensors["weight"], groups_in_order(inputs, self.group_size)
+        numbers, groups = tensors["weight"], self.groups_in_order(inputs)
         scales = tensors["weight_scale"]
         return GroupedMatrix((outputs, inputs), lambda rows: numbers[rows], scales, 0, groups)
 
@@ -227,27 +210,24 @@ class CompressedPacked(QuantisedLayout):
     has_order: bool = False
 
     main = marks = "weight_packed"
+    scales, order = "weight_scale", "weight_g_idx"
 
     @property
     def title(self) -> str:
-        return f"compressed-tensors, pack-quantized, {self.bits} bits{grouped(self.group_size)}"
-
-    @property
-    def _in_word(self) -> int:
-        return WORD_BITS // self.bits
+        return f"compressed-tensors, pack-quantized, {self.bits} bits{self.grouped}"
 
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
-        return main[0], main[1] * self._in_word
+        return main[0], main[1] * self.in_word
 
     def needed(self, outputs: int, inputs: int) -> Mapping[str, Needed]:
-        groups = group_count(inputs, self.group_size)
+        groups = self.groups(inputs)
         needed = {
-            "weight_packed": Needed(("I32",), (outputs, inputs // self._in_word), is_large=True),
+            "weight_packed": Needed(("I32",), (outputs, inputs // self.in_word), is_large=True),
             "weight_scale": Needed(HALVES, (outputs, groups)),
             "weight_shape": Needed(("I64", "I32"), (2,)),
         }
         if not self.is_symmetric:
-            needed["weight_zero_point"] = Needed(("I32",), (-(-outputs // self._in_word), groups))
+            needed["weight_zero_point"] = Needed(("I32",), (-(-outputs // self.in_word), groups))
         if self.has_order:
             needed["weight_g_idx"] = Needed(("I32", "I64"), (inputs,))
         return needed
@@ -256,10 +236,6 @@ class CompressedPacked(QuantisedLayout):
         yield from super().value_faults(small, outputs, inputs)
         if small["weight_shape"].tolist() != [outputs, inputs]:
             yield f"weight_shape: {small['weight_shape'].tolist()}; weight_packed holds {[outputs, inputs]}"
-        if self.has_order:
-            yield from group_faults(
-                "weight_g_idx", small["weight_g_idx"], group_count(inputs, self.group_size)
-            )
 
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
         words = tensors["weight_packed"]
@@ -269,7 +245,7 @@ class CompressedPacked(QuantisedLayout):
             zeros = packed[:, :outputs].T.astype(np.float32)
         groups = tensors.get("weight_g_idx")
         if groups is None:
-            groups = groups_in_order(inputs, self.group_size)
+            groups = self.groups_in_order(inputs)
         return GroupedMatrix(
             (outputs, inputs),
             lambda rows: unpacked(words[rows], self.bits),
