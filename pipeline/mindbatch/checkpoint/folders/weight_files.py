@@ -1,4 +1,4 @@
-"""Which files of a folder are its weights: a model's, those of ranks, or of MindFormers' Checkpoint 2.0.
+"""Finds the files that are a folder's weights: a model's, those of ranks, or of MindFormers' Checkpoint 2.0.
 
 A model's are one file, or several with an index that agrees with them; safetensors, or PyTorch's where there
 are none. Format of the index, as transformers' save_pretrained writes it to model.safetensors.index.json:

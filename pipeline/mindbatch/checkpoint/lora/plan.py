@@ -1,4 +1,4 @@
-"""What an adapter does to a model: whether it fits, the weights it acts on, and what a merge adds to them."""
+"""Plans of an adapter on a model: whether it fits, the weights it acts on, and what a merge adds to them."""
 
 from __future__ import annotations
 
