@@ -9,7 +9,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray
-from mindbatch.checkpoint.lora.merged_weights import MergedWeights
+from mindbatch.checkpoint.lora.merge import MergedWeights
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
@@ -81,7 +81,7 @@ def merged_weights(folder: ModelFolder, adapter: MergedAdapter | None) -> Iterat
     if adapter is None:
         yield folder
         return
-    with MergedWeights(folder, adapter.plan, adapter.stored) as merged:
+    with MergedWeights(folder, adapter.plan.edits, adapter.stored) as merged:
         yield merged
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.io.closing import Closing
@@ -111,9 +111,14 @@ def dtype_faults(dtype: object) -> list[str]:
     return [f"dtype {shown(dtype)} is unknown; known are {', '.join(DTYPES)}"]
 
 
-def shape_faults(shape: list[int], itemsize: int) -> list[str]:
-    """Checks that no size is negative, and that they are neither too many nor too large."""
-    if len(shape) > MAX_DIMENSIONS or any(not 0 <= size <= MAX_SIZE for size in shape):
+def are_sizes(value: object) -> TypeGuard[list[int]]:
+    """True for a list of integers (not of booleans) from 0 up to the largest signed 64-bit one."""
+    return isinstance(value, list) and all(type(item) is int and 0 <= item <= MAX_SIZE for item in value)
+
+
+def shape_faults(shape: object, itemsize: int) -> list[str]:
+    """Checks that it is a list of sizes, which are neither too many nor too large."""
+    if not are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
         return [f"shape {shown(shape)} must be at most {MAX_DIMENSIONS} integers, none negative or huge"]
     # Zeros are left out here: NumPy cannot shape [0, 2**62, 2**62] though it has no element.
     if math.prod(size or 1 for size in shape) * itemsize > MAX_SIZE:

@@ -3,18 +3,23 @@
 Everything is float32; the sum is rounded once, to the dtype that is written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.floats import FloatArray
+from mindbatch.checkpoint.folders.model_folder import StoredShape, StoredWeights
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora.arrays import StoredArray
 from mindbatch.checkpoint.lora.modules import TILE, LowRank, product, row_factors, tiles
+from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
+from mindbatch.parallel.topology import TensorSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +200,80 @@ def _scale(name: str, rows: FloatArray, factors: FloatArray, along: tuple[int, i
         np.multiply(rows, of_rows[None, :] if edit.inputs_first else of_rows[:, None], out=rows)
     if not np.isfinite(rows).all():
         raise CheckpointError(f"tensor {shown(name)}: scaled to the magnitudes (DoRA), values are not finite")
+
+
+class MergedWeights(Closing):
+    """Stands for a folder (`StoredWeights`): the sums are those of `reshard lora.merge=`, bit for bit.
+
+    What is not asked for is not merged. Within `with` files stay open.
+    """
+
+    def __init__(
+        self,
+        folder: StoredWeights,
+        edits_of: Callable[[StoredShard], Sequence[Edit]],
+        stored: Mapping[str, StoredShard],
+    ) -> None:
+        """edits_of: `LoraPlan.edits` of the whole model. stored: what the folder's tensors hold of it."""
+        self._folder = folder
+        self._edits_of = edits_of
+        self._stored = stored
+        self._files = OpenFiles()
+        self._merger = Merger(self._files)
+        self._last = ""
+
+    @property
+    def path(self) -> Path:
+        return self._folder.path
+
+    @property
+    def shard(self) -> TensorSlice:
+        return self._folder.shard
+
+    @property
+    def stages(self) -> int:
+        return self._folder.stages
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._folder.names
+
+    def file_name(self, name: str) -> str:
+        return self._folder.file_name(name)
+
+    def info(self, name: str) -> StoredShape:
+        return self._folder.info(name)
+
+    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        """The values that were asked for, merged.
+
+        CheckpointError, besides those of the folder, when the adapter has changed since it was opened, or a
+        sum is too large for float32.
+        """
+        values = self._folder.floats(name, rows=rows, columns=columns)  # checked before norms are taken of it
+        if name not in self._stored or len(self.info(name).shape) > 2:  # adapters have no stacks
+            return values
+        region = _region(self.info(name).shape, rows, columns)
+        edits = self._edits_of(self._stored[name].within(region))
+        if edits and name != self._last:
+            self._merger.forget()
+            self._last = name
+        self._merger.apply(name, edits, 0, values)
+        return values
+
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+        give = self.floats if name in self._stored else self._folder.packable
+        return give(name, rows=rows, columns=columns)
+
+    def close(self) -> None:
+        """Closes the adapter's files and gives memory back; the folder is its owner's."""
+        self._merger.forget()
+        self._files.close()
+
+
+def _region(shape: tuple[int, ...], *parts: slice | None) -> Region:
+    """Converts slices of a stored tensor to a region. parts: rows, and columns of a matrix; None for all."""
+    return tuple(
+        (0, size) if part is None else part.indices(size)[:2]
+        for part, size in zip(parts, shape, strict=False)
+    )
