@@ -18,7 +18,7 @@ from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, config_warnings, read_lora_config
-from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
+from mindbatch.checkpoint.lora.modules import AdaptedModule
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     Role,
@@ -157,11 +157,9 @@ def checked_modules(
     """
     modules: dict[str, AdaptedModule] = {}
     for module, names in found_modules.modules.items():
-        kind = ModuleKind.EMBEDDING if module in found_modules.embeddings else ModuleKind.LINEAR
-        kind = ModuleKind.WHOLE if {Role.WEIGHT, Role.BASE} & {*names} else kind
         scaling = settings.scaling_of(module) if Role.A in names else 0.0
         stored = {role: arrays[name] for role, name in names.items()}
-        modules[module] = AdaptedModule(module, kind, stored, scaling, module in found_modules.embeddings)
+        modules[module] = AdaptedModule(module, stored, scaling, module in found_modules.embeddings)
     faults = [*_effect_faults(modules.values())]
     if settings.ties:
         faults += _tied_faults(modules.values())

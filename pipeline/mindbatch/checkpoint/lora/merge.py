@@ -57,34 +57,24 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class BiasAddition:
-    """Some of scaling * a vector that is added to a region of a stored vector."""
+class ArrayEdit:
+    """A region of an array in place of a region of a stored tensor; with a scaling it is scaled and added.
 
-    array: StoredArray
-    scaling: float
-    place: Region
-    part: tuple[int, int]
-
-    @property
-    def paths(self) -> set[str]:
-        return self.array.paths
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A region of a saved array in place of a region of a stored tensor, transposed where that is so."""
+    transposed: the tensor has its dimensions the other way round.
+    """
 
     array: StoredArray
     place: Region
     part: Region
     transposed: bool = False
+    scaling: float | None = None
 
     @property
     def paths(self) -> set[str]:
         return self.array.paths
 
 
-Edit = Addition | BiasAddition | Replacement
+Edit = Addition | ArrayEdit
 
 
 class Merger:
@@ -110,28 +100,27 @@ class Merger:
             low, high = max(start, top), min(start + len(rows), bottom)
             if low >= high:
                 continue
-            if isinstance(edit, Replacement):
-                self._replace(edit, low, high, rows[low - start : high - start])
-            elif isinstance(edit, BiasAddition):
-                added = self._array(edit.array)[slice(*edit.part)][low - top : high - top]
-                _add(name, rows[low - start : high - start], added * np.float32(edit.scaling))
+            part = rows[low - start : high - start]
+            if isinstance(edit, ArrayEdit):
+                self._put(name, edit, low, high, part)
             else:
-                self._add_product(name, edit, low, high, rows[low - start : high - start])
+                self._add_product(name, edit, low, high, part)
 
     def forget(self) -> None:
         self._strips.clear()
         self._arrays.clear()
         self._factors.clear()
 
-    def _replace(self, edit: Replacement, low: int, high: int, rows: FloatArray) -> None:
-        """The rows low..high of the stored tensor become those of the saved array."""
+    def _put(self, name: str, edit: ArrayEdit, low: int, high: int, rows: FloatArray) -> None:
+        """Puts what the array has for the rows low..high of the stored tensor there, or adds it."""
         whole = self._array(edit.array)[slices_of(edit.part)]
         top = edit.place[0][0]
-        part = (whole.T if edit.transposed else whole)[low - top : high - top]
-        if len(edit.place) == 1:
-            rows[:] = part
+        values = (whole.T if edit.transposed else whole)[low - top : high - top]
+        target = rows if len(edit.place) == 1 else rows[:, slice(*edit.place[1])]
+        if edit.scaling is None:
+            target[...] = values
         else:
-            rows[:, slice(*edit.place[1])] = part
+            _add(name, target, values * np.float32(edit.scaling))
 
     def _add_product(self, name: str, edit: Addition, low: int, high: int, rows: FloatArray) -> None:
         offset = edit.along[0] - edit.place[0][0]

@@ -99,14 +99,19 @@ class AdaptedModule:
     """A module of an adapter: what is known of it without its arrays, and how these are read.
 
     module: its name without PEFT's prefix. arrays: as they are stored. scaling: on the product; 0 for a whole
-    weight. of_tokens: it is an embedding, whatever the kind.
+    weight. of_tokens: it is an embedding, whose inputs are tokens.
     """
 
     module: str
-    kind: ModuleKind
     arrays: Mapping[Role, StoredArray]
     scaling: float = 0.0
     of_tokens: bool = False
+
+    @property
+    def kind(self) -> ModuleKind:
+        if self.saved is not None:
+            return ModuleKind.WHOLE
+        return ModuleKind.EMBEDDING if self.of_tokens else ModuleKind.LINEAR
 
     @property
     def identity(self) -> list[str | float]:

@@ -13,7 +13,7 @@ from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, s
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.arrays import StoredArray
-from mindbatch.checkpoint.lora.merge import Addition, BiasAddition, Edit, Replacement
+from mindbatch.checkpoint.lora.merge import Addition, ArrayEdit, Edit
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
 from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.placement.rank_files import StoredShard
@@ -83,16 +83,13 @@ class LoraPlan:
         if tensor in self.stored_modules:
             module = self.stored_modules[tensor]
             if module.saved is not None:
-                yield Replacement(module.saved, segment.local, segment.whole, segment.transposed)
+                yield ArrayEdit(module.saved, segment.local, segment.whole, segment.transposed)
             if Role.A in module.arrays:
                 yield self._addition(tensor, module, segment)
         elif tensor in self._of_bias:
             module = self._of_bias[tensor]
-            array = module.arrays[Role.BIAS]
-            if module.kind is ModuleKind.WHOLE:
-                yield Replacement(array, segment.local, segment.whole)
-            else:
-                yield BiasAddition(array, module.scaling, segment.local, segment.whole[0])
+            scaling = None if module.kind is ModuleKind.WHOLE else module.scaling
+            yield ArrayEdit(module.arrays[Role.BIAS], segment.local, segment.whole, scaling=scaling)
 
     def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
         is_turned = tensor in self.inputs_first
