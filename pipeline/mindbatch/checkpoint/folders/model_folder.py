@@ -14,7 +14,7 @@ from mindbatch.checkpoint.folders.folder_files import (
     read_configs,
 )
 from mindbatch.checkpoint.folders.resharded import rank_tensors
-from mindbatch.checkpoint.folders.tensor_set import model_tensors
+from mindbatch.checkpoint.folders.tensor_set import TensorSet, model_tensors
 from mindbatch.checkpoint.folders.weight_files import rank_folders, weights_in
 from mindbatch.checkpoint.formats.floats import (
     FLOAT_DTYPES,
@@ -23,8 +23,6 @@ from mindbatch.checkpoint.formats.floats import (
     read_float32,
     read_floats,
 )
-from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.io.closing import Closing
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 
@@ -72,7 +70,7 @@ class StoredWeights(Protocol):
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array: ...
 
 
-class ModelFolder(Closing):
+class ModelFolder(TensorSet):
     """An opened folder: `config`, `generation_config` (None when absent) and tensors by name.
 
     Opening reads headers only; of other ranks only the presence is looked at. With a digests.json what is
@@ -100,57 +98,38 @@ class ModelFolder(Closing):
             ConfigError: `path` is not a folder, or was cut for other ranks.
             CheckpointError: lists what is missing or damaged.
         """
-        self.path = existing_folder(path)
+        folder = existing_folder(path)
         self.shard, self.stages = rank or WHOLE, stages
         faults: list[str] = []
+        opened: TensorSet | None = None
         with collecting(faults):
-            self.config, self.generation_config = read_configs(self.path)
+            self.config, self.generation_config = read_configs(folder)
         with collecting(faults):
-            self._tensors = (
-                model_tensors(self.path)
-                if rank is None
-                else rank_tensors(self.path, rank, (stage, stages), names)
-            )
-        if faults and hasattr(self, "_tensors"):
-            self.close()
+            if rank is None:
+                opened = model_tensors(folder)
+            else:
+                opened = rank_tensors(folder, rank, (stage, stages), names)
+        if faults and opened is not None:
+            opened.close()
         raise_if_any(faults)
-        self.notes = code_notes(self.path, self.config)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self._tensors.names
+        assert opened is not None
+        super().__init__(folder, opened.files, opened.digests)
+        self.notes = code_notes(folder, self.config)
 
     @property
     def weight_paths(self) -> tuple[Path, ...]:
-        return tuple(self._tensors.files[name].path for name in sorted(self._tensors.files))
-
-    @property
-    def nbytes(self) -> int:
-        return self._tensors.nbytes
+        return tuple(self.files[name].path for name in sorted(self.files))
 
     def file_name(self, name: str) -> str:
         """The file that holds the tensor, from the folder on. CheckpointError when none does."""
-        return str(self._tensors.file(name).path.relative_to(self.path))
-
-    def info(self, name: str) -> StoredTensor:
-        """The tensor's dtype, shape and place. CheckpointError when there is none of that name."""
-        return self._tensors.info(name)
-
-    def are_equal(self, one: str, other: str) -> bool:
-        return self._tensors.are_equal(one, other)
-
-    def has(self, name: str) -> bool:
-        return name in self._tensors.tensors
+        return str(self.file(name).path.relative_to(self.path))
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         """Reads as read_float32, verified: against a digest the whole tensor is read, whatever is asked."""
-        return read_float32(self._tensors.verified(name), name, rows, columns)
+        return read_float32(self.verified(name), name, rows, columns)
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        return read_floats(self._tensors.verified(name), name, rows, columns)
-
-    def close(self) -> None:
-        self._tensors.close()
+        return read_floats(self.verified(name), name, rows, columns)
 
 
 def has_weights(home: Path) -> bool:

@@ -33,7 +33,7 @@ HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "r
 ITERATION = "iteration"
 
 
-class TensorSet:
+class TensorSet(Closing):
     """The tensors of one full checkpoint, or of one rank; `tensors` in the order of files and data.
 
     path: what was opened. files: by name. file_of: the name of the file that holds a tensor. texts: strings
@@ -72,7 +72,8 @@ class TensorSet:
         return {"files": {name: [*file.stamp, file.head_digest()] for name, file in self.files.items()}}
 
     def info(self, name: str) -> StoredTensor:
-        return self.file(name).tensors[name]
+        self.file(name)
+        return self.tensors[name]
 
     def file(self, name: str) -> StoredFile:
         """The file that holds the tensor. CheckpointError when there is none of that name."""

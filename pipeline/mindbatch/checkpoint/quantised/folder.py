@@ -110,9 +110,8 @@ class QuantisedFolder(ModelFolder):
         return self._last[2]
 
     def _found(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
-        present = super().has
         parts = self._layout.needed(*size).items()
-        return ((end, needed) for end, needed in parts if present(self._part(module, end)))
+        return ((end, needed) for end, needed in parts if self._part(module, end) in self.tensors)
 
     def _values(self, name: str, number: int | None = None) -> Array:
         """A whole tensor, floats as float32; or what it has of one matrix of a stack."""
@@ -120,7 +119,7 @@ class QuantisedFolder(ModelFolder):
         if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
         values = np.empty(info.shape if number is None else info.shape[1:], _INTEGERS[info.dtype])
-        self._tensors.verified(name).read_into(name, (number or 0) * values.nbytes, values.data.cast("B"))
+        self.verified(name).read_into(name, (number or 0) * values.nbytes, values.data.cast("B"))
         return values
 
     def _check(self) -> None:
@@ -135,7 +134,7 @@ class QuantisedFolder(ModelFolder):
 
     def _head_faults(self, module: str) -> Iterator[str]:
         main, layout = self._main(module), self._layout
-        if not super().has(main):
+        if main not in self.tensors:
             yield self._missing(main)
             return
         shape = super().info(main).shape
@@ -143,7 +142,7 @@ class QuantisedFolder(ModelFolder):
             needed_dimensions = ", ".join(layout.dimensions)
             yield f"{self._place(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
             return
-        if (plain := f"{module}{layout.weight}") != main and super().has(plain):
+        if (plain := f"{module}{layout.weight}") != main and plain in self.tensors:
             yield f"{self._place(plain)} is stored as {shown(main)}, too; one of them must go"
         size = self._size(module)
         if fault := layout.size_fault(*size):
@@ -153,7 +152,7 @@ class QuantisedFolder(ModelFolder):
             yield from self._misfits(self._part(module, end), needed, size)
 
     def _misfits(self, name: str, needed: Needed, size: tuple[int, int]) -> Iterator[str]:
-        if not super().has(name):
+        if name not in self.tensors:
             if not needed.is_optional:
                 yield self._missing(name)
             return
