@@ -10,6 +10,7 @@ from mindbatch.checkpoint.folders.folder_files import has_file
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, seem_copies
 from mindbatch.checkpoint.folders.weight_files import rank_folders
 from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command
 from mindbatch.parallel.topology import TensorSlice
@@ -118,11 +119,8 @@ def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names:
             "rank folders are missing"
         )
     source = open_source(ranks[stage * needed.size + needed.rank])
-    try:
+    with closed_on_error(source):
         source.check_sums()
-    except CheckpointError:
-        source.close()
-        raise
     return source.ranks[0]
 
 

@@ -25,7 +25,6 @@ from mindbatch.checkpoint.formats.stored import (
     MAX_NAME_LENGTH,
     ByteExtent,
     FileLayout,
-    ReadableFile,
     StoredFile,
     StoredTensor,
     entry_faults,
@@ -41,6 +40,7 @@ from mindbatch.checkpoint.formats.wire_format import (
     bytes_header,
     number_field,
 )
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 
@@ -143,30 +143,27 @@ def open_ckpt(path: str | os.PathLike[str]) -> StoredFile:
 
     CheckpointError for a file that is not exactly right, is encrypted, or is of another format.
     """
-    file = ReadableFile(Path(path))
-    try:
-        return _Parser(file).parse()
-    except BaseException:
-        file.close()
-        raise
+    file = StoredFile(Path(path), "ckpt")
+    with closed_on_error(file):
+        _Parser(file).parse()
+    return file
 
 
 class _Parser:
-    def __init__(self, file: ReadableFile) -> None:
+    def __init__(self, file: StoredFile) -> None:
         self._file = file
         self._where = str(file.path)
         self._tensors: dict[str, StoredTensor] = {}
         self._texts: dict[str, str] = {}
         self._names: set[str] = set()
-        self._crc: tuple[int, int] | None = None
         self._faults: list[str] = []
 
-    def parse(self) -> StoredFile:
+    def parse(self) -> None:
         self._refuse_other_formats()
         for name, parts in groupby(self._values(), lambda value: value.name):
             self._take(name, [*parts])
         raise_if_any(self._faults, self._where)
-        return StoredFile(self._file, "ckpt", self._tensors, self._texts, self._crc)
+        self._file.tensors, self._file.texts = self._tensors, self._texts
 
     def _refuse_other_formats(self) -> None:
         head = self._file.fetch(0, 64)
@@ -185,7 +182,7 @@ class _Parser:
             if reader.position == self._file.size - CRC_BYTES:
                 trailer = self._file.fetch(reader.position, CRC_BYTES)
                 if trailer.startswith(CRC_MARK):
-                    self._crc = reader.position, int.from_bytes(trailer[len(CRC_MARK) :], "big")
+                    self._file.crc = reader.position, int.from_bytes(trailer[len(CRC_MARK) :], "big")
                     return
             if reader.at_end:
                 return

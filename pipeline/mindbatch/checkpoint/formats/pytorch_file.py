@@ -23,6 +23,7 @@ from mindbatch.checkpoint.formats.stored import (
     StoredTensor,
     name_faults,
 )
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 
@@ -134,31 +135,29 @@ def open_pytorch(path: Path) -> StoredFile:
     CheckpointError for a file that is not exactly right, and for every opcode, name or value in it that a
     state_dict has no need of; nothing of it is executed.
     """
-    file = ReadableFile(path)
-    try:
+    file = StridedFile(path)
+    with closed_on_error(file):
         head = file.fetch(0, 64)
         with located(path):
-            if head.startswith(b"PK\3\4"):
-                views, extents = _zipped(file)
-            elif head.startswith(b"\x80\2\x8a\x0a"):
-                views, extents = _old(file)
-            else:
-                raise CheckpointError(f"{foreign_format(head) or 'not a file of torch.save'}; {_NEEDED}")
-            raise_if_any(
-                [
-                    f"tensor {shown(name)}: {fault}"
-                    for name, view in views.items()
-                    for fault in view.faults(name)
-                ]
-            )
-            return StridedFile(file, views, extents)
-    except BaseException:
-        file.close()
-        raise
+            views, extents = _views_and_storages(file, head)
+            faults = [(name, fault) for name, view in views.items() for fault in view.faults(name)]
+            raise_if_any([f"tensor {shown(name)}: {fault}" for name, fault in faults])
+        file.place(views, extents)
+    return file
+
+
+def _views_and_storages(
+    file: ReadableFile, head: bytes
+) -> tuple[dict[str, TensorView], dict[str, ByteExtent]]:
+    """The tensors, and where the storages are, by key."""
+    if head.startswith(b"PK\3\4"):
+        return _zipped(file)
+    if head.startswith(b"\x80\2\x8a\x0a"):
+        return _old(file)
+    raise CheckpointError(f"{foreign_format(head) or 'not a file of torch.save'}; {_NEEDED}")
 
 
 def _zipped(file: ReadableFile) -> tuple[dict[str, TensorView], dict[str, ByteExtent]]:
-    """The tensors of a zip file, and where the storages are, by key."""
     members = stored_members(file)
     home = next(iter(members), "").partition("/")[0]
     if f"{home}/constants.pkl" in members:
@@ -246,15 +245,16 @@ class StridedFile(StoredFile):
     The last one gathered is kept: tensors are read in pieces.
     """
 
-    def __init__(
-        self, file: ReadableFile, views: Mapping[str, TensorView], extents: Mapping[str, ByteExtent]
-    ) -> None:
-        """extents: of the storages, by key."""
-        tensors = {name: _stored(name, view, extents[view.storage.key]) for name, view in views.items()}
-        super().__init__(file, "pytorch", tensors)
-        self._strides = {name: view.strides for name, view in views.items() if not view.is_row_major}
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "pytorch")
+        self._strides: dict[str, tuple[int, ...]] = {}
         self._gathered: tuple[str, memoryview] | None = None
         self._lock = Lock()
+
+    def place(self, views: Mapping[str, TensorView], extents: Mapping[str, ByteExtent]) -> None:
+        """Takes the tensors. extents: of the storages, by key."""
+        self.tensors = {name: _stored(name, view, extents[view.storage.key]) for name, view in views.items()}
+        self._strides = {name: view.strides for name, view in views.items() if not view.is_row_major}
 
     def read_into(self, name: str, start: int, buffer: memoryview) -> None:
         if name not in self._strides:
@@ -276,7 +276,7 @@ class StridedFile(StoredFile):
 
         [extent] = tensor.extents
         stored = np.empty(extent.nbytes // tensor.itemsize, array_type(tensor.dtype))
-        self._file.fill(extent.offset, stored.data.cast("B"))
+        self.fill(extent.offset, stored.data.cast("B"))
         steps = [stride * tensor.itemsize for stride in strides]
         view = np.lib.stride_tricks.as_strided(stored, tensor.shape, steps)
         return np.ascontiguousarray(view).reshape(-1).data.cast("B")

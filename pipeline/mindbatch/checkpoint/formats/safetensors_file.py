@@ -16,7 +16,6 @@ from mindbatch.checkpoint.formats.stored import (
     DTYPES,
     ByteExtent,
     FileLayout,
-    ReadableFile,
     StoredFile,
     StoredTensor,
     are_sizes,
@@ -26,6 +25,7 @@ from mindbatch.checkpoint.formats.stored import (
     shape_faults,
 )
 from mindbatch.checkpoint.json_object import parse_json_object
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 from mindbatch.io.strict_json import parts_fault
@@ -42,14 +42,11 @@ _ALIGNMENT = 8
 
 def open_safetensors(path: Path) -> StoredFile:
     """Opens and checks a safetensors file without reading its tensors. CheckpointError lists the faults."""
-    file = ReadableFile(path)
-    try:
+    file = StoredFile(path, "safetensors")
+    with closed_on_error(file):
         length = header_length(file.fetch(0, 64), file.size, str(path))
-        tensors = parse_header(file.fetch(LENGTH_BYTES, length), file.size, str(path))
-    except BaseException:
-        file.close()
-        raise
-    return StoredFile(file, "safetensors", tensors)
+        file.tensors = parse_header(file.fetch(LENGTH_BYTES, length), file.size, str(path))
+    return file
 
 
 def header_length(prefix: bytes, file_bytes: int, where: str) -> int:

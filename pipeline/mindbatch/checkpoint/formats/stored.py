@@ -138,8 +138,11 @@ def entry_faults(tensors: Iterable[StoredTensor]) -> list[str]:
     return faults
 
 
-class ReadableFile:
-    """A regular file, read at positions. CheckpointError when it cannot be opened or read, or is empty."""
+class ReadableFile(Closing):
+    """A regular file, read at positions. CheckpointError when it cannot be opened or read, or is empty.
+
+    stamp: its size, and its time of change (in nanoseconds), when it was opened.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,7 +154,7 @@ class ReadableFile:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
         status = os.fstat(self._file)
-        self.size, self.changed = status.st_size, status.st_mtime_ns
+        self.size, self.stamp = status.st_size, (status.st_size, status.st_mtime_ns)
         if not self.size:
             self.close()
             raise CheckpointError(f"{path}: empty; must be a complete file of tensors")
@@ -183,37 +186,20 @@ class ReadableFile:
         self.close()
 
 
-class StoredFile(Closing):
+class StoredFile(ReadableFile):
     """An opened file of tensors, in file order; all but their contents has been read and checked.
 
-    kind: safetensors, ckpt or pytorch.
+    kind: safetensors, ckpt or pytorch, whose reader fills the rest in.
     texts: the strings that a .ckpt holds besides tensors, by name.
     crc: the end and the value of the CRC-32 that a .ckpt may carry: it covers all bytes before the end.
     """
 
-    def __init__(
-        self,
-        file: ReadableFile,
-        kind: str,
-        tensors: Mapping[str, StoredTensor],
-        texts: Mapping[str, str] | None = None,
-        crc: tuple[int, int] | None = None,
-    ) -> None:
-        self._file = file
-        self.path = file.path
+    def __init__(self, path: Path, kind: str) -> None:
+        super().__init__(path)
         self.kind = kind
-        self.tensors = tensors
-        self.texts = texts or {}
-        self.crc = crc
-
-    @property
-    def size(self) -> int:
-        return self._file.size
-
-    @property
-    def stamp(self) -> tuple[int, int]:
-        """Size of the file, and its time of change (in nanoseconds), when it was opened."""
-        return self._file.size, self._file.changed
+        self.tensors: Mapping[str, StoredTensor] = {}
+        self.texts: Mapping[str, str] = {}
+        self.crc: tuple[int, int] | None = None
 
     def info(self, name: str) -> StoredTensor:
         """The tensor's entry. CheckpointError when there is none of that name."""
@@ -231,7 +217,7 @@ class StoredFile(Closing):
         flat = buffer.cast("B")
         filled = 0
         for offset, nbytes in byte_ranges(self.info(name).extents, start, len(flat)):
-            self._file.fill(offset, flat[filled : filled + nbytes])
+            self.fill(offset, flat[filled : filled + nbytes])
             filled += nbytes
 
     def chunks(self, name: str) -> Iterator[memoryview]:
@@ -251,7 +237,7 @@ class StoredFile(Closing):
     def byte_chunks(self, start: int, end: int) -> Iterator[bytes]:
         """Yields the file's bytes from `start` to `end` in chunks of at most 4 MiB."""
         for offset in range(start, end, SLICE_BYTES):
-            yield self._file.fetch(offset, min(SLICE_BYTES, end - offset))
+            yield self.fetch(offset, min(SLICE_BYTES, end - offset))
 
     def head_digest(self) -> str:
         """The hex SHA-256 of all bytes of the file outside tensor data, in order."""
@@ -264,6 +250,3 @@ class StoredFile(Closing):
         for chunk in self.byte_chunks(position, self.size):
             digest.update(chunk)
         return digest.hexdigest()
-
-    def close(self) -> None:
-        self._file.close()

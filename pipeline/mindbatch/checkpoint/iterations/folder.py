@@ -14,6 +14,7 @@ from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
 from mindbatch.checkpoint.placement.regions import Placement, slices_of
+from mindbatch.io.closing import closed_on_error
 from mindbatch.parallel.topology import WHOLE
 
 Renamed = Callable[[Mapping[str, Placement], int], RankFiles]
@@ -37,11 +38,8 @@ class IterationFolder(ModelFolder):
         self._sets = shard_sets(iteration)
         stored_files = {name: file for tensors in self._sets for name, file in tensors.files.items()}
         TensorSet.__init__(self, folder, stored_files, None)
-        try:
+        with closed_on_error(self):
             files = renamed(placements(iteration, self._sets), len(self._sets))
-        except BaseException:
-            self.close()
-            raise
         self._locations: dict[str, list[Location]] = {name: [] for name in files.shapes}
         for name, location in files.locations():
             self._locations[name].append(location)

@@ -10,6 +10,7 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, ScaledIntegers
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 
 _INTEGERS = {"U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}
@@ -34,11 +35,8 @@ class QuantisedFolder(ModelFolder):
             self._part(module, end) for module in self._modules.values() for end in layout.needed(0, 0)
         }
         self._last: tuple[str, int | None, GroupedMatrix] | None = None
-        try:
+        with closed_on_error(self):
             self._check()
-        except CheckpointError:
-            self.close()
-            raise
 
     def _part(self, module: str, end: str) -> str:
         return f"{module}{self._layout.separator}{end}"
