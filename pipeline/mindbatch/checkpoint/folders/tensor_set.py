@@ -26,7 +26,7 @@ from mindbatch.checkpoint.folders.weight_files import (
 )
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
-from mindbatch.io.closing import Closing
+from mindbatch.io.closing import Closing, closed_on_error
 from mindbatch.io.errors import CheckpointError
 
 HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
@@ -41,7 +41,11 @@ class TensorSet(Closing):
     """
 
     def __init__(
-        self, path: Path, files: Mapping[str, StoredFile], digests: Digests | None, step: Step | None = None
+        self,
+        path: Path,
+        files: Mapping[str, StoredFile],
+        digests: Digests | None = None,
+        step: Step | None = None,
     ) -> None:
         self.path = path
         self.files = files
@@ -209,9 +213,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
         return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):
         source = Source(folder, RANKS, _all_opened(ranks, lambda rank: _single(*checkpoint_in(rank))))
-        if faults := step_faults(folder, (tensors.step for tensors in source.ranks)):
-            source.close()
-            raise CheckpointError(faults)
+        with closed_on_error(source):
+            raise_if_any(step_faults(folder, (tensors.step for tensors in source.ranks)))
         return source
     if (iteration := iteration_in(folder, names)) is not None:
         return Source(iteration, ITERATION, shard_sets(iteration))
@@ -254,13 +257,11 @@ def _with_digests(
     path: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False, step: Step | None = None
 ) -> TensorSet:
     """The tensors of opened files with their digests; closes the files where these do not fit."""
-    try:
+    tensors = TensorSet(path, files, step=step)
+    with closed_on_error(tensors):
         folder = path.parent if path.is_file() else path
-        return TensorSet(path, files, read_digests(folder, files, others_allowed=others_allowed), step)
-    except BaseException:
-        for file in files.values():
-            file.close()
-        raise
+        tensors.digests = read_digests(folder, files, others_allowed=others_allowed)
+    return tensors
 
 
 def _crc_faults(file: StoredFile) -> list[str]:
@@ -282,7 +283,7 @@ def seem_copies(ranks: Sequence[TensorSet]) -> bool:
     """True if several ranks have the same tensors, judged by their first bytes: those of shards differ."""
     first, *others = ranks
     return bool(others) and all(
-        _entries(other) == _entries(first)
+        other.shapes == first.shapes
         and all(_beginning(other, name) == _beginning(first, name) for name in first.tensors)
         for other in others
     )
@@ -306,11 +307,8 @@ def copy_faults(ranks: Sequence[TensorSet]) -> list[str]:
     ]
 
 
-def _entries(rank: TensorSet) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {name: (tensor.dtype, tensor.shape) for name, tensor in rank.tensors.items()}
-
-
-def _beginning(rank: TensorSet, name: str) -> bytes:
-    buffer = bytearray(min(_BEGINNING_BYTES, rank.info(name).nbytes))
+def _beginning(rank: TensorSet, name: str) -> tuple[str, bytes]:
+    info = rank.info(name)
+    buffer = bytearray(min(_BEGINNING_BYTES, info.nbytes))
     rank.read_into(name, 0, memoryview(buffer))
-    return bytes(buffer)
+    return info.dtype, bytes(buffer)

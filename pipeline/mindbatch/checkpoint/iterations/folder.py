@@ -37,7 +37,7 @@ class IterationFolder(ModelFolder):
         assert iteration is not None
         self._sets = shard_sets(iteration)
         stored_files = {name: file for tensors in self._sets for name, file in tensors.files.items()}
-        TensorSet.__init__(self, folder, stored_files, None)
+        TensorSet.__init__(self, folder, stored_files)
         with closed_on_error(self):
             files = renamed(placements(iteration, self._sets), len(self._sets))
         self._locations: dict[str, list[Location]] = {name: [] for name in files.shapes}
