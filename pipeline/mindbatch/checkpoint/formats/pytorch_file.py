@@ -8,10 +8,9 @@ names to tensors (a state_dict), which are views of the storages.
 import struct
 import zipfile
 from collections.abc import Mapping
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from threading import Lock
-from typing import IO, cast
 
 from mindbatch.checkpoint.faults import located, raise_if_any, shown
 from mindbatch.checkpoint.formats.pickled_tensors import TensorUnpickler, TensorView, TorchStorage
@@ -35,38 +34,22 @@ _SIZE_LATER, _UTF_8 = 1 << 3, 1 << 11
 _IN_64_BITS = 0xFFFFFFFF
 
 
-class _Positioned:
+class _BoundedFile(FileIO):
     """A file as zipfile reads it. CheckpointError for more bytes at once than a directory may have."""
 
-    def __init__(self, file: ReadableFile) -> None:
-        self._file, self._position = file, 0
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        position = offset + (self._file.size if whence == 2 else 0)
-        if position < 0:
-            raise OSError("before the beginning")
-        self._position = position
-        return position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, count: int = -1) -> bytes:
-        count = self._file.size - self._position if count < 0 else count
-        if count > MAX_DIRECTORY_BYTES:
+    def read(self, count: int | None = -1, /) -> bytes:
+        if count is not None and count > MAX_DIRECTORY_BYTES:
             raise CheckpointError(
                 f"a zip file with a directory of {count} bytes; at most {MAX_DIRECTORY_BYTES} are allowed"
             )
-        data = self._file.fetch(self._position, count)
-        self._position += len(data)
-        return data
+        return super().read(-1 if count is None else count)
 
 
 def stored_members(file: ReadableFile) -> Mapping[str, ByteExtent]:
     """The members by name, all of it bounded. CheckpointError, without the path, for what is not right."""
     try:
-        archive = zipfile.ZipFile(cast(IO[bytes], _Positioned(file)))
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+        archive = zipfile.ZipFile(_BoundedFile(file.fileno(), closefd=False))
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise CheckpointError(f"truncated, or no zip file of torch.save ({error})") from None
     entries = archive.infolist()
     if archive.comment or len(entries) > MAX_MEMBERS:

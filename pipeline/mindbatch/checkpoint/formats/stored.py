@@ -159,6 +159,9 @@ class ReadableFile(Closing):
             self.close()
             raise CheckpointError(f"{path}: empty; must be a complete file of tensors")
 
+    def fileno(self) -> int:
+        return self._file
+
     def fetch(self, offset: int, count: int) -> bytes:
         """At most `count` bytes from `offset` on; fewer only at the end of the file."""
         data = bytearray(max(0, min(count, self.size - offset)))
