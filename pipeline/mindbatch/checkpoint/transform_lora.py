@@ -14,8 +14,8 @@ from mindbatch.checkpoint.lora.adapter import (
     first_rank,
     module_faults,
 )
-from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray, base_weight
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
+from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray, base_weight
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     find_modules,

@@ -8,8 +8,8 @@ from functools import partial
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.merge import MergedWeights
+from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of

@@ -16,9 +16,8 @@ from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.arrays import ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, config_warnings, read_lora_config
-from mindbatch.checkpoint.lora.modules import AdaptedModule
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     Role,

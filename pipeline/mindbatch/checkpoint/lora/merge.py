@@ -13,8 +13,7 @@ from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.model_folder import StoredShape, StoredWeights
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.lora.arrays import StoredArray
-from mindbatch.checkpoint.lora.modules import TILE, LowRank, product, row_factors, tiles
+from mindbatch.checkpoint.lora.modules import TILE, LowRank, StoredArray, product, row_factors, tiles
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
 from mindbatch.io.closing import Closing

@@ -12,9 +12,8 @@ from functools import cached_property
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.arrays import StoredArray
 from mindbatch.checkpoint.lora.merge import Addition, ArrayEdit, Edit
-from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind, StoredArray
 from mindbatch.checkpoint.lora.names import Role
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Segment, Shape, oriented

@@ -4,7 +4,7 @@ from functools import partial
 
 from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.arrays import base_weight
+from mindbatch.checkpoint.lora.modules import base_weight
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.models.merged_adapter import adapter_renames
 from mindbatch.models.registry import tied_tensors

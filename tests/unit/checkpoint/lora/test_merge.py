@@ -13,9 +13,8 @@ from goodness_of_fit import draws
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.arrays import StoredArray
 from mindbatch.checkpoint.lora.merge import Edit, Merger
-from mindbatch.checkpoint.lora.modules import TILE, product, tiles
+from mindbatch.checkpoint.lora.modules import TILE, StoredArray, product, tiles
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Segment, full_region
