@@ -152,20 +152,19 @@ def shard_faults(
     weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
 ) -> list[str]:
     """Every disagreement between the index and the names of the tensors in its (readable) shards."""
-    indexed = {(name, file): None for name, file in weight_map.items() if file in shards}
-    stored = {(name, file): None for file, names in shards.items() for name in names}
-    absent = [place for place in indexed if place not in stored]
-    others = [place for place in stored if place not in indexed]
-    return [
-        f"{where}: tensor {shown(name)} is not in {file}, where the index puts it" for name, file in absent
-    ] + [
-        f"{where}: tensor {shown(name)} is in {file}, where the index does not put it"
-        for name, file in others
+    indexed = {(name, file) for name, file in weight_map.items() if file in shards}
+    stored = {(name, file) for file, names in shards.items() for name in names}
+    absent = [
+        f"{shown(name)} is not in {file}, where the index puts it" for name, file in sorted(indexed - stored)
     ]
+    others = [
+        f"{shown(name)} is in {file}, where the index does not put it"
+        for name, file in sorted(stored - indexed)
+    ]
+    return [f"{where}: tensor {fault}" for fault in (*absent, *others)]
 
 
 _NO_WEIGHTS = ("consolidated.", "rng_state")  # .pth files of Meta's own format, and of trainings
-_RANK_FOLDER = re.compile(r"rank_\d{1,6}")
 
 
 def open_weights(folder: Path) -> dict[str, StoredFile]:
@@ -181,7 +180,7 @@ def open_weights(folder: Path) -> dict[str, StoredFile]:
         needed = (
             f"needed is {SINGLE_NAME}, or {INDEX_NAME} with its shards, or PyTorch's {PYTORCH_NAME} likewise"
         )
-        if any(name.endswith(".ckpt") or _RANK_FOLDER.fullmatch(name) for name in names):
+        if any(name.endswith(".ckpt") or _RANK.fullmatch(name) for name in names):
             needed += (
                 "; `mindbatch reshard source=FOLDER target.dir=NEW_FOLDER` makes that of MindSpore's files"
             )

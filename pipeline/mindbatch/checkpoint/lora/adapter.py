@@ -88,13 +88,9 @@ def open_adapter(
         [tensors] = source.ranks
         stored = {name: tensor for name, tensor in tensors.tensors.items() if not is_of_training(name)}
         found_modules = find_modules(stored)
-        unused = first_lines(unused_faults(found_modules.others), str, limit=4)
-        named_faults = [*found_modules.faults, *unused]
         if not has_config and scaling is not None:
             settings = LoraSettings(first_rank(found_modules, tensors.shapes), 0.0, uniform_scaling=scaling)
-        if settings is not None:
-            named_faults += module_faults(found_modules, settings, stored)
-        raise_if_any(named_faults, str(tensors.path))
+        raise_if_any(_found_faults(found_modules, settings, stored), str(tensors.path))
         if settings is not None:
             modules = checked_modules(found_modules, settings, _arrays(tensors, found_modules), tensors.path)
     raise_if_any(faults)
@@ -103,6 +99,14 @@ def open_adapter(
     if dropped := len(tensors.tensors) - len(stored):
         warnings.append(f"{dropped} tensors of the training (optimizer, counters) are left out")
     return LoraAdapter(adapter_path, settings, modules, tuple(f"{adapter_path}: {line}" for line in warnings))
+
+
+def _found_faults(
+    found_modules: FoundModules, settings: LoraSettings | None, stored: Mapping[str, StoredTensor]
+) -> list[str]:
+    unused = first_lines(unused_faults(found_modules.others), str, limit=4)
+    of_modules = [] if settings is None else module_faults(found_modules, settings, stored)
+    return [*found_modules.faults, *unused, *of_modules]
 
 
 def _file_of(folder: Path) -> Path:
