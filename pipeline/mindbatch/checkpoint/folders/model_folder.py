@@ -21,17 +21,10 @@ from mindbatch.checkpoint.formats.floats import (
     Array,
     FloatArray,
     read_float32,
-    read_floats,
+    read_values,
 )
+from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.parallel.topology import WHOLE, TensorSlice
-
-
-class StoredShape(Protocol):
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 class StoredWeights(Protocol):
@@ -58,7 +51,7 @@ class StoredWeights(Protocol):
         """The name of the file that holds the tensor, from `path` on."""
         ...
 
-    def info(self, name: str) -> StoredShape: ...
+    def info(self, name: str) -> StoredTensor: ...
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         """The values of a tensor of FLOAT_DTYPES, or those of some rows, and of a matrix some columns.
@@ -129,7 +122,7 @@ class ModelFolder(TensorSet):
         return read_float32(self.verified(name), name, rows, columns)
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        return read_floats(self.verified(name), name, rows, columns)
+        return read_values(self.verified(name), name, rows, columns)
 
 
 def has_weights(home: Path) -> bool:

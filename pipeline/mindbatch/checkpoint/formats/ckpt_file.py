@@ -88,7 +88,8 @@ def ckpt_layout(
     position = 0
     for entry in entries:
         parts = []
-        for nbytes in _parts(entry.nbytes, slice_bytes):
+        for start in range(0, entry.nbytes, slice_bytes):
+            nbytes = min(slice_bytes, entry.nbytes - start)
             before = _before_content(entry, nbytes)
             head.append((position, before))
             parts.append(ByteExtent(position + len(before), nbytes))
@@ -106,11 +107,6 @@ def _unloadable(entries: Iterable[StoredTensor]) -> list[str]:
         elif not entry.nbytes:
             faults.append(f"{where}: shape {[*entry.shape]}; a .ckpt holds no tensor without elements")
     return faults
-
-
-def _parts(nbytes: int, limit: int) -> Iterator[int]:
-    for start in range(0, nbytes, limit):
-        yield min(limit, nbytes - start)
 
 
 def _before_content(entry: StoredTensor, nbytes: int) -> bytes:

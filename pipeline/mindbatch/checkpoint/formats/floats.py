@@ -123,14 +123,7 @@ def read_float32(
     `columns` outside the tensor or with a step, or `columns` of what is no matrix. With `columns`, a stack of
     matrices is read as one, each below the other.
     """
-    return _read(file, name, rows, columns, is_widened=True)
-
-
-def read_floats(
-    file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
-) -> Array:
-    """Reads as `read_float32`, but in the type that is stored, as `array_type` has it."""
-    return _read(file, name, rows, columns, is_widened=False)
+    return read_values(file, name, rows, columns, is_widened=True)
 
 
 def read_region(
@@ -141,29 +134,33 @@ def read_region(
     *,
     is_widened: bool,
 ) -> Array:
-    """Reads a region of a tensor as `read_float32` or `read_floats` does.
+    """Reads a region of a tensor as `read_values` does.
 
     region: (start, stop) of each dimension of `view`, a shape of the same bytes.
     """
     parts = [slice(*bounds) for bounds in region]
     if len(parts) == 2:
-        return _read(file, name, parts[0], parts[1], is_widened=is_widened, view=view)
-    values = _read(file, name, parts[0] if parts else None, None, is_widened=is_widened, view=view)
+        return read_values(file, name, parts[0], parts[1], is_widened=is_widened, view=view)
+    values = read_values(file, name, parts[0] if parts else None, None, is_widened=is_widened, view=view)
     if len(parts) < 2:
         return values
     index = (slice(None), *parts[1:])
     return values[index]
 
 
-def _read(
+def read_values(
     file: StoredFile,
     name: str,
-    rows: slice | None,
-    columns: slice | None,
+    rows: slice | None = None,
+    columns: slice | None = None,
     *,
-    is_widened: bool,
+    is_widened: bool = False,
     view: tuple[int, ...] | None = None,
 ) -> Array:
+    """Reads as `read_float32`, but in the type that is stored, as `array_type` has it, unless `is_widened`.
+
+    view: a shape of the same bytes, by which rows and columns are counted.
+    """
     info = file.info(name)
     if view is not None:
         info = replace(info, shape=view)

@@ -63,7 +63,7 @@ class IterationFolder(ModelFolder):
         if self._last is None or self._last[0] != name:
             self._last = name, self._whole(name)
         whole = self._last[1]
-        if columns is not None:  # a stack of matrices as one below another, as `read_floats` has it
+        if columns is not None:  # a stack of matrices as one below another, as `read_values` has it
             whole = whole.reshape(-1, whole.shape[-1])[:, columns]
         return np.array(whole[rows or slice(None)])
 

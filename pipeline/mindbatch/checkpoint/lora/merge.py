@@ -5,20 +5,19 @@ Everything is float32; the sum is rounded once, to the dtype that is written.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.folders.model_folder import StoredShape, StoredWeights
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
+from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.modules import TILE, LowRank, StoredArray, product, row_factors, tiles
 from mindbatch.checkpoint.placement.rank_files import StoredShard
 from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
-from mindbatch.parallel.topology import TensorSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class Merger:
             a, b, magnitude = (self._array(array) for array in (edit.a, edit.b, edit.magnitude))
             added = LowRank(a, b, edit.scaling, None, magnitude)
             base = edit.base
-            self._factors[base] = row_factors(added, lambda start, stop: base.rows(start, stop, self._files))
+            self._factors[base] = row_factors(added, lambda start, stop: base.read(self._files, start, stop))
         return self._factors[edit.base]
 
     def _array(self, array: StoredArray) -> FloatArray:
@@ -204,32 +203,22 @@ class MergedWeights(Closing):
     ) -> None:
         """edits_of: `LoraPlan.edits` of the whole model. stored: what the folder's tensors hold of it."""
         self._folder = folder
+        self.path, self.shard, self.stages, self.names = (
+            folder.path,
+            folder.shard,
+            folder.stages,
+            folder.names,
+        )
         self._edits_of = edits_of
         self._stored = stored
         self._files = OpenFiles()
         self._merger = Merger(self._files)
         self._last = ""
 
-    @property
-    def path(self) -> Path:
-        return self._folder.path
-
-    @property
-    def shard(self) -> TensorSlice:
-        return self._folder.shard
-
-    @property
-    def stages(self) -> int:
-        return self._folder.stages
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self._folder.names
-
     def file_name(self, name: str) -> str:
         return self._folder.file_name(name)
 
-    def info(self, name: str) -> StoredShape:
+    def info(self, name: str) -> StoredTensor:
         return self._folder.info(name)
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:

@@ -72,15 +72,12 @@ class StoredArray(NamedTuple):
     def paths(self) -> set[str]:
         return {shard.path for shard in self.shards}
 
-    def read(self, files: OpenFiles) -> FloatArray:
-        """All of it. CheckpointError when a shard has changed since the adapter was opened."""
-        return self._read(files, full_region(self.shape))
+    def read(self, files: OpenFiles, start: int = 0, stop: int | None = None) -> FloatArray:
+        """The rows start..stop, all where no others are asked for.
 
-    def rows(self, start: int, stop: int, files: OpenFiles) -> FloatArray:
-        """The rows start..stop; errors as of `read`."""
-        return self._read(files, ((start, stop), *full_region(self.shape[1:])))
-
-    def _read(self, files: OpenFiles, region: Region) -> FloatArray:
+        CheckpointError when a shard has changed since the adapter was opened.
+        """
+        region = ((start, self.shape[0] if stop is None else stop), *full_region(self.shape[1:]))
         values = np.empty([stop - start for start, stop in region], np.float32)
         for shard in self.shards:
             common = intersection(shard.segment.whole, region)

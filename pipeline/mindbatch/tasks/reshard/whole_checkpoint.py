@@ -4,8 +4,8 @@ import dataclasses
 import math
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.model_folder import StoredShape
 from mindbatch.checkpoint.formats.floats import FloatArray, widened
+from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.reshard.job import Job, Writing
 from mindbatch.checkpoint.reshard.read import Sources
 from mindbatch.checkpoint.reshard.write import write_job
@@ -54,9 +54,9 @@ class WholeCheckpoint(Closing):
         file = Path(next(iter(self._jobs[name].readings.values())).path)
         return str(file.relative_to(self.path)) if file.is_relative_to(self.path) else file.name
 
-    def info(self, name: str) -> StoredShape:
+    def info(self, name: str) -> StoredTensor:
         """The tensor's dtype and full shape."""
-        return self._writings[name]
+        return StoredTensor(name, self._writings[name].dtype, self._writings[name].shape)
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         """The values, or those of some rows and columns, of a stack as `read_float32` has it.
