@@ -1,7 +1,7 @@
 """A model folder with quantised matrices, which are given as floats."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -30,7 +30,9 @@ class QuantisedFolder(ModelFolder):
         super().__init__(path)
         self.quantised = layout.title
         self._layout = layout
-        self._modules = _modules(super().names, layout)
+        end = f"{layout.separator}{layout.marks}"
+        marked = [name.removesuffix(end) for name in self.tensors if name.endswith(end)]
+        self._modules = {f"{module}{layout.weight}": module for module in marked}
         self._parts = {
             self._part(module, end) for module in self._modules.values() for end in layout.needed(0, 0)
         }
@@ -163,8 +165,8 @@ class QuantisedFolder(ModelFolder):
         if info.dtype not in needed.dtypes:
             yield f"{self._place(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
 
-    def _value_faults(self, module: str) -> Iterator[str]:
-        size = self._size(module)
+    def _value_faults(self, module: str) -> list[str]:
+        size, main = self._size(module), self._main(module)
         faults: list[str] = []
         with collecting(faults):
             small = {
@@ -172,23 +174,14 @@ class QuantisedFolder(ModelFolder):
                 for end, needed in self._found(module, size)
                 if not needed.is_large
             }
-            faults += [
-                f"{self._place(self._main(module))}: {fault}"
-                for fault in self._layout.value_faults(small, *size)
-            ]
-        yield from faults
+            faults += [f"{self._place(main)}: {fault}" for fault in self._layout.value_faults(small, *size)]
+        return faults
 
     def _missing(self, name: str) -> str:
         return f"{self.path}: tensor {shown(name)} is missing; {self.quantised} needs it"
 
     def _place(self, name: str) -> str:
         return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
-
-
-def _modules(names: tuple[str, ...], layout: QuantisedLayout) -> Mapping[str, str]:
-    end = f"{layout.separator}{layout.marks}"
-    modules = (name.removesuffix(end) for name in names if name.endswith(end))
-    return {f"{module}{layout.weight}": module for module in modules}
 
 
 def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:
