@@ -19,7 +19,7 @@ from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.regions import Placement
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
 
@@ -112,6 +112,7 @@ def write_strategy(source: Path, path: Path, ways: int) -> Path:
 
 def axes(placement: Placement) -> tuple[int, ...]:
     """Which of its dimensions, if any, is divided over the ranks."""
-    local = placement.local_shape(0)
-    assert local is not None
-    return tuple(UNCUT if here == whole else 0 for here, whole in zip(local, placement.shape, strict=True))
+    shard = placement.shards[0]
+    assert shard is not None
+    sizes = zip(shard.shape, placement.shape, strict=True)
+    return tuple(UNCUT if here == whole else 0 for here, whole in sizes)

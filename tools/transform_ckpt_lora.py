@@ -23,10 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
-from mindbatch.checkpoint.reshard.carry_out import carry_out
-from mindbatch.checkpoint.reshard.pool import worker_count
+from mindbatch.checkpoint.reshard.carry_out import carry_out, worker_count
+from mindbatch.checkpoint.reshard.plan import CKPT, SAFETENSORS
 from mindbatch.checkpoint.reshard.progress import PlainProgress
-from mindbatch.checkpoint.transform import CKPT, SAFETENSORS, open_transform, plan_transform
+from mindbatch.checkpoint.transform import open_transform, plan_transform
 from mindbatch.checkpoint.transform_lora import plan_beside
 from mindbatch.io.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigError, MindBatchError
 from mindbatch.io.screen_text import printable, run_tool, say, show

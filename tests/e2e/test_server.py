@@ -335,6 +335,49 @@ def test_a_cancelled_and_an_expired_batch_keep_what_is_done(client: openai.OpenA
         client.batches.cancel(batch.id)
 
 
+def test_a_call_that_is_forced_follows_the_schema_of_its_parameters(client: openai.OpenAI) -> None:
+    """Of a model that would never call: the functions are of pydantic's form, with definitions."""
+    number = {"$defs": {"Digit": {"enum": [3, 5]}}, "properties": {"a": {"$ref": "#/$defs/Digit"}}}
+    number |= {"type": "object", "required": ["a"], "additionalProperties": False}
+    word = {"type": "object", "properties": {"b": {"const": "x"}}, "required": ["b"]}
+    word["additionalProperties"] = False
+    functions = [{"name": "count", "parameters": number}, {"name": "say", "parameters": word}]
+    tools: Any = [{"type": "function", "function": function} for function in functions]
+    blanks = [client.post("/tokenize", body={"prompt": text}, cast_to=object) for text in (" ", "\n")]
+    bias: Any = {str(blank["tokens"][0]): -100 for blank in blanks}  # type: ignore[index]
+    asked: Any = {
+        "model": "small",
+        "messages": MESSAGES,
+        "tools": tools,
+        "max_tokens": 90,
+        "logit_bias": bias,
+    }
+    named: Any = {"type": "function", "function": {"name": "say"}}
+    for choice, allowed in (
+        ("required", {"count": ({"a": 3}, {"a": 5}), "say": ({"b": "x"},)}),
+        (named, {"say": ({"b": "x"},)}),
+    ):
+        answer = client.chat.completions.create(**asked, tool_choice=choice).choices[0]
+        assert (answer.message.content, answer.finish_reason) == (None, "tool_calls")
+        call: Any
+        (call,) = answer.message.tool_calls or ()
+        assert json.loads(call.function.arguments) in allowed[call.function.name]
+        stream = client.chat.completions.create(**asked, tool_choice=choice, stream=True)
+        told: Any
+        (told,) = [part for chunk in stream for part in chunk.choices[0].delta.tool_calls or ()]
+        assert (told.function.name, told.function.arguments) == (call.function.name, call.function.arguments)
+    tool: Any = [{"type": "function", "strict": None, **function} for function in functions]
+    (item,) = client.responses.create(
+        model="small",
+        input="Hi",
+        tools=tool,
+        tool_choice={"type": "function", "name": "say"},
+        max_output_tokens=90,
+        extra_body={"logit_bias": bias},
+    ).output
+    assert (item.type, item.name, json.loads(item.arguments)) == ("function_call", "say", {"b": "x"})
+
+
 def test_what_is_not_there_or_not_known_is_refused_by_name(
     client: openai.OpenAI, server: RunningServer
 ) -> None:
@@ -347,8 +390,8 @@ def test_what_is_not_there_or_not_known_is_refused_by_name(
     assert "body." not in str(wrong.value)
     with pytest.raises(openai.BadRequestError, match="n=200: at most 16"):
         client.completions.create(model="small", prompt=TEXT, n=200)
-    with pytest.raises(openai.BadRequestError, match="tool_choice='required': must be auto or none"):
-        client.chat.completions.create(model="small", messages=MESSAGES, tools=TOOLS, tool_choice="required")
+    with pytest.raises(openai.BadRequestError, match="tool_choice='required': needs a function of the tools"):
+        client.chat.completions.create(model="small", messages=MESSAGES, tool_choice="required")
     with pytest.raises(openai.NotFoundError, match="file 'file-x': there is none"):
         client.files.content("file-x")
     with pytest.raises(openai.BadRequestError, match="purpose='assistants': must be batch"):

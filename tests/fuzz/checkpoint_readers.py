@@ -29,8 +29,7 @@ from mindbatch.checkpoint.lora.modules import ModuleKind
 from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy, strategy_bytes
 from mindbatch.config.lora_schema import read_adapter_list
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch.table_reader import read_rank_table

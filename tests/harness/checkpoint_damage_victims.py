@@ -14,8 +14,7 @@ from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_bytes
 from mindbatch.launch.table_reader import RankTableError, read_rank_table
 from rank_tables import plain_table, super_pod_table, write_json
 

@@ -16,7 +16,7 @@ from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import as_mindformers
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.checkpoint.placement.rank_files import RankFiles
+from mindbatch.checkpoint.placement.regions import RankFiles
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import BackendError

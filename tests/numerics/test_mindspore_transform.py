@@ -6,7 +6,7 @@ import pytest
 
 import transform_ckpt
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 
 SHAPES = {"rows": (16, 12), "columns": (12, 16), "vector": (16,), "whole": (8, 8), "both": (16, 16)}
 # What each strategy cuts, by the number of its ranks.

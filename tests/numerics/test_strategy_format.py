@@ -14,8 +14,7 @@ from safetensors.numpy import save_file
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import read_strategy
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_bytes
 
 LAYOUTS = (
     TensorLayout("columns", (2, 4), (0, -1)),

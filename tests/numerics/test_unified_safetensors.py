@@ -8,7 +8,7 @@ import pytest
 
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
 from reshard_models import MODELS, contents, write_model

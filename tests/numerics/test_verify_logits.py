@@ -13,11 +13,10 @@ from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.io.errors import CheckpointError
 from mindbatch.loading.first_logits import FloatArray, first_logits
 from mindbatch.models.architecture import Architecture
-from mindbatch.tasks.reshard.logits_check import LogitsCheck, logits_check
+from mindbatch.tasks.reshard.logits_check import LogitsCheck, WholeCheckpoint, logits_check
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import open_reshard_source
-from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
 from reshard_models import LLAMA, write_model
 
 KEY, VALUE = "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.v_proj.weight"
@@ -30,6 +29,11 @@ def here(config: ReshardConfig, architecture: Architecture) -> FloatArray:
         return first_logits(architecture, model)
 
 
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindbatch.tasks.reshard.logits_check.logits_of", here)
+
+
 def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPlan, LogitsCheck]:
     source = write_model(folder / "source", LLAMA)
     config = ReshardConfig(source=str(source), verify="logits")
@@ -38,7 +42,7 @@ def planned(folder: Path, dtype: str = "keep", ways: int = 2) -> tuple[ReshardPl
     opened = open_reshard_source(config)
     with opened.source:
         found = plan_reshard(config, opened)
-        return found, dataclasses.replace(logits_check(config, opened, found), run=here)
+        return found, logits_check(config, opened, found)
 
 
 @pytest.mark.parametrize("ways", [1, pytest.param(8, marks=pytest.mark.slow)])

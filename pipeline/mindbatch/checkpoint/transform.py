@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any
 from mindbatch.checkpoint.faults import located, raise_if_any
 from mindbatch.checkpoint.folders.resharded import MERGED_KEY
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
-from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
-from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.formats.stored import FileLayout
-from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
-from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Placement, Shape, whole_placements
+from mindbatch.checkpoint.placement.regions import Placement, RankFiles, as_placed, whole_placements
 from mindbatch.checkpoint.reshard.job import jobs_of
-from mindbatch.checkpoint.reshard.plan import ReshardPlan
+from mindbatch.checkpoint.reshard.plan import CKPT, ReshardPlan, layouts_of
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy
@@ -27,8 +22,6 @@ from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.lora.plan import LoraPlan
-
-CKPT, SAFETENSORS = "ckpt", "safetensors"
 
 
 @dataclass
@@ -46,20 +39,8 @@ class Transform:
         """Ranks of the target."""
         return self.target.num_ranks if self.target else 1
 
-    def dtype(self, name: str) -> str:
-        """The dtype of a tensor, which all ranks have alike."""
-        return self.source.dtype(name)
-
     def files(self, names: Iterable[str]) -> RankFiles:
-        """Describes what the source's files hold of these tensors."""
         return as_placed({name: self.placements[name] for name in names}, len(self.source.ranks))
-
-    def wanted(self, names: Iterable[str]) -> RankFiles:
-        """Describes what the target's files will hold. CheckpointError if the strategy does not match."""
-        shapes = {name: self.placements[name].shape for name in names}
-        with located(self.source.path):
-            placed = strategy_placements(self.target, shapes) if self.target else whole_placements(shapes)
-        return as_placed(placed, self.num_ranks)
 
 
 def open_transform(source: Path, source_strategy: Path | None, target_strategy: Path | None) -> Transform:
@@ -103,12 +84,18 @@ def plan_transform(
     """
     names = [*transform.placements]
     if lora is not None:
-        from mindbatch.checkpoint.lora.names import is_lora_name  # adapters are seldom merged
+        from mindbatch.checkpoint.lora.names import is_lora_name  # needs more than NumPy, which suffices else
 
         names = [name for name in names if not is_lora_name(name)]
-    source, wanted = transform.files(names), transform.wanted(names)
-    plans = proved_copies(source, wanted)
-    dtypes = {name: transform.dtype(name) for name in names}
+    source = transform.files(names)
+    with located(transform.source.path):
+        placed = (
+            strategy_placements(transform.target, source.shapes)
+            if transform.target
+            else whole_placements(source.shapes)
+        )
+    plans = proved_copies(source, as_placed(placed, transform.num_ranks))
+    dtypes = {name: transform.source.dtype(name) for name in names}
     files = [f"rank_{rank}/{prefix}{rank}.{kind}" for rank in range(transform.num_ranks)]
     settings: dict[str, Any] = {"prefix": prefix, "ranks": transform.num_ranks}
     if transform.target_path is not None and transform.num_ranks > 1:
@@ -138,14 +125,3 @@ def plan_transform(
         other_files={},
         stamps=transform.source.stamps(),
     )
-
-
-def layouts_of(
-    plans: Iterable[TensorPlan], files: Sequence[str], dtypes: Mapping[str, str], kind: str
-) -> dict[str, FileLayout]:
-    """Lays out the file of each target rank, in order of the plans."""
-    entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
-    for plan in plans:
-        entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))
-    layout_of = ckpt_layout if kind == CKPT else safetensors_layout
-    return {file: layout_of(entries[rank]) for rank, file in enumerate(files)}

@@ -26,8 +26,7 @@ from mindbatch.checkpoint.lora.names import (
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import Segment, whole_placements
+from mindbatch.checkpoint.placement.regions import Segment, as_placed, whole_placements
 from mindbatch.checkpoint.transform import Transform
 from mindbatch.io.errors import ConfigError
 
@@ -50,7 +49,7 @@ def plan_beside(transform: Transform, scaling: float | None) -> LoraPlan:
     raise_if_any([*found_modules.faults, *unused_faults(found_modules.others)], str(path))
     if dropped := len(lora_names) - len(names):
         transform.notes.append(f"{dropped} tensors of the optimizer for the matrices are left out")
-    dtypes = {name: transform.dtype(name) for name in transform.placements}
+    dtypes = {name: transform.source.dtype(name) for name in transform.placements}
     settings = _settings(transform, found_modules, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
     raise_if_any(module_faults(found_modules, settings, full), str(path))

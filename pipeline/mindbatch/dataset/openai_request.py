@@ -14,6 +14,7 @@ from mindbatch.decoding.params import PARAMETERS as DECODING
 from mindbatch.io.errors import PromptError
 from mindbatch.io.fault_lines import did_you_mean, shown, unknown_adapter
 from mindbatch.io.strict_json import unicode_fault
+from mindbatch.message_formats.forced import call_schema
 from mindbatch.message_formats.parser import MessageFormat
 from mindbatch.prompts.messages import ChatOptions
 from mindbatch.prompts.prompts import TEMPLATE_KWARGS, TOOLS, conversation_of
@@ -189,7 +190,8 @@ _OF_EMBEDDINGS = {"encoding_format": "float", "dimensions": None}
 """Fields of embeddings, and the one value that each may have."""
 _OF_CHATS = (TOOLS, TEMPLATE_KWARGS, "tool_choice", "reasoning_effort")
 _MOST_FAULTS = 20
-_TOOL_CHOICES = (None, "none", "auto")
+_TOOL_CHOICES = (None, "none", "auto", "required")
+_CALL_ASKED = "must be auto, none, required or {type: function, function: {name: ...}}"
 
 
 @dataclass(frozen=True)
@@ -224,11 +226,16 @@ class OpenAIRequests:
             draft.decoding["pooling"] = self.pooling
         else:
             read_parameters(body, endpoint == CHAT, draft)
-        if endpoint == CHAT and self.message_format is not None and self.message_format.needs_special_tokens:
+        choice = body.get("tool_choice") if endpoint == CHAT else None
+        is_forced = choice == "required" or _named_function(choice) is not None
+        format = self.message_format if endpoint == CHAT and not is_forced else None
+        if format is not None and format.needs_special_tokens:
             draft.decoding.setdefault("skip_special_tokens", False)
         self._read_adapter(body.get("model"), draft)
         try:
             draft.content = self._content(body, endpoint)
+            if is_forced:
+                _force_call(choice, draft)
         except ColumnError as error:
             draft.row_faults += error.faults
         except PromptError as error:
@@ -271,6 +278,40 @@ def _refuse_several(prompt: object, name: str) -> None:
         raise PromptError(f"body.{name}={shown(prompt)}: must be one text or one list of token ids")
 
 
+def _named_function(choice: object) -> str | None:
+    """The function that a tool_choice names; None where it names none."""
+    function = choice.get("function") if isinstance(choice, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _force_call(choice: object, draft: RowDraft) -> None:
+    """Has the output be a call of one of the chat's functions, or of the one that is named.
+
+    Raises:
+        PromptError: there is no such function, or something else is to constrain the output.
+    """
+    tools = [tool.get("function") for tool in draft.content.get(TOOLS, [])]
+    functions = {
+        tool["name"]: tool.get("parameters") or {}
+        for tool in tools
+        if isinstance(tool, Mapping) and isinstance(tool.get("name"), str)
+    }
+    where, name = f"body.tool_choice={shown(choice)}", _named_function(choice)
+    if not functions or (name is not None and name not in functions):
+        near = f"; there are {', '.join(functions)}" if functions else "; body.tools has none"
+        raise PromptError(f"{where}: needs a function of the tools{near}")
+    if other := draft.shown_as.get("json_schema") or draft.shown_as.get("regex"):
+        raise PromptError(f"{where}, {other}: only one of these can be given")
+    try:
+        schema = call_schema(functions if name is None else {name: functions[name]})
+    except ValueError as error:
+        raise PromptError(f"{where}: {error}") from error
+    draft.decoding |= {"regex": None, "json_schema": schema}
+    draft.shown_as["json_schema"] = "body.tool_choice"
+    draft.extra["call_is_forced"] = True
+
+
 def _line_faults(columns: Mapping[str, Any]) -> list[str]:
     faults = [
         f"{name}: missing; a request needs {', '.join(REQUEST)}" for name in REQUEST if name not in columns
@@ -309,9 +350,9 @@ def _body_faults(body: Mapping[str, Any], endpoint: str) -> list[str]:
             faults.append(f"body.{name}={shown(value)}: not supported; leave it out")
         else:
             faults.append(f"body.{name}: unknown{did_you_mean(name, known)}")
-    if endpoint == CHAT and body.get("tool_choice") not in _TOOL_CHOICES:
-        choice = shown(body["tool_choice"])
-        faults.append(f"body.tool_choice={choice}: must be auto or none; a call cannot be forced")
+    choice = body.get("tool_choice") if endpoint == CHAT else None
+    if choice not in _TOOL_CHOICES and _named_function(choice) is None:
+        faults.append(f"body.tool_choice={shown(choice)}: {_CALL_ASKED}")
     model = body.get("model", "")
     if not isinstance(model, (str, type(None))):
         faults.append(f"body.model={shown(model)}: must be a text")

@@ -15,8 +15,14 @@ from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.checkpoint.placement.rank_files import StoredShard, as_placed
-from mindbatch.checkpoint.placement.regions import Segment, Shape, full_region, oriented
+from mindbatch.checkpoint.placement.regions import (
+    Segment,
+    Shape,
+    StoredShard,
+    as_placed,
+    full_region,
+    oriented,
+)
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import TEXT_TYPES, other_names

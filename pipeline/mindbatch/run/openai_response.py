@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from mindbatch.dataset.rows import DataRow, RowFailure
 from mindbatch.engine.result_json import EMBEDDING, num_generated_tokens
+from mindbatch.message_formats.forced import FORCED_CALL
 from mindbatch.message_formats.parser import MessageParser
 from mindbatch.message_formats.pieces import ParsedMessage, ToolCall
 from mindbatch.message_formats.registry import begins_in_reasoning
@@ -36,6 +37,8 @@ def end_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
 
 def parser_of(row: DataRow, options: OutputOptions) -> MessageParser | None:
     """The parser of one output of a row; None where the model's messages are plain text."""
+    if row.extra.get("call_is_forced"):
+        return FORCED_CALL.parser(in_reasoning=False, with_tools=True)
     format = options.message_format
     if format is None or "messages" not in row.content:
         return None

@@ -51,6 +51,8 @@ def chat_body(body: Mapping[str, Any], earlier: list[dict[str, Any]]) -> dict[st
         "reasoning_effort": reasoning.get("effort"),
     }
     chat |= {name: value for name, value in settings.items() if value is not None}
+    if isinstance(choice := body.get("tool_choice"), Mapping):
+        chat["tool_choice"] = {"type": choice.get("type"), "function": {"name": choice.get("name")}}
     return {**chat, "messages": [*earlier, *_messages(body.get("input"))]}
 
 

@@ -79,7 +79,7 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
         },
         "missing": missing_packages(),
         "devices": {"CPU": True, "Ascend": _has_ascend(mindspore), "fault": fault},
-        "kernels": {"attention": _kernels(), "faster": _faster(), **compilers()},
+        "kernels": _kernels() | compilers(),
         "several_hosts": {"mpi4py": _version("mpi4py"), "mpirun": version_line("mpirun")},
         "threads": thread_settings(),
         "folders": {"configs_and_examples": str(data_root()), "cache": str(cache_folder())},
@@ -87,7 +87,6 @@ def collect(mindspore: ModuleType | None, fault: str | None) -> Findings:
 
 
 def as_text(findings: Findings) -> str:
-    """The findings as a page: a heading for each section, a line for each thing found."""
     blocks = []
     for section, values in findings.items():
         if not values:
@@ -133,24 +132,17 @@ def _has_ascend(mindspore: ModuleType | None) -> bool:
         return False
 
 
-def _kernels() -> str:
-    """Names the attention kernels in use; imports them, so that `not built` is known and not guessed."""
-    try:
-        from mindbatch.kernels.native_library import library_text
+def _kernels() -> dict[str, str | None]:
+    """The attention kernels in use, and the rounding of weights worth trying here.
 
-        return library_text()
+    They are imported, so that `not built` is known and not guessed.
+    """
+    try:
+        from mindbatch.kernels.native_library import faster, library_text
+
+        return {"attention": library_text(), "faster": faster()}
     except (ImportError, OSError) as error:  # OSError: a library built for another machine
-        return f"not available: {error}"
-
-
-def _faster() -> str | None:
-    """Suggests the rounding of weights worth trying here."""
-    try:
-        from mindbatch.kernels.native_library import faster
-
-        return faster()
-    except (ImportError, OSError):
-        return None
+        return {"attention": f"not available: {error}", "faster": None}
 
 
 def _version(package: str) -> str | None:
@@ -166,7 +158,6 @@ def processor(cpuinfo: Path = CPUINFO) -> str:
 
 
 def processor_flags(cpuinfo: Path = CPUINFO) -> list[str]:
-    """Those of `USED_FLAGS` that the processor has."""
     flags = (_cpu_field(cpuinfo, "flags") or _cpu_field(cpuinfo, "Features")).split()
     return [flag for flag in USED_FLAGS if flag in flags]
 

@@ -36,7 +36,6 @@ from mindbatch.models.foreign_models import QUANTIZATION
 from mindbatch.models.registry import chosen_type, nearest_supported
 from mindbatch.tasks.inspect_page import (
     RankContent,
-    TensorRow,
     source_json,
     source_page,
     strategy_json,
@@ -88,8 +87,8 @@ def run(config: InspectConfig) -> int:
     except CheckpointError as error:
         raise CheckpointError(dict.fromkeys([*reasons, *error.faults])) from None
     how = None
-    if not reasons and source.kind in (HUGGING_FACE, ITERATION) and _says_what_it_is(path):
-        how, reasons = _how_it_runs(path)
+    if not reasons and source.kind in (HUGGING_FACE, ITERATION) and has_file(path, CONFIG_NAME):
+        how, reasons = how_it_runs(path) if "model_type" in read_config(path) else (None, [])
     if config.format == "json":
         quantised = {} if stored_as is None else {"quantised": stored_as}
         runs = {} if how is None else {"runs": asdict(how)}
@@ -110,18 +109,6 @@ def _show_strategy(config: InspectConfig, strategy: Strategy) -> None:
         show_json(strategy_json(config.path, strategy, layouts, config.limit))
     else:
         show(strategy_page(config.path, strategy, layouts, config.limit))
-
-
-def _says_what_it_is(path: Path) -> bool:
-    return has_file(path, CONFIG_NAME) and "model_type" in read_config(path)
-
-
-def _how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
-    """Determines how a model folder runs, or the errors for which it does not."""
-    try:
-        return how_it_runs(path), []
-    except (CheckpointError, ConfigError) as error:
-        return None, [*error.faults]
 
 
 def _holds_strategies(path: Path) -> bool:
@@ -174,16 +161,16 @@ def _content(tensors: TensorSet, config: InspectConfig) -> RankContent:
     """Lists a rank's tensors and texts; with digests=true everything is read."""
     names = [name for name in tensors.tensors if _matches(name, config)]
     computed = tensors.computed_digests(names) if config.digests else {}
+    recorded = {name: digest for name in names if (digest := tensors.digest(name)) is not None}
     content = RankContent(
         tensors.path,
-        [
-            TensorRow(tensors.info(name), tensors.file_of[name], computed.get(name, tensors.digest(name)))
-            for name in names
-        ],
+        [tensors.info(name) for name in names],
+        tensors.file_of,
+        recorded | computed,
         {name: text for name, text in tensors.texts.items() if _matches(name, config)},
         _witness(tensors),
+        tensors.damages(computed),
     )
-    content.faults += tensors.damages(computed)
     if config.digests:
         content.faults += tensors.checksum_faults()
         content.faults = content.faults or tensors.head_faults()
@@ -226,16 +213,15 @@ class HowItRuns:
         yield f"  parallel.model_parallel: {ranks}"
 
 
-def how_it_runs(path: Path) -> HowItRuns:
-    """Reads config.json and the heads of the weights.
-
-    Raises:
-        CheckpointError, ConfigError: it does not run; see `Provider.open_folder`.
-    """
+def how_it_runs(path: Path) -> tuple[HowItRuns | None, list[str]]:
+    """How a model folder runs, by config.json and the heads of the weights; or why it does not."""
     from mindbatch.loading.providers import open_model  # NumPy, which pages of other files do not need
 
-    spec = open_model(ModelConfig(checkpoint_name_or_path=str(path))).spec
-    return HowItRuns(
+    try:
+        spec = open_model(ModelConfig(checkpoint_name_or_path=str(path))).spec
+    except (CheckpointError, ConfigError) as error:
+        return None, [*error.faults]
+    how = HowItRuns(
         spec.model_type,
         spec.num_parameters,
         spec.max_positions,
@@ -243,6 +229,7 @@ def how_it_runs(path: Path) -> HowItRuns:
         tuple(ranks for ranks in NUMBERS_OF_RANKS if _is_divisible(spec.architecture, ranks)),
         tuple(spec.ascend_faults(RuntimeConfig().block_size)),
     )
+    return how, []
 
 
 def _is_divisible(arch: Architecture, model_parallel: int) -> bool:

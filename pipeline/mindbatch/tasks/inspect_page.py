@@ -1,7 +1,8 @@
 """Pages that `mindbatch inspect` prints, and the same for programs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +23,25 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class TensorRow:
-    """One tensor of one rank; digest is the recorded or computed one, if any."""
-
-    tensor: StoredTensor
-    file: str
-    digest: str | None
-
-
 @dataclass
 class RankContent:
     """Tensors and texts of a rank that match the pattern.
 
-    witness: what shows a changed bit: digests.json, CRC-32, or None where nothing does. faults: what is
-    damaged.
+    files: of the tensors, by name. digests: recorded or computed ones. witness: what shows a changed bit:
+    digests.json, CRC-32, or None where nothing does. faults: what is damaged.
     """
 
     path: Path
-    rows: list[TensorRow]
+    tensors: list[StoredTensor]
+    files: Mapping[str, str]
+    digests: Mapping[str, str]
     texts: dict[str, str]
     witness: str | None
     faults: list[str] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
 
 
 def source_page(
@@ -83,9 +81,8 @@ def _rank_lines(ranks: Sequence[RankContent], number: str) -> list[str]:
     """A line for each rank, or each file of those that are no ranks."""
     rows = [[number, "tensors", "bytes", "file"]]
     for rank, content in enumerate(ranks[:_MAX_RANKS_SHOWN]):
-        nbytes = sum(row.tensor.nbytes for row in content.rows)
         file = printable(f"{content.path.parent.name}/{content.path.name}")
-        rows.append([str(rank), str(len(content.rows)), f"{nbytes:,}", file])
+        rows.append([str(rank), str(len(content.tensors)), f"{content.nbytes:,}", file])
     more = len(ranks) - _MAX_RANKS_SHOWN
     return [*table(rows, right=(0, 1, 2)), *([_more(more, number)] if more > 0 else [])]
 
@@ -96,18 +93,22 @@ def _more(count: int, noun: str) -> str:
 
 def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None, numbers: str) -> list[str]:
     """A line for each tensor; one that several ranks hold alike has one line, with these ranks."""
-    alike: dict[tuple[str, str, tuple[int, ...]], list[tuple[int, TensorRow]]] = {}
+    alike: dict[tuple[str, str, tuple[int, ...]], tuple[StoredTensor, list[int]]] = {}
     for rank, content in enumerate(ranks):
-        for row in content.rows:
-            key = (row.tensor.name, row.tensor.dtype, row.tensor.shape)
-            alike.setdefault(key, []).append((rank, row))
+        for tensor in content.tensors:
+            key = (tensor.name, tensor.dtype, tensor.shape)
+            alike.setdefault(key, (tensor, []))[1].append(rank)
     if not alike:
         return ["no tensors" + (f" match filter={printable(pattern)}" if pattern else "")]
     several = len(ranks) > 1
-    shown = [
-        _tensor_cells(holders, several, len(ranks))
-        for _, holders in zip(range(limit), alike.values(), strict=False)
-    ]
+    shown = []
+    for tensor, holders in islice(alike.values(), limit):
+        if several:
+            last = "all" if len(holders) == len(ranks) else ranges(holders)
+        else:
+            last = ranks[0].digests.get(tensor.name, "")[:_DIGEST_SHOWN]
+        size, shape = f"{tensor.nbytes:,}", shape_text(tensor.shape)
+        shown.append([printable(tensor.name), tensor.dtype, shape, size, last])
     titles = ["tensor", "dtype", "shape", "bytes", numbers if several else "sha256"]
     if not several and not any(cells[-1] for cells in shown):
         titles, shown = titles[:-1], [cells[:-1] for cells in shown]
@@ -116,21 +117,11 @@ def _tensor_lines(ranks: Sequence[RankContent], limit: int, pattern: str | None,
     return [*lines, *([f"{_more(more, 'tensor')}; limit=N shows more of them"] if more else [])]
 
 
-def _tensor_cells(holders: Sequence[tuple[int, TensorRow]], several: bool, num_ranks: int) -> list[str]:
-    tensor = holders[0][1].tensor
-    if several:
-        last = "all" if len(holders) == num_ranks else ranges([rank for rank, _ in holders])
-    else:
-        last = (holders[0][1].digest or "")[:_DIGEST_SHOWN]
-    return [printable(tensor.name), tensor.dtype, shape_text(tensor.shape), f"{tensor.nbytes:,}", last]
-
-
 def _sums(ranks: Sequence[RankContent]) -> list[str]:
-    """Tensors, elements and bytes by dtype, and of all."""
     sums: dict[str, list[int]] = {}
-    for row in (row for content in ranks for row in content.rows):
-        count = sums.setdefault(row.tensor.dtype, [0, 0, 0])
-        for index, value in enumerate((1, row.tensor.nbytes // row.tensor.itemsize, row.tensor.nbytes)):
+    for tensor in (tensor for content in ranks for tensor in content.tensors):
+        count = sums.setdefault(tensor.dtype, [0, 0, 0])
+        for index, value in enumerate((1, tensor.nbytes // tensor.itemsize, tensor.nbytes)):
             count[index] += value
     if not sums:
         return []
@@ -166,9 +157,9 @@ def source_json(source: Source, ranks: Sequence[RankContent], limit: int) -> dic
             {
                 "rank": rank,
                 "path": str(content.path),
-                "count": len(content.rows),
-                "bytes": sum(row.tensor.nbytes for row in content.rows),
-                "tensors": [_tensor_json(row) for row in content.rows[:limit]],
+                "count": len(content.tensors),
+                "bytes": content.nbytes,
+                "tensors": [_tensor_json(content, tensor) for tensor in content.tensors[:limit]],
                 "texts": content.texts,
                 "witness": content.witness,
             }
@@ -177,15 +168,14 @@ def source_json(source: Source, ranks: Sequence[RankContent], limit: int) -> dic
     }
 
 
-def _tensor_json(row: TensorRow) -> dict[str, Any]:
-    tensor = row.tensor
+def _tensor_json(content: RankContent, tensor: StoredTensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "dtype": tensor.dtype,
         "shape": [*tensor.shape],
         "bytes": tensor.nbytes,
-        "file": row.file,
-        "sha256": row.digest,
+        "file": content.files[tensor.name],
+        "sha256": content.digests.get(tensor.name),
     }
 
 
@@ -199,8 +189,7 @@ def strategy_page(path: str, strategy: Strategy, layouts: Sequence[TensorLayout]
     rows = [["parameter", "stage", "device matrix", "tensor map", "cut into", "optimizer shard"]]
     rows += [_layout_cells(strategy, layout) for layout in layouts[:limit]]
     lines = table(rows, right=(1,)) if len(rows) > 1 else ["no parameters"]
-    more = max(0, len(layouts) - limit)
-    if more:
+    if (more := len(layouts) - limit) > 0:
         lines.append(f"{_more(more, 'parameter')}; limit=N shows more of them")
     return "\n".join([*head, "", *lines])
 
@@ -210,15 +199,10 @@ def _layout_cells(strategy: Strategy, layout: TensorLayout) -> list[str]:
         printable(layout.name),
         str(strategy.stage_of(layout)),
         shape_text(layout.device_matrix),
-        shape_text(_axes_shown(layout)),
+        shape_text(axes if isinstance(axes, int) else shape_text(axes) for axes in layout.tensor_map),
         "x".join(map(str, layout.parts)) or "-",
         str(layout.opt_shard_size) if layout.opt_shard_step and layout.opt_shard_size else "-",
     ]
-
-
-def _axes_shown(layout: TensorLayout) -> Iterator[str]:
-    for axes in layout.tensor_map:
-        yield str(axes) if isinstance(axes, int) else shape_text(axes)
 
 
 def strategy_json(

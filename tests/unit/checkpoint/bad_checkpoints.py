@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors_writer import entry, file_bytes, safetensors_bytes, write_index
 
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from reshard_models import LLAMA, tensors_of
 
 CONFIG = {**LLAMA, "num_hidden_layers": 1, "vocab_size": 8}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mindbatch.checkpoint.placement.rank_files import RankFiles
+from mindbatch.checkpoint.placement.regions import RankFiles
 
 
 def slices(region):

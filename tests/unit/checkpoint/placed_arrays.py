@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.checkpoint.placement.plan import TensorPlan
-from mindbatch.checkpoint.placement.rank_files import RankFiles
-from mindbatch.checkpoint.placement.regions import Region
+from mindbatch.checkpoint.placement.regions import RankFiles, Region
 
 Array = NDArray[np.int64]
 Ranks = list[dict[str, Array]]

@@ -11,8 +11,7 @@ from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, lo
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.placement.plan import plan_copies
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import whole_placements
+from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import CheckpointError
 
 LAYERS = range(400)

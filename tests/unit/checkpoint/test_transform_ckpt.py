@@ -22,7 +22,7 @@ from transform_places import (
 
 import transform_ckpt
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.foreign_formats import reshard_command
 
 

@@ -10,7 +10,7 @@ from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.floats import array_type
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from tensor_files import write_tensor_file
 
 TOOLS = Path(__file__).parents[3] / "tools"

@@ -14,6 +14,7 @@ HI = {"role": "user", "content": "hi"}
 
 
 TOOL = {"type": "function", "function": {"name": "f"}}
+DEFINES = {"function": {"name": "f", "parameters": {"$defs": {"A": {"type": "null"}}}}}
 
 
 def line(url: str = CHAT, **body: Any) -> dict[str, Any]:
@@ -225,9 +226,29 @@ def test_a_request_is_held_against_the_runs_strategy():
 BAD_BODY: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"temprature": 1}, "body.temprature: unknown; did you mean temperature?"),
     "tools": ({"tools": ["f"]}, "body.tools=[f]: must be a list of JSON objects like"),
+    "choice": ({"tool_choice": "any"}, "body.tool_choice='any': must be auto, none, required or"),
     "forced call": (
-        {"tools": [TOOL], "tool_choice": "required"},
-        "body.tool_choice='required': must be auto",
+        {"tool_choice": "required"},
+        "body.tool_choice='required': needs a function of the tools; body.tools has none",
+    ),
+    "other function": (
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "needs a function of the tools; there are f",
+    ),
+    "call and format": (
+        {"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"},
+        "body.tool_choice='required', body.guided_regex: only one of these can be given",
+    ),
+    "parameters": (
+        {"tools": [{"function": {"name": "f", "parameters": [1]}}], "tool_choice": "required"},
+        "the parameters of f are no JSON schema of an object",
+    ),
+    "definitions": (
+        {
+            "tools": [DEFINES, {"function": {"name": "g", "parameters": {"$defs": {"A": {}}}}}],
+            "tool_choice": "required",
+        },
+        "A is defined in several ways; name one function",
     ),
     "variables": ({"chat_template_kwargs": [1]}, "body.chat_template_kwargs=[1]: must be a mapping"),
     "messages twice": (

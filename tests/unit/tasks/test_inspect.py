@@ -16,7 +16,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 from mindbatch import cli
 from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.config.path_faults import model_folder_fault
 from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.inspect import InspectConfig, run

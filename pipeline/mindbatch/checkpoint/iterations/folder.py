@@ -1,7 +1,8 @@
 """A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is asked for."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -12,8 +13,7 @@ from mindbatch.checkpoint.folders.weight_files import iteration_in
 from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_region, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
-from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
-from mindbatch.checkpoint.placement.regions import Placement, slices_of
+from mindbatch.checkpoint.placement.regions import Location, Placement, RankFiles, slices_of
 from mindbatch.io.closing import closed_on_error
 from mindbatch.parallel.topology import WHOLE
 
@@ -35,11 +35,18 @@ class IterationFolder(ModelFolder):
         self.notes = code_notes(folder, self.config)
         iteration = iteration_in(folder)
         assert iteration is not None
-        self._sets = shard_sets(iteration)
-        stored_files = {name: file for tensors in self._sets for name, file in tensors.files.items()}
-        TensorSet.__init__(self, folder, stored_files)
+        self._hold(folder, shard_sets(iteration))
         with closed_on_error(self):
-            files = renamed(placements(iteration, self._sets), len(self._sets))
+            self._locate(renamed(placements(iteration, self._sets), len(self._sets)))
+
+    def _hold(self, path: Path, sets: Sequence[TensorSet]) -> None:
+        """Takes the files that hold parts of the tensors."""
+        self._sets = sets
+        files = {str(file.path): file for tensors in sets for file in tensors.files.values()}
+        TensorSet.__init__(self, path, files)
+
+    def _locate(self, files: RankFiles) -> None:
+        """Finds where each tensor is. files: what those hold that are open."""
         self._locations: dict[str, list[Location]] = {name: [] for name in files.shapes}
         for name, location in files.locations():
             self._locations[name].append(location)
@@ -48,7 +55,7 @@ class IterationFolder(ModelFolder):
         # Of several files that hold parts of a tensor the first one's is told.
         places = {name: locations[0] for name, locations in self._locations.items() if locations}
         firsts = {name: (self._sets[place.rank], place.name) for name, place in places.items()}
-        self.file_of = {name: tensors.file_of[stored] for name, (tensors, stored) in firsts.items()}
+        self.file_of = {name: str(tensors.file(stored).path) for name, (tensors, stored) in firsts.items()}
         self.tensors = {
             name: StoredTensor(name, tensors.info(stored).dtype, files.shapes[name])
             for name, (tensors, stored) in firsts.items()

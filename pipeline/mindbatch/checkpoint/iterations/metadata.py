@@ -17,11 +17,12 @@ from mindbatch.checkpoint.folders.weight_files import COMMON, METADATA, holds_we
 from mindbatch.checkpoint.formats.ckpt_file import DTYPE_OF, WRITTEN_TYPES
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
 from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Placement,
+    RankFiles,
     Region,
     Shape,
+    StoredShard,
     full_region,
     is_inside,
     single_segment,

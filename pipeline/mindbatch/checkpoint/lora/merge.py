@@ -14,8 +14,7 @@ from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.lora.modules import TILE, LowRank, StoredArray, product, row_factors, tiles
-from mindbatch.checkpoint.placement.rank_files import StoredShard
-from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
+from mindbatch.checkpoint.placement.regions import Region, StoredShard, oriented, slices_of
 from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
 

@@ -15,8 +15,8 @@ from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, read_r
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.placement.rank_files import RankFiles
 from mindbatch.checkpoint.placement.regions import (
+    RankFiles,
     Region,
     Segment,
     Shape,

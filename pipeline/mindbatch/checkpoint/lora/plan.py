@@ -15,8 +15,7 @@ from mindbatch.checkpoint.lora.adapter import LoraAdapter
 from mindbatch.checkpoint.lora.merge import Addition, ArrayEdit, Edit
 from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind, StoredArray
 from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.placement.rank_files import StoredShard
-from mindbatch.checkpoint.placement.regions import Segment, Shape, oriented
+from mindbatch.checkpoint.placement.regions import Segment, Shape, StoredShard, oriented
 
 SCALINGS_KEY = "adapter_scalings"
 """In a marker's settings: the digest of the scaling of each module, where they are not all the same."""

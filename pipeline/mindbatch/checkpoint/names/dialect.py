@@ -1,7 +1,7 @@
 """Declarations of names: rules between the tensors of two checkpoints of a model, and the rule of a name."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -15,21 +15,9 @@ _NUMBER = re.compile(r"\.(0|[1-9]\d{0,5})\.")
 
 
 class Sections(Enum):
-    """Sections of a layer's outputs, in order."""
-
     ONE = ("all",)
     QKV = ("query", "key", "value")
     PAIR = ("gate", "up")
-
-
-class SectionOrder(Enum):
-    """Arrangement of sections in one tensor.
-
-    GROUPED: all that belongs to one key/value head, then the next; of a pair, row by row in turn.
-    """
-
-    JOINED = "joined"
-    GROUPED = "grouped"
 
 
 @dataclass(frozen=True)
@@ -37,11 +25,13 @@ class Form:
     """Tensors that hold a layer's outputs in a checkpoint: one per section, or one for all.
 
     names: with {layer} for the number of the layer.
+    grouped: in one tensor, all that belongs to one key/value head, then the next; of a pair, row by row in
+        turn. Else one whole section, then the next.
     transposed: a matrix is [inputs, outputs] instead of [outputs, inputs].
     """
 
     names: tuple[str, ...]
-    order: SectionOrder = SectionOrder.JOINED
+    grouped: bool = False
     transposed: bool = False
 
 
@@ -59,12 +49,10 @@ class Rule:
     is_stacked: bool = False
 
     def __post_init__(self) -> None:
-        count = len(self.sections.value)
-        for form in (self.original, self.stored):
-            if len(form.names) not in (1, count):
-                raise ValueError(f"{form.names}: must be 1 name or {count}")
-        if self.original.order is not SectionOrder.JOINED:
-            raise ValueError(f"{self.original.names}: only MindFormers' form can be grouped")
+        counts = (1, len(self.sections.value))
+        assert all(len(form.names) in counts for form in (self.original, self.stored)), self
+        assert not self.original.grouped, self
+        assert not self.stored.grouped or len(self.stored.names) < len(self.sections.value), self
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,6 @@ class Heads:
     experts: int = 0
 
     def weights(self, sections: Sections) -> tuple[int, ...]:
-        """Relative sizes of the sections."""
         if sections is Sections.QKV:
             return self.heads, self.kv_heads, self.kv_heads
         return (1,) * len(sections.value)
@@ -88,7 +75,7 @@ class Options:
     """The settings of a MindFormers model on which its parameters depend.
 
     qkv_concat, mlp_concat: as MindFormers calls them; Llama has the first one alone, which means both.
-    grouped: fused tensors are GROUPED, as in MindFormers 1.9; older releases joined them on each rank.
+    grouped: fused tensors are, as in MindFormers 1.9; older releases joined their sections on each rank.
     num_layers: of the whole model, for a last layer with names of its own; None: names are looked up only.
     is_mcore: the names are those of its Mcore models, whose matrices are fused in any case.
     """
@@ -98,10 +85,6 @@ class Options:
     grouped: bool = True
     num_layers: int | None = None
     is_mcore: bool = False
-
-    @property
-    def order(self) -> SectionOrder:
-        return SectionOrder.GROUPED if self.grouped else SectionOrder.JOINED
 
 
 @dataclass(frozen=True)
@@ -115,21 +98,6 @@ class Dialect:
     rules: tuple[Rule, ...]
     unused: tuple[str, ...] = ()
     has_own_head: bool = False
-
-
-def renamed(pairs: Iterable[tuple[str, str]], ends: Sequence[str] = ("weight",)) -> list[Rule]:
-    """Rules for tensors that change their names only; every name gets each of the ends."""
-    return [
-        Rule(Form((f"{original}.{end}",)), Form((f"{stored}.{end}",)))
-        for original, stored in pairs
-        for end in ends
-    ]
-
-
-def renamed_norm(original: str, stored: str) -> list[Rule]:
-    """Rules for a norm's weight and bias, which MindFormers calls gamma and beta."""
-    ends = (("weight", "gamma"), ("bias", "beta"))
-    return [Rule(Form((f"{original}.{one}",)), Form((f"{stored}.{other}",))) for one, other in ends]
 
 
 def unused_names(dialect: Dialect, names: Iterable[str]) -> set[str]:

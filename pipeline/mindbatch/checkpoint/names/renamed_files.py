@@ -1,31 +1,40 @@
 """Rank files with MindFormers' names: which region of which Hugging Face tensor is where in them."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
 from mindbatch.checkpoint.names.dialect import (
+    EXPERT,
     Dialect,
+    Form,
     Heads,
     Rule,
-    SectionOrder,
     Sections,
     rule_for,
     unused_names,
 )
-from mindbatch.checkpoint.names.expert_stacks import stacked
-from mindbatch.checkpoint.names.section_regions import Sizes, Span, read_sizes, shapes_of, spans, view_of
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
+    RankFiles,
     Region,
     Segment,
     Shape,
     Shard,
+    StoredShard,
     intersection,
     shown_region,
 )
 from mindbatch.io.errors import CheckpointError
+
+Extent = TypeVar("Extent", int, tuple[int, int])
+"""Of a dimension: its size, or a range of it."""
 
 
 def as_mindformers(dialect: Dialect, heads: Heads, placements: Placements, num_ranks: int) -> RankFiles:
@@ -54,9 +63,7 @@ def as_mindformers(dialect: Dialect, heads: Heads, placements: Placements, num_r
 def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: int) -> RankFiles:
     """Files that a MindSpore strategy has cut. stored: the placements it gives, by MindFormers' names.
 
-    Raises:
-        CheckpointError: names that have no rule, or a cut through rows of a fused tensor that belong
-            together.
+    CheckpointError lists names that have no rule, and cuts through fused rows that belong together.
     """
     unused = unused_names(dialect, stored)
     used = {name: placement for name, placement in stored.items() if name not in unused}
@@ -72,27 +79,16 @@ def by_strategy(dialect: Dialect, heads: Heads, stored: Placements, num_ranks: i
     return RankFiles(whole.shapes, tuple(ranks), is_renamed=True)
 
 
-def to_mindformers(dialect: Dialect, originals: Mapping[str, Shape], heads: Heads) -> RankFiles:
-    """One rank with MindFormers' tensors for these under Hugging Face names, full or cut alike.
+def _whole_files(
+    dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
+) -> RankFiles:
+    """One rank with MindFormers' tensors, and the Hugging Face tensors they are made of.
+
+    shapes: of the first where `is_stored`, else of the second, full or cut alike.
 
     Raises:
         CheckpointError: names that have no rule, parts of a fused tensor that are missing or do not fit.
     """
-    return _whole_files(dialect, originals, heads, is_stored=False)
-
-
-def to_huggingface(dialect: Dialect, stored: Mapping[str, Shape], heads: Heads) -> RankFiles:
-    """Plans files under Hugging Face's names, from tensors under MindFormers'.
-
-    Raises:
-        CheckpointError: as `to_mindformers`.
-    """
-    return _whole_files(dialect, stored, heads, is_stored=True)
-
-
-def _whole_files(
-    dialect: Dialect, shapes: Mapping[str, Shape], heads: Heads, *, is_stored: bool
-) -> RankFiles:
     unused = unused_names(dialect, shapes)
     used = {name: shape for name, shape in shapes.items() if name not in unused}
     faults: list[str] = []
@@ -105,27 +101,30 @@ def _whole_files(
     for rule in rules:
         with collecting(faults):
             if rule.is_stacked:
-                shapes_of_experts, matrices = stacked(rule, used, heads.experts, is_stored=is_stored)
+                shapes_of_experts, matrices = _stacked(rule, used, heads.experts, is_stored=is_stored)
                 originals |= shapes_of_experts
                 stored |= matrices
-                continue
-            known = rule.stored if is_stored else rule.original
-            sizes = read_sizes(known, used, heads.weights(rule.sections), _group_unit(rule, heads))
-            originals |= shapes_of(rule.original, sizes)
-            stored |= _stored_tensors(rule, sizes)
+            else:
+                known = rule.stored if is_stored else rule.original
+                sizes = _read_sizes(known, used, heads.weights(rule.sections), _group_unit(rule, heads))
+                originals |= _shapes_of(rule.original, sizes)
+                stored |= _stored_tensors(rule, sizes)
     raise_if_any(faults)
     return RankFiles(originals, (stored,), is_renamed=True)
 
 
+to_mindformers = partial(_whole_files, is_stored=False)
+to_huggingface = partial(_whole_files, is_stored=True)
+
+
 def _stored_tensors(rule: Rule, sizes: Sizes) -> dict[str, StoredShard]:
-    """The tensors of a rule as MindFormers has them."""
-    shapes = shapes_of(rule.stored, sizes)
+    shapes = _shapes_of(rule.stored, sizes)
     segments: dict[str, list[tuple[str, Segment]]] = {name: [] for name in shapes}
     for section in range(len(sizes.outputs)):
-        [whole] = spans(rule.original, sizes, section)
-        for part in spans(rule.stored, sizes, section):
+        [whole] = _spans(rule.original, sizes, section)
+        for part in _spans(rule.stored, sizes, section):
             segments[part.name].append((whole.name, _segment(rule, whole, part, sizes.inputs is not None)))
-    view = view_of(rule.stored, sizes)
+    view = _view_of(rule.stored, sizes)
     return {name: StoredShard.of(segments[name], shape, other_view=view) for name, shape in shapes.items()}
 
 
@@ -141,27 +140,26 @@ def _segment(rule: Rule, whole: Span, part: Span, is_matrix: bool) -> Segment:
 
 def _group_unit(rule: Rule, heads: Heads) -> int | None:
     """Outputs of the last section in a group of the stored tensor, None where it is not grouped."""
-    if len(rule.stored.names) == len(rule.sections.value) or rule.stored.order is not SectionOrder.GROUPED:
+    if not rule.stored.grouped:
         return None
     return heads.head_dim if rule.sections is Sections.QKV else 1
 
 
 def _fused(stored: StoredShard, shards: Mapping[str, Shard]) -> StoredShard:
     """A tensor that is made of a rank's tensors, by the shards of which these are."""
-
-    def segments() -> Iterator[tuple[str, Segment]]:
-        for tensor, segment in stored.segments:
-            for own in shards[tensor].segments:
-                if (common := segment.within(own)) is not None:
-                    yield tensor, common
-
+    segments = [
+        (tensor, common)
+        for tensor, segment in stored.segments
+        for own in shards[tensor].segments
+        if (common := segment.within(own)) is not None
+    ]
     padding = tuple(
-        segment.local_at(common)
+        segment.local_at(padded)
         for tensor, segment in stored.segments
         for region in shards[tensor].padding
-        if (common := intersection(segment.whole, region)) is not None
+        if (padded := intersection(segment.whole, region)) is not None
     )
-    return StoredShard.of(segments(), stored.shard.shape, padding, stored.shard.other_view)
+    return StoredShard.of(segments, stored.shard.shape, padding, stored.shard.other_view)
 
 
 def _unfused(placement: Placement, shard: Shard, rank: int, whole: StoredShard) -> StoredShard:
@@ -192,3 +190,161 @@ def _viewed(region: Region, placement: Placement, view: Shape, rank: int) -> Reg
             f"{together} full rows each belong together, so that cannot be told in Hugging Face names"
         )
     return (start // together, stop // together), (0, placement.shape[1] * together)
+
+
+class Span(NamedTuple):
+    """Outputs start..stop of a section, and the region of the named tensor (in its view) that holds them."""
+
+    start: int
+    stop: int
+    name: str
+    region: Region
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Outputs of each section; inputs of them all, None for vectors; groups: of a grouped form."""
+
+    outputs: tuple[int, ...]
+    inputs: int | None
+    groups: int = 1
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        return tuple(size // self.groups for size in self.outputs)
+
+
+def _read_sizes(
+    form: Form, shapes: Mapping[str, Shape], weights: tuple[int, ...], group_unit: int | None
+) -> Sizes:
+    """The sizes, from the shapes of the form's tensors on a rank. CheckpointError where they do not fit.
+
+    weights: relative sizes, by which a single tensor is divided. group_unit: outputs of the last section in
+    a group, None where there are no groups.
+    """
+    matrices = [_flat(form, shapes[name]) for name in form.names]
+    inputs = matrices[0][1]
+    if any(other != inputs for _, other in matrices):
+        raise CheckpointError(f"{_shown(form, shapes)}: must have the same number of inputs")
+    outputs = tuple(size for size, _ in matrices)
+    if len(outputs) < len(weights):
+        weights = tuple(weight // math.gcd(*weights) for weight in weights)
+        share, rest = divmod(outputs[0], sum(weights))
+        if rest:
+            raise CheckpointError(
+                f"{_shown(form, shapes)}: {outputs[0]} outputs cannot be divided as {[*weights]}"
+            )
+        outputs = tuple(share * weight for weight in weights)
+    if group_unit is None:
+        return Sizes(outputs, inputs)
+    groups, rest = divmod(outputs[-1], group_unit)
+    if rest or not groups or any(size % groups for size in outputs):
+        raise CheckpointError(
+            f"{_shown(form, shapes)}: {[*outputs]} outputs are not whole groups of {group_unit}"
+        )
+    return Sizes(outputs, inputs, groups)
+
+
+def _shapes_of(form: Form, sizes: Sizes) -> dict[str, Shape]:
+    outputs = sizes.outputs if len(form.names) > 1 else (sum(sizes.outputs),)
+    return {name: _in_form(form, size, sizes.inputs) for name, size in zip(form.names, outputs, strict=True)}
+
+
+def _view_of(form: Form, sizes: Sizes) -> Shape | None:
+    """The shape in which the regions of a grouped tensor are few, where it is another than its own.
+
+    Rows that alternate are halves of longer rows.
+    """
+    if sizes.inputs is None or not form.grouped or set(sizes.units) != {1}:
+        return None
+    return sizes.groups, len(sizes.outputs) * sizes.inputs
+
+
+def _spans(form: Form, sizes: Sizes, section: int) -> Iterator[Span]:
+    size = sizes.outputs[section]
+    if len(form.names) > 1:
+        yield _span(form, form.names[section], (0, size), 0, sizes.inputs)
+    elif not form.grouped:
+        yield _span(form, form.names[0], (0, size), sum(sizes.outputs[:section]), sizes.inputs)
+    elif (view := _view_of(form, sizes)) is not None:
+        width = view[1] // len(sizes.outputs)
+        yield Span(0, size, form.names[0], ((0, size), (section * width, (section + 1) * width)))
+    else:
+        unit, whole, before = sizes.units[section], sum(sizes.units), sum(sizes.units[:section])
+        for group in range(sizes.groups):
+            first = group * unit
+            yield _span(form, form.names[0], (first, first + unit), group * whole + before, sizes.inputs)
+
+
+def _span(form: Form, name: str, outputs: tuple[int, int], place: int, inputs: int | None) -> Span:
+    rows, columns = (place, place + outputs[1] - outputs[0]), None if inputs is None else (0, inputs)
+    return Span(*outputs, name, _in_form(form, rows, columns))
+
+
+def _in_form(form: Form, outputs: Extent, inputs: Extent | None) -> tuple[Extent, ...]:
+    if inputs is None:
+        return (outputs,)
+    return (inputs, outputs) if form.transposed else (outputs, inputs)
+
+
+def _flat(form: Form, shape: Shape) -> tuple[int, int | None]:
+    if len(shape) == 1:
+        return shape[0], None
+    if len(shape) != 2:
+        raise CheckpointError(f"{form.names[0]}: shape {[*shape]} must have 1 or 2 dimensions")
+    return (shape[1], shape[0]) if form.transposed else (shape[0], shape[1])
+
+
+def _shown(form: Form, shapes: Mapping[str, Shape]) -> str:
+    return ", ".join(f"{name} {[*shapes[name]]}" for name in form.names)
+
+
+def _stacked(
+    rule: Rule, shapes: Mapping[str, Shape], experts: int, *, is_stored: bool
+) -> tuple[dict[str, Shape], dict[str, StoredShard]]:
+    """The shapes of the experts' tensors, and what the matrix of all holds of them.
+
+    shapes: of the matrix where `is_stored`, else of the experts' tensors. CheckpointError: tensors that are
+    missing, not alike, or cannot be divided among the experts.
+    """
+    [name] = rule.stored.names
+    names = [
+        [original.replace(EXPERT, str(expert)) for original in rule.original.names]
+        for expert in range(experts)
+    ]
+    if is_stored:
+        outputs, inputs = _divided(name, shapes[name], experts, len(rule.original.names))
+    else:
+        outputs, inputs = _alike([tensor for expert in names for tensor in expert], shapes)
+    segments = [
+        (
+            tensor,
+            Segment(
+                ((expert * inputs, (expert + 1) * inputs), (place * outputs, (place + 1) * outputs)),
+                ((0, outputs), (0, inputs)),
+                transposed=True,
+            ),
+        )
+        for expert, tensors in enumerate(names)
+        for place, tensor in enumerate(tensors)
+    ]
+    originals: dict[str, Shape] = {tensor: (outputs, inputs) for tensor, _ in segments}
+    whole = experts * inputs, len(rule.original.names) * outputs
+    return originals, {name: StoredShard.of(segments, whole)}
+
+
+def _divided(name: str, shape: Shape, experts: int, tensors: int) -> tuple[int, int]:
+    if len(shape) != 2 or not experts or shape[0] % experts or shape[1] % tensors:
+        raise CheckpointError(
+            f"tensor {shown(name)} {[*shape]}: cannot be divided among {experts} experts of {tensors} tensors"
+        )
+    return shape[1] // tensors, shape[0] // experts
+
+
+def _alike(names: list[str], shapes: Mapping[str, Shape]) -> tuple[int, int]:
+    if missing := [name for name in names if name not in shapes]:
+        raise CheckpointError(f"tensor {shown(names[0])}: goes with {missing[0]}, which is missing")
+    first = shapes[names[0]]
+    if len(first) != 2 or any(shapes[name] != first for name in names):
+        raise CheckpointError(f"tensor {shown(names[0])}: all experts' must be matrices of one shape")
+    return first[0], first[1]

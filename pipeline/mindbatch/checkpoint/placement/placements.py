@@ -1,25 +1,27 @@
-"""Places the tensors of a model over data-parallel, model-parallel and pipeline ranks, from its specs.
+"""Places the tensors of a model over data-parallel, model-parallel and pipeline ranks; bytes on each rank.
 
 A rank is (stage * data_parallel + replica) * model_parallel + its place among its model-parallel neighbours,
 which is how MindSpore counts devices.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, groupby
+from itertools import groupby
 
 from mindbatch.checkpoint.placement.regions import (
     Placement,
     Placements,
     Region,
     Segment,
+    Shape,
     Shard,
     joined_segments,
 )
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.stage_cut import cut, holds, is_tied, number_of_layers, stage_faults
-from mindbatch.models.tensor_spec import Part, Range, Sharding, TensorSpec, source_shapes
+from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
 from mindbatch.parallel.topology import DeviceMap, Stage, TensorSlice
 
 
@@ -136,7 +138,7 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
     left, right = part.input_bounds(sharding, rank)
     columns = (0, right - left)
     for low, high in sorted(
-        chain.from_iterable(_held_ranges(*part_sharding, rank) for part_sharding in parts)
+        outputs for other, how in parts for outputs in other.source_ranges(*other.output_bounds(how, rank))
     ):
         start, end = end, end + high - low
         if start < end:
@@ -148,11 +150,6 @@ def _shard_of_matrix(parts: ShardedParts, rank: TensorSlice) -> Shard:
         padding.append(part.region((filled, end), columns))
     shape = tuple(stop for _, stop in part.region((0, end), columns))
     return Shard(shape, joined_segments(segments), tuple(padding))
-
-
-def _held_ranges(part: Part, sharding: Sharding, rank: TensorSlice) -> list[Range]:
-    """Lists the ranges of the full tensor that are the rank's outputs of a part."""
-    return part.source_ranges(*part.output_bounds(sharding, rank))
 
 
 def stages_of(specs: Sequence[TensorSpec], stages: Sequence[Stage]) -> dict[str, set[int]]:
@@ -187,3 +184,74 @@ def with_replicas(by_name: Placements, model_parallel: int, data_parallel: int) 
         )
         for name, placement in by_name.items()
     }
+
+
+@dataclass(frozen=True)
+class LayoutRow:
+    """A tensor, its full shape, how it is cut in words, and what each rank stores of it, padding included."""
+
+    name: str
+    shape: Shape
+    itemsize: int
+    cut: str
+    local_shapes: tuple[Shape | None, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def rank_bytes(self) -> tuple[int, ...]:
+        """Bytes on each rank, 0 where the tensor is not."""
+        return tuple(
+            0 if shape is None else math.prod(shape) * self.itemsize for shape in self.local_shapes
+        )  # fmt: skip
+
+
+def layout_rows(placements: Placements, itemsizes: Mapping[str, int]) -> list[LayoutRow]:
+    """A row for each tensor. itemsizes: bytes of an element, by the tensor's name."""
+    return [
+        LayoutRow(
+            name,
+            placement.shape,
+            itemsizes[name],
+            described_cut(placement),
+            tuple(shard.shape if shard else None for shard in placement.shards),
+        )
+        for name, placement in placements.items()
+    ]
+
+
+def rank_totals(rows: Iterable[LayoutRow]) -> list[tuple[int, int]]:
+    """(tensors, bytes) of each rank."""
+    totals: list[tuple[int, int]] = []
+    for row in rows:
+        totals = totals or [(0, 0)] * len(row.local_shapes)
+        totals = [
+            (tensors + (shape is not None), nbytes + more)
+            for (tensors, nbytes), shape, more in zip(totals, row.local_shapes, row.rank_bytes, strict=True)
+        ]
+    return totals
+
+
+def described_cut(placement: Placement) -> str:
+    """Describes how a tensor is sharded: dimensions from 0, on how many ranks each part is, padding.
+
+    As "dimension 0 in 4, each twice", "dimension 1 in 2, 3 pieces a rank" or "whole, 3 times".
+    """
+    sizes = [shard.shape for shard in placement.shards if shard]
+    regions = max(map(len, placement.ranks), default=0)
+    if len(set(sizes)) != 1:
+        return "unevenly" if sizes else "nowhere"
+    parts = [-(-size // local) if local else 1 for size, local in zip(placement.shape, sizes[0], strict=True)]
+    cuts = [f"dimension {index} in {count}" for index, count in enumerate(parts) if count > 1]
+    count = len(sizes) // math.prod(parts)
+    times = "twice" if count == 2 else f"{count} times"
+    copies = [f"each {times}" if cuts else times] if count > 1 else []
+    padded = [
+        f"padded to {whole}"
+        for size, local, count in zip(placement.shape, sizes[0], parts, strict=True)
+        if (whole := local * count) > size
+    ]
+    fused = [f"{regions} pieces a rank"] if regions > 1 else []
+    return ", ".join([*(cuts or ["whole"]), *fused, *copies, *padded])

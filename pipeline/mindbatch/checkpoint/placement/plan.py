@@ -2,19 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
-from mindbatch.checkpoint.placement.rank_files import Location, RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
+    Location,
     Pair,
+    RankFiles,
     Region,
     Segment,
     Shape,
     Shard,
+    StoredShard,
     difference,
     intersection,
     merged,
@@ -37,12 +40,10 @@ class Copy(NamedTuple):
 
     @property
     def source_tensor(self) -> tuple[int, str]:
-        """Rank and name of the stored tensor that is read."""
         return self.source_rank, self.source_name
 
     @property
     def source_rows(self) -> tuple[int, int]:
-        """First and last row of the source as it is stored."""
         return rows_of(self.source)
 
     @property
@@ -75,9 +76,11 @@ def plan_copies(source: RankFiles, target: RankFiles) -> list[TensorPlan]:
     """
     raise_if_any([*_name_faults(source, target), *_shape_faults(source, target)])
     is_renamed = source.is_renamed or target.is_renamed
-    copies = _RenamedCopies(source) if is_renamed else _JoinedCopies(source)
+    locations = first_locations(source)
+    # Of renamed files sections stay apart; of others copies are joined to as few as may be.
+    copies_of = partial(_copies, locations) if is_renamed else _joined_copies(locations)
     plans = [
-        TensorPlan(name, rank, stored.shard.shape, stored.shard.view, copies.of(stored), stored.shard.padding)
+        TensorPlan(name, rank, stored.shard.shape, stored.shard.view, copies_of(stored), stored.shard.padding)
         for rank, tensors in enumerate(target.ranks)
         for name, stored in tensors.items()
     ]
@@ -95,45 +98,39 @@ def plan_digest(plans: Iterable[TensorPlan]) -> str:
     return digest.hexdigest()
 
 
-class _RenamedCopies:
-    """Finds the copies that make stored tensors, in order of their targets; sections stay apart."""
-
-    def __init__(self, source: RankFiles) -> None:
-        self._locations = first_locations(source)
-
-    def of(self, wanted: StoredShard) -> tuple[Copy, ...]:
-        """Lists the copies that make the tensor of a target rank's file."""
-        return tuple(sorted(self._found(wanted), key=attrgetter("target")))
-
-    def _found(self, wanted: StoredShard) -> Iterator[Copy]:
-        for tensor, segment in wanted.segments:
-            yield from _sources_of(segment, self._locations[tensor].values())
+Locations = Mapping[str, Mapping[Region, Location]]
 
 
-class _JoinedCopies(_RenamedCopies):
-    """Copies for files with the names of the full tensors, joined to as few as may be.
+def _copies(locations: Locations, wanted: StoredShard) -> tuple[Copy, ...]:
+    """The copies that make a stored tensor, in order of their targets."""
+    copies = (
+        copy
+        for tensor, segment in wanted.segments
+        for copy in _sources_of(segment, locations[tensor].values())
+    )
+    return tuple(sorted(copies, key=attrgetter("target")))
+
+
+def _joined_copies(locations: Locations) -> Callable[[StoredShard], tuple[Copy, ...]]:
+    """Finds copies for files with the names of the full tensors.
 
     The layers of a model are all cut alike, so that the copies are found for one of them.
     """
+    numbers: dict[object, int] = {}  # of what the locations of a tensor have in common with others'
+    alike: dict[str, int] = {}
+    for tensor, stored in locations.items():
+        key = tuple((location.rank, location.segment) for location in stored.values())
+        alike[tensor] = numbers.setdefault(key, len(numbers))
+    known: dict[tuple[Shard, int], list[Copy]] = {}
 
-    def __init__(self, source: RankFiles) -> None:
-        super().__init__(source)
-        numbers: dict[object, int] = {}  # of what the locations of a tensor have in common with others'
-        self._alike = {
-            tensor: numbers.setdefault(
-                tuple((location.rank, location.segment) for location in locations.values()), len(numbers)
-            )
-            for tensor, locations in self._locations.items()
-        }
-        self._known: dict[tuple[Shard, int], list[Copy]] = {}
-
-    def of(self, wanted: StoredShard) -> tuple[Copy, ...]:
-        """Lists the copies that make the tensor of a target rank's file."""
+    def copies_of(wanted: StoredShard) -> tuple[Copy, ...]:
         [name] = wanted.tensors
-        key = wanted.shard, self._alike[name]
-        if key not in self._known:
-            self._known[key] = sorted(_joined(self._found(wanted)), key=attrgetter("target"))
-        return tuple(Copy(copy.source_rank, name, copy.source, copy.target) for copy in self._known[key])
+        key = wanted.shard, alike[name]
+        if key not in known:
+            known[key] = sorted(_joined(_copies(locations, wanted)), key=attrgetter("target"))
+        return tuple(Copy(copy.source_rank, name, copy.source, copy.target) for copy in known[key])
+
+    return copies_of
 
 
 def first_locations(files: RankFiles) -> dict[str, dict[Region, Location]]:

@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
 from mindbatch.checkpoint.placement.regions import (
+    RankFiles,
     Region,
     Segment,
     Shape,
     Shard,
+    StoredShard,
     first_overlap,
     full_region,
     intersection,
     is_inside,
-    moved,
     oriented,
     region_shape,
     rows_of,
@@ -113,7 +113,6 @@ def _stored_faults(stored: StoredShard, files: RankFiles) -> list[str]:
 
 
 def _tiling_faults(shape: Shape, regions: Sequence[Region], done: str) -> Iterator[str]:
-    """Checks that the regions cover a tensor, each element once."""
     whole = full_region(shape)
     for region in regions:
         if not is_inside(region, whole):
@@ -195,10 +194,10 @@ def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]
     elif region_shape(oriented(copy.source, copy.transposed)) != region_shape(copy.target):
         yield f"{line}: the two have different sizes"
     else:
-        matched = 0
-        for from_segment, to_segment, part in _matched(copy, source, wanted):
+        copied, matched = Segment(copy.target, copy.source, transposed=copy.transposed), 0
+        for from_segment, to_segment, part in _matched(copied, source, wanted):
             is_tensor = source.tensors[from_segment.tensor] == wanted.tensors[to_segment.tensor]
-            if not is_tensor or not _is_same(from_segment, to_segment, part, copy):
+            if not is_tensor or not _is_same(from_segment, to_segment, part, copied):
                 yield f"{line}: {shown_region(part)} is put where another element belongs"
                 return
             matched += volume(part)
@@ -206,30 +205,18 @@ def _copy_faults(copy: Copy, wanted: _Stored, sources: Sources) -> Iterator[str]
             yield f"{line}: takes in padding"
 
 
-def _matched(copy: Copy, source: _Stored, wanted: _Stored) -> Iterator[tuple[Segment, Segment, Region]]:
-    """The copy divided by the segments of both sides; the regions are of the source."""
-    for from_segment, read in source.segments.over(copy.source):
-        for to_segment, common in wanted.segments.over(_written(read, copy)):
-            target = oriented(copy.target, copy.transposed)
-            yield from_segment, to_segment, moved(oriented(common, copy.transposed), target, copy.source)
+def _matched(copy: Segment, source: _Stored, wanted: _Stored) -> Iterator[tuple[Segment, Segment, Region]]:
+    """Divides a copy, `local` its target, by the segments of both sides; the regions are of the source."""
+    for from_segment, read in source.segments.over(copy.whole):
+        for to_segment, common in wanted.segments.over(copy.local_at(read)):
+            yield from_segment, to_segment, copy.whole_at(common)
 
 
-def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Copy) -> bool:
+def _is_same(from_segment: Segment, to_segment: Segment, part: Region, copy: Segment) -> bool:
     """True if a region of the source is, in full coordinates, what is wanted where it is put."""
     if copy.transposed != (from_segment.transposed != to_segment.transposed):
         return False
-    return _whole(from_segment, part) == _whole(to_segment, _written(part, copy))
-
-
-def _written(part: Region, copy: Copy) -> Region:
-    """Maps a part of a copy's source to its target."""
-    return moved(oriented(part, copy.transposed), oriented(copy.source, copy.transposed), copy.target)
-
-
-def _whole(segment: Segment, part: Region) -> Region:
-    """Maps a part of the stored segment to the full tensor."""
-    stored = oriented(segment.local, segment.transposed)
-    return moved(oriented(part, segment.transposed), stored, segment.whole)
+    return from_segment.whole_at(part) == to_segment.whole_at(copy.local_at(part))
 
 
 def _fits(region: Region, stored: _Stored) -> bool:

@@ -1,37 +1,48 @@
-"""Carrying out a reshard: written beside, proved, marked as whole and given its name; or taken up again."""
+"""Carrying out a reshard: made beside in threads, marked as whole and given its name; or taken up again."""
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+from typing import TypeVar
 
+from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
 from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
-from mindbatch.checkpoint.formats.open_file import allow_open_files
-from mindbatch.checkpoint.reshard.files import Recorder, TargetFiles, refuse_without_room
+from mindbatch.checkpoint.formats.open_file import OpenFiles, allow_open_files
 from mindbatch.checkpoint.reshard.folder import (
+    TargetFiles,
     give_name,
     is_complete,
     is_there,
     keep_name,
     locked,
     make_folders,
-    marker_json,
     part_of,
     refuse_changed,
     refuse_source_in,
+    refuse_without_room,
     remove_displaced,
     remove_tree,
 )
 from mindbatch.checkpoint.reshard.job import Job
-from mindbatch.checkpoint.reshard.journal import opened_journal, verified
+from mindbatch.checkpoint.reshard.journal import Recorder, opened_journal, verified
 from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
-from mindbatch.checkpoint.reshard.pool import CHECK, WRITE, do_jobs
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.checkpoint.reshard.replicas import compare
-from mindbatch.checkpoint.reshard.write import Written
+from mindbatch.checkpoint.reshard.write import Sources, Written, check_job, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage, write_whole, writing
+
+SMALL_BYTES = 32 << 20
+"""A reshard that writes less is done at once."""
+
+Result = TypeVar("Result")
 
 
 def carry_out(
@@ -46,7 +57,6 @@ def carry_out(
 
     in_background: syncing goes on beside the work, in another thread; not, by default, with a `storage` that
         was given, so that its operations come in a fixed order.
-
     approve: is called with the folder, wherever it is by then, once all is in it, and raises what keeps it
         from getting its name; it stays beside and is looked at again by the next call.
 
@@ -63,19 +73,19 @@ def carry_out(
     if is_there(plan):
         keep_name(plan, storage)
         remove_displaced(plan, storage)
-        _look_again(plan, plan.target, storage, progress)
+        _look_again(plan, plan.target, progress)
         return Outcome(is_new=False)
-    allow_open_files(len(plan.sources) + 2 * len(plan.layouts))  # written, and synced meanwhile
+    allow_open_files(len(plan.sources) + len(plan.layouts))
     make_folders(part, storage)
     with locked(part):
         if is_there(plan):  # another process has just ended
             keep_name(plan, storage)
             remove_tree(part, storage, last=[MARKER_NAME])
-            _look_again(plan, plan.target, storage, progress)
+            _look_again(plan, plan.target, progress)
             return Outcome(is_new=False)
         outcome = Outcome()
         if is_complete(plan, part):
-            _look_again(plan, part, storage, progress)
+            _look_again(plan, part, progress)
             outcome.notes.append(f"{part}: was complete; it has only been given its name")
         else:
             compare(plan.replicas, progress)
@@ -104,7 +114,7 @@ def _make(
             if len(known) < len(noted):
                 outcome.notes.append(f"{part}: {len(noted) - len(known)} tensors are not as noted; made anew")
             recorder = Recorder(files, journal, plan.sync_bytes, in_background=in_background)
-            with closing(recorder), closing(_write(plan, known, part, storage, progress)) as all_written:
+            with closing(recorder), closing(_write(plan, known, files, progress)) as all_written:
                 for written in all_written:
                     recorder.take(written)
                     known |= {(tensor.file, tensor.tensor): tensor.digest for tensor in written}
@@ -115,21 +125,20 @@ def _make(
 
 
 def _write(
-    plan: ReshardPlan, known: Mapping[Place, str], part: Path, storage: Storage, progress: Progress
-) -> Generator[tuple[Written, ...], None, None]:
+    plan: ReshardPlan, known: Mapping[Place, str], files: TargetFiles, progress: Progress
+) -> Generator[list[Written], None, None]:
     jobs = [*_unfinished(plan.jobs, known)]
     total = plan.nbytes
     done = total - sum(job.nbytes for job in jobs)
     progress("resharding", done, total)
-    with closing(do_jobs(WRITE, jobs, part, plan.workers, storage)) as results:
-        for result in results:
-            done += result.nbytes
+    with closing(do_jobs(partial(write_job, write=files.write), jobs, plan.workers)) as results:
+        for job, written in results:
+            done += job.nbytes
             progress("resharding", done, total)
-            yield result.written
+            yield written
 
 
 def _unfinished(jobs: Iterable[Job], known: Mapping[Place, str]) -> Iterator[Job]:
-    """The jobs with what is not known to be written."""
     for job in jobs:
         left = tuple(writing for writing in job.writings if (writing.file, writing.name) not in known)
         if left:
@@ -152,31 +161,80 @@ def _finish(
     refuse_changed(plan)
     if plan.verify:
         # Reading back takes long, and is worth nothing against a source that changes meanwhile.
-        _read_back(plan, part, storage, progress)
+        _read_back(plan, part, progress)
         refuse_changed(plan)
     # The marker comes before the journal goes: a folder with neither would be nobody's after a kill.
-    write_whole(part / MARKER_NAME, marker_json(plan.marker()), storage)
+    write_whole(part / MARKER_NAME, plan.marker_json(), storage)
     with writing(part):
         storage.remove(part / JOURNAL_NAME)
         storage.sync_folder(part)
 
 
-def _look_again(plan: ReshardPlan, folder: Path, storage: Storage, progress: Progress) -> None:
+def _look_again(plan: ReshardPlan, folder: Path, progress: Progress) -> None:
     """Compares what an earlier session has finished, where that is asked for."""
     if not plan.verify:
         return
     compare(plan.replicas, progress)
     try:
-        _read_back(plan, folder, storage, progress)
+        _read_back(plan, folder, progress)
     except CheckpointError as error:
         hint = f"unless the source is damaged, remove {folder}, and the same command makes it anew"
         raise CheckpointError(f"{fault}; {hint}" for fault in error.faults) from None
 
 
-def _read_back(plan: ReshardPlan, part: Path, storage: Storage, progress: Progress) -> None:
+def _read_back(plan: ReshardPlan, part: Path, progress: Progress) -> None:
     """Every element of every file, compared with its source."""
     done, total = 0, plan.nbytes
-    with closing(do_jobs(CHECK, plan.jobs, part, plan.workers, storage)) as results:
-        for result in results:
-            done += result.nbytes
+    with closing(do_jobs(partial(check_job, folder=part), plan.jobs, plan.workers)) as results:
+        for job, _ in results:
+            done += job.nbytes
             progress("reading back", done, total)
+
+
+def worker_count(asked: int | None, nbytes: int) -> int:
+    """Chooses the number of threads; 1: the calling one. One more than processors: it waits for the disk."""
+    if asked is not None:
+        return asked
+    return 1 if nbytes < SMALL_BYTES else min(8, len(os.sched_getaffinity(0)) + 1)
+
+
+def do_jobs(
+    do: Callable[[Job, Sources], Result], jobs: Iterable[Job], workers: int
+) -> Generator[tuple[Job, Result], None, None]:
+    """Does all jobs, the largest first, and yields each with its result when it is done, in any order.
+
+    workers: threads, which read, hash, convert and write without the interpreter's lock; with 1 it is done
+        in this one. Closing the iterator stops them, whatever they do.
+
+    Raises:
+        CheckpointError: a source is damaged, a value does not fit, or there is not enough memory.
+        StorageError: a target cannot be written.
+    """
+    ordered = sorted(jobs, key=lambda job: -job.nbytes)
+    workers = max(1, min(workers, len(ordered)))
+    stop = Event()
+    with OpenFiles() as files:
+        idle: SimpleQueue[Sources] = SimpleQueue()  # with buffers, for a thread each
+        for _ in range(workers):
+            idle.put(Sources(files, stop))
+
+        def done(job: Job) -> tuple[Job, Result]:
+            sources = idle.get()
+            try:
+                return job, do(job, sources)
+            except MemoryError:
+                fault = "not enough memory; fewer workers need less"
+                raise CheckpointError(f"tensor {shown(job.name)}: {fault}") from None
+            finally:
+                idle.put(sources)
+
+        if workers == 1:
+            yield from map(done, ordered)
+            return
+        pool = ThreadPoolExecutor(workers, "reshard")
+        try:
+            for future in as_completed([pool.submit(done, job) for job in ordered]):
+                yield future.result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)

@@ -1,19 +1,24 @@
-"""The folders of a reshard: the finished one with its marker, and DIR.part beside it while it is made."""
+"""The folders of a reshard and their files: the finished one with its marker, DIR.part while it is made."""
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
+from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
+from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.storage import Storage, StorageError, writing
 
@@ -43,7 +48,6 @@ def refuse_foreign(folder: Path, marker: Marker) -> None:
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Lists the settings that differ between two reshards, on one line."""
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     listed = [f"{shown(key)[1:-1]} was {_value(old, key)}, now {_value(new, key)}" for key in keys]
     return ", ".join(first_lines(listed, str, limit=4, noun="settings")) or "the source has changed"
@@ -82,7 +86,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _is_still(handle: int, folder: Path) -> bool:
-    """True if the folder has not been renamed meanwhile."""
     try:
         return os.path.samestat(os.fstat(handle), folder.lstat())
     except FileNotFoundError:
@@ -116,10 +119,6 @@ def remove_tree(folder: Path, storage: Storage, *, last: Iterable[str] = (), kee
                 storage.remove(path)
         if not keep:
             storage.remove_folder(folder)
-
-
-def marker_json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1) + "\n").encode()
 
 
 def is_ours(part: Path) -> bool:
@@ -220,3 +219,66 @@ def give_name(plan: ReshardPlan, part: Path, storage: Storage) -> None:
         raise StorageError.writing(target, error) from error
     if gives_way:
         remove_tree(part, storage, last=[MARKER_NAME])
+
+
+class TargetFiles(Closing):
+    """The files below a target folder, opened when they are needed; closing them syncs nothing.
+
+    Threads may share them. All methods but `close` raise StorageError.
+    """
+
+    def __init__(self, folder: Path, storage: Storage) -> None:
+        self._folder = folder
+        self._storage = storage
+        self._files: dict[str, int] = {}
+        self._lock = Lock()
+
+    def prepare(self, layouts: Mapping[str, FileLayout]) -> None:
+        """Makes the files that are missing; all get their full size, with all but the tensors in them."""
+        for name, layout in layouts.items():
+            make_folders((self._folder / name).parent, self._storage)
+            with writing(self._folder / name):
+                if not (self._folder / name).exists():
+                    self._files[name] = self._storage.create(self._folder / name)
+                self._storage.truncate(self._file(name), layout.total_bytes)
+                for offset, data in layout.head:
+                    self._storage.write_at(self._file(name), data, offset)
+
+    def write(self, target: Writing, start: int, data: memoryview) -> None:
+        """Writes a tensor's bytes from `start` on into its file, which is there and of full size."""
+        with writing(self._folder / target.file):
+            for offset, nbytes in byte_ranges(target.extents, start, len(data)):
+                self._storage.write_at(self._file(target.file), data[:nbytes], offset)
+                data = data[nbytes:]
+
+    def sync(self, names: Iterable[str] | None = None) -> None:
+        """Returns once what was written into the opened files, or those named, is on the disk."""
+        for name in self._files if names is None else names:
+            with writing(self._folder / name):
+                self._storage.sync(self._file(name))
+
+    def close(self) -> None:
+        while self._files:
+            _, file = self._files.popitem()
+            with contextlib.suppress(OSError):  # what counts was synced, or has gone wrong before
+                self._storage.close(file)
+
+    def _file(self, name: str) -> int:
+        with self._lock:
+            if name not in self._files:
+                self._files[name] = self._storage.reopen(self._folder / name)
+            return self._files[name]
+
+
+def refuse_without_room(folder: Path, layouts: Mapping[str, FileLayout]) -> None:
+    """CheckpointError when the disk has not the room that is still needed, as far as can be told."""
+    needed = sum(layout.total_bytes for layout in layouts.values())
+    with contextlib.suppress(OSError):
+        there = sum(path.stat().st_blocks * 512 for name in layouts if (path := folder / name).exists())
+        disk = os.statvfs(folder)
+        free = disk.f_bavail * disk.f_frsize
+        if needed - there > free:
+            raise CheckpointError(
+                f"{folder}: {needed - there:,} bytes are still to be written, and the disk has room for "
+                f"{free:,}"
+            )

@@ -1,52 +1,45 @@
-"""The jobs of a reshard: each says which stored tensors it reads, and which tensors it makes of them."""
+"""The jobs of a reshard: which stored tensors each reads, what it makes of them, and in which portions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES, ByteExtent, FileLayout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard
-from mindbatch.checkpoint.placement.regions import Shape
+from mindbatch.checkpoint.placement.regions import RankFiles, Shape, StoredShard
 
 if TYPE_CHECKING:  # adapters are seldom merged
     from mindbatch.checkpoint.lora.merge import Edit
     from mindbatch.checkpoint.lora.plan import LoraPlan
+
+CHUNK_BYTES = 1 << 22
+"""About how much of sources and targets is in memory at once; more where a single row is larger."""
 
 SourceTensor = tuple[int, str]
 """Rank and name of a stored tensor of the source."""
 
 
 class _InRows:
-    """A tensor that is read or written in rows.
-
-    view: the shape by which its regions and rows are counted, where that is another one of the same bytes.
-    """
+    """A tensor that is read or written in rows. view: the shape by which its regions and rows are counted."""
 
     __slots__ = ()
 
     dtype: str
-    shape: Shape
-    view: Shape | None
-
-    @property
-    def counted(self) -> Shape:
-        """The shape by which its regions and rows are counted."""
-        return self.shape if self.view is None else self.view
+    view: Shape
 
     @property
     def rows(self) -> int:
         """Number of rows; a scalar has one."""
-        return self.counted[0] if self.counted else 1
+        return self.view[0] if self.view else 1
 
     @property
     def row_bytes(self) -> int:
         """Stored bytes of a row: all that a place of the first dimension holds."""
-        return math.prod(self.counted[1:]) * DTYPES[self.dtype]
+        return math.prod(self.view[1:]) * DTYPES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +53,17 @@ class Reading(_InRows):
     name: str
     dtype: str
     shape: Shape
+    view: Shape
     digest: str | None = None
-    view: Shape | None = None
     edits: tuple[Edit, ...] = ()
 
     @property
     def values_dtype(self) -> str:
-        """The dtype of the rows that reading it gives."""
         return "F32" if self.edits else self.dtype
 
     @property
     def values_row_bytes(self) -> int:
-        """Bytes of a row as reading it gives it."""
-        return math.prod(self.counted[1:]) * DTYPES[self.values_dtype]
+        return math.prod(self.view[1:]) * DTYPES[self.values_dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +77,9 @@ class Writing(_InRows):
     name: str
     dtype: str
     shape: Shape
+    view: Shape
     extents: tuple[ByteExtent, ...]
     copies: tuple[Copy, ...]
-    view: Shape | None = None
 
     @property
     def nbytes(self) -> int:
@@ -145,9 +136,9 @@ def jobs_of(
                 plan.name,
                 dtypes[plan.name],
                 plan.shape,
+                plan.view,
                 layouts[file_of[plan.rank]].extents[plan.name],
                 plan.copies,
-                None if plan.view == plan.shape else plan.view,
             )
             for plan in together
         )
@@ -158,8 +149,8 @@ def jobs_of(
 def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPlan | None = None) -> Reading:
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
-    path, view = str(tensors.file(name).path), stored.shard.other_view
-    return Reading(path, name, info.dtype, info.shape, digest, view, edits)
+    path = str(tensors.file(name).path)
+    return Reading(path, name, info.dtype, info.shape, stored.shard.view, digest, edits)
 
 
 def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
@@ -179,3 +170,78 @@ def _together(plans: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
         groups_in_order.append(joined)
         groups |= {copy.source_name: joined for plan in joined for copy in plan.copies}
     return [group for group in groups_in_order if group]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Rows of a reading: those of the targets, moved by `offset`."""
+
+    reading: SourceTensor
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The rows start..stop of some writings. fetches: what is read for them, each in full rows.
+
+    Transposed copies have no fetch: a row of theirs is a column of the source.
+    """
+
+    start: int
+    stop: int
+    writings: tuple[Writing, ...]
+    fetches: tuple[Fetch, ...]
+
+    def copies(self, writing: Writing) -> list[tuple[Fetch | None, Copy]]:
+        """The copies that fill the chunk's rows of a writing, each with where its rows are."""
+        return [(fetch_of(copy), copy) for copy in writing.copies if _is_over(copy, self.start, self.stop)]
+
+
+def fetch_of(copy: Copy) -> Fetch | None:
+    """Finds the source tensor and row offset of a copy; None for a transposed one."""
+    return None if copy.transposed else Fetch(copy.source_tensor, copy.source_rows[0] - copy.target_rows[0])
+
+
+def chunks_of(job: Job, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """Yields the rows of all writings once and in order; those of the sources in order where that can be."""
+    for group in _groups(job.writings):
+        # Cut where a copy begins or ends, so that a chunk's rows all have the same sources.
+        bounds = {0, group[0].rows} | {
+            bound for writing in group for copy in writing.copies for bound in copy.target_rows
+        }
+        ordered = sorted(bounds)
+        for start, stop in zip(ordered, ordered[1:], strict=False):
+            yield from _portions(job, tuple(group), start, stop, chunk_bytes)
+
+
+def _groups(writings: Sequence[Writing]) -> list[list[Writing]]:
+    """Writings of the same rows, made from the same rows of their sources, go together."""
+    by_rows: dict[object, list[Writing]] = {}
+    for writing in writings:
+        rows = frozenset(
+            (copy.transposed, copy.source[1] if copy.transposed else copy.source_rows, copy.target_rows)
+            for copy in writing.copies
+        )
+        by_rows.setdefault((writing.rows, rows), []).append(writing)
+    return sorted(by_rows.values(), key=lambda group: min(map(_first_place, group)))
+
+
+def _first_place(writing: Writing) -> tuple[SourceTensor, int]:
+    return min(((copy.source_tensor, copy.source_rows[0]) for copy in writing.copies), default=((0, ""), 0))
+
+
+def _portions(
+    job: Job, group: tuple[Writing, ...], start: int, stop: int, chunk_bytes: int
+) -> Iterator[Chunk]:
+    copies = [copy for writing in group for copy in writing.copies if _is_over(copy, start, stop)]
+    fetches = tuple(dict.fromkeys(fetch for fetch in map(fetch_of, copies) if fetch is not None))
+    width = sum(job.readings[fetch.reading].values_row_bytes for fetch in fetches)
+    width += sum(writing.row_bytes for writing in group)
+    step = max(1, chunk_bytes // max(1, width))
+    for first in range(start, stop, step):
+        yield Chunk(first, min(first + step, stop), group, fetches)
+
+
+def _is_over(copy: Copy, start: int, stop: int) -> bool:
+    low, high = copy.target_rows
+    return low < stop and start < high

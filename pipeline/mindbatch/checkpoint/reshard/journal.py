@@ -4,12 +4,14 @@ One line of JSON each. The first says which reshard it is; the others were appen
 been synced. What a crash has torn at the end is cut off.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,17 @@ from typing import Any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
 from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.reshard.folder import changed_settings, is_ours, names_below, remove_tree
+from mindbatch.checkpoint.reshard.folder import (
+    TargetFiles,
+    changed_settings,
+    is_ours,
+    names_below,
+    remove_tree,
+)
 from mindbatch.checkpoint.reshard.plan import Outcome, Place, ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress
 from mindbatch.checkpoint.reshard.write import Written
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.regular_file import read_regular
 from mindbatch.io.storage import Storage, StorageError, remove_leftovers, write_whole, writing
@@ -31,7 +40,7 @@ _MAX_JOURNAL_BYTES = 1 << 30  # a line of 200 bytes for each tensor of a thousan
 
 @dataclass(frozen=True)
 class JournalContent:
-    """Content of a journal. head: what `start` was given; size: bytes up to the first torn line."""
+    """Content of a journal. head: what it was begun with; size: bytes up to the first torn line."""
 
     head: Mapping[str, Any]
     written: tuple[Written, ...]
@@ -49,7 +58,7 @@ def read_journal(path: Path) -> JournalContent | None:
     size = 0
     for line in data.splitlines(keepends=True):
         entry = _entry(line)
-        # Nothing behind a torn line is trusted; `go_on` cuts it off.
+        # Nothing behind a torn line is trusted; `Journal` cuts it off.
         if entry is None:
             break
         if head is None:
@@ -64,43 +73,78 @@ def read_journal(path: Path) -> JournalContent | None:
     return None if head is None else JournalContent(head, tuple(written), size)
 
 
-class Journal:
+class Journal(Closing):
     """The journal, opened to be written at its end. Raises StorageError."""
 
-    def __init__(self, path: Path, storage: Storage) -> None:
+    def __init__(
+        self, path: Path, storage: Storage, earlier: JournalContent | None, head: Any = None
+    ) -> None:
+        """earlier: what was read, which goes on without what is torn; None: a new one with this head."""
         self._path = path
         self._storage = storage
-        self._file: int | None = None
-
-    def start(self, head: Mapping[str, Any]) -> None:
-        """A new journal with nothing in it but the head."""
-        write_whole(self._path, json.dumps(head, sort_keys=True).encode() + b"\n", self._storage)
-        self._open()
-
-    def go_on(self, content: JournalContent) -> None:
-        """The journal that was read, without what is torn."""
-        file = self._open()
-        with writing(self._path):
-            self._storage.truncate(file, content.size)
+        if earlier is None:
+            write_whole(path, json.dumps(head, sort_keys=True).encode() + b"\n", storage)
+        with writing(path):
+            self._file = storage.append(path)
+            if earlier is not None:
+                storage.truncate(self._file, earlier.size)
 
     def append(self, written: Iterable[Written]) -> None:
         """Notes tensors that are on the disk; returns when the notes are there, too."""
         lines = [[tensor.file, tensor.tensor, tensor.digest, tensor.nbytes] for tensor in written]
-        assert self._file is not None
         with writing(self._path):
             self._storage.write(self._file, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
             self._storage.sync(self._file)
 
     def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(OSError):
-                self._storage.close(file)
+        with contextlib.suppress(OSError):
+            self._storage.close(self._file)
 
-    def _open(self) -> int:
-        with writing(self._path):
-            self._file = self._storage.append(self._path)
-        return self._file
+
+class Recorder:
+    """Notes finished tensors in the journal, some at a time, each after its file was synced.
+
+    sync_bytes: how much may be in files and not noted. in_background: the work goes on meanwhile.
+    """
+
+    def __init__(self, files: TargetFiles, journal: Journal, sync_bytes: int, *, in_background: bool) -> None:
+        self._sync_bytes = sync_bytes
+        self._files = files
+        self._journal = journal
+        self._waiting: list[Written] = []
+        self._pool = ThreadPoolExecutor(1)
+        self._in_background = in_background
+        self._running: Future[None] | None = None
+
+    def take(self, written: Iterable[Written]) -> None:
+        """Tensors that are in their files. StorageError when an earlier sync has failed."""
+        self._waiting += written
+        if sum(tensor.nbytes for tensor in self._waiting) < self._sync_bytes:
+            return
+        if self._running is None or self._running.done():
+            self._begin()
+
+    def finish(self) -> None:
+        """Returns when everything is noted."""
+        self._begin().result()
+
+    def close(self) -> None:
+        """Waits for what is under way; what has not begun is not noted."""
+        self._pool.shutdown()
+
+    def _begin(self) -> Future[None]:
+        if self._running is not None:
+            self._running.result()
+        written, self._waiting = self._waiting, []
+        self._running = self._pool.submit(self._note, written)
+        if not self._in_background:
+            self._running.result()
+        return self._running
+
+    def _note(self, written: list[Written]) -> None:
+        if written:
+            self._files.sync(dict.fromkeys(tensor.file for tensor in written))
+            self._journal.append(written)
 
 
 def _entry(line: bytes) -> Any:
@@ -126,22 +170,21 @@ def opened_journal(
     """The journal and what it has: that of an earlier session if it was the same reshard, else a new one."""
     path = part / JOURNAL_NAME
     earlier = _earlier(plan, part, outcome)
-    with closing(Journal(path, storage)) as journal:
-        if earlier is None:
-            remove_tree(part, storage, last=[MARKER_NAME, JOURNAL_NAME], keep=True)
-            journal.start({"identity": plan.identity, "settings": plan.settings})
-            yield journal, {}
-        else:
-            _refuse_links(part)
-            ours = {Path(name).name for name in (*plan.layouts, *plan.other_files)}
-            ours |= {DIGESTS_NAME, JOURNAL_NAME, MARKER_NAME}
-            for folder in {part, *((part / name).parent for name in plan.layouts)}:
-                if folder.is_dir():
-                    remove_leftovers(folder, storage, ours.__contains__)
-            journal.go_on(earlier)
-            wanted = {(name, tensor) for name, layout in plan.layouts.items() for tensor in layout.extents}
-            entries = {(tensor.file, tensor.tensor): tensor for tensor in earlier.written}
-            yield journal, {place: tensor for place, tensor in entries.items() if place in wanted}
+    noted: dict[Place, Written] = {}
+    if earlier is None:
+        remove_tree(part, storage, last=[MARKER_NAME, JOURNAL_NAME], keep=True)
+    else:
+        _refuse_links(part)
+        ours = {Path(name).name for name in (*plan.layouts, *plan.other_files)}
+        ours |= {DIGESTS_NAME, JOURNAL_NAME, MARKER_NAME}
+        for folder in {part, *((part / name).parent for name in plan.layouts)}:
+            if folder.is_dir():
+                remove_leftovers(folder, storage, ours.__contains__)
+        wanted = {(name, tensor) for name, layout in plan.layouts.items() for tensor in layout.extents}
+        entries = {(tensor.file, tensor.tensor): tensor for tensor in earlier.written}
+        noted = {place: tensor for place, tensor in entries.items() if place in wanted}
+    with Journal(path, storage, earlier, {"identity": plan.identity, "settings": plan.settings}) as journal:
+        yield journal, noted
 
 
 def verified(part: Path, noted: Mapping[Place, Written], progress: Progress) -> dict[Place, str]:
@@ -176,7 +219,6 @@ def _refuse_links(part: Path) -> None:
 
 
 def _earlier(plan: ReshardPlan, part: Path, outcome: Outcome) -> JournalContent | None:
-    """The journal of an earlier session, if it was of the same reshard."""
     if not is_ours(part):
         raise ConfigError(f"{part}: is not of a reshard; must be, or must not exist")
     path = part / JOURNAL_NAME

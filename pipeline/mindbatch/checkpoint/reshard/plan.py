@@ -2,18 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
+from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest
+from mindbatch.checkpoint.placement.regions import Shape
 from mindbatch.checkpoint.reshard.job import Job
 from mindbatch.checkpoint.reshard.replicas import ReplicaPair
 
+CKPT, SAFETENSORS = "ckpt", "safetensors"
 SYNC_BYTES = 64 << 20
 
 Place = tuple[str, str]
@@ -61,14 +65,9 @@ class ReshardPlan:
 
     @property
     def sources(self) -> set[str]:
-        """The files that are read."""
         readings = [reading for job in self.jobs for reading in job.readings.values()]
         adapters = {path for reading in readings for edit in reading.edits for path in edit.paths}
         return {*(reading.path for reading in readings), *adapters}
-
-    @property
-    def names(self) -> set[str]:
-        return {tensor.name for tensor in self.tensors}
 
     @property
     def nbytes(self) -> int:
@@ -81,18 +80,29 @@ class ReshardPlan:
             by_folder.setdefault(Path(name).parent, {})[Path(name).name] = layout
         return by_folder
 
-    def marker(self) -> dict[str, Any]:
+    def marker_json(self) -> bytes:
         """Builds the marker: all of this and the target's files with their sizes where those are known."""
         sizes: dict[str, int | None] = {name: layout.total_bytes for name, layout in self.layouts.items()}
         sizes |= {str(folder / DIGESTS_NAME): None for folder in self.by_folder()}
         sizes |= {name: len(data) for name, data in self.other_files.items()}
-        return {
+        content = {
             "identity": self.identity,
             "settings": self.settings,
             "source": self.source,
             "plan": self.digest,
             "files": sizes,
         }
+        return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def layouts_of(
+    plans: Iterable[TensorPlan], files: Sequence[str], dtypes: Mapping[str, str], kind: str
+) -> dict[str, FileLayout]:
+    entries: list[list[tuple[str, str, Shape]]] = [[] for _ in files]
+    for plan in plans:
+        entries[plan.rank].append((plan.name, dtypes[plan.name], plan.shape))
+    layout_of = ckpt_layout if kind == CKPT else safetensors_layout
+    return {file: layout_of(entries[rank]) for rank, file in enumerate(files)}
 
 
 @dataclass

@@ -10,12 +10,18 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
 from mindbatch.checkpoint.formats.stored import DTYPES
 from mindbatch.checkpoint.placement.plan import first_locations
-from mindbatch.checkpoint.placement.rank_files import Location, RankFiles
-from mindbatch.checkpoint.placement.regions import Pair, Region, intersection, rows_of, volume
-from mindbatch.checkpoint.reshard.chunks import CHUNK_BYTES
-from mindbatch.checkpoint.reshard.job import Reading, reading_of
+from mindbatch.checkpoint.placement.regions import (
+    Location,
+    Pair,
+    RankFiles,
+    Region,
+    intersection,
+    rows_of,
+    volume,
+)
+from mindbatch.checkpoint.reshard.job import CHUNK_BYTES, Reading, reading_of
 from mindbatch.checkpoint.reshard.progress import Progress, silent
-from mindbatch.checkpoint.reshard.read import Sources, all_rows, as_array
+from mindbatch.checkpoint.reshard.write import Sources, all_rows, as_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,6 @@ def digest_faults(files: RankFiles, sources: Sequence[TensorSet]) -> list[str]:
 
 
 def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaPair]:
-    """Everything that must be compared so that all ranks agree on every element that several have."""
     pairs: dict[tuple[int, str, int, str], list[Pair]] = {}
     for first, other, regions in _shared(files):
         pairs.setdefault((first.rank, first.name, other.rank, other.name), []).append(regions)
@@ -69,7 +74,6 @@ def replicas_of(files: RankFiles, sources: Sequence[TensorSet]) -> list[ReplicaP
 
 
 def _shared(files: RankFiles) -> Iterator[tuple[Location, Location, Pair]]:
-    """Two locations of the same elements, and their regions there."""
     first_of = first_locations(files)
     for tensor, other in files.locations():
         first = first_of[tensor][other.segment.whole]
@@ -107,14 +111,14 @@ def compare(pairs: Sequence[ReplicaPair], progress: Progress = silent) -> None:
 def _differing(pairs: Sequence[ReplicaPair]) -> list[str]:
     """A line for each that differs; a thread has its own files and memory."""
     with Sources() as sources:
-        return [pair.fault() for pair in pairs if not _are_alike(pair, sources)]
+        return [
+            pair.fault()
+            for pair in pairs
+            if not all(_are_alike(pair, sources, *regions) for regions in pair.regions)
+        ]
 
 
-def _are_alike(pair: ReplicaPair, sources: Sources) -> bool:
-    return all(_regions_are_alike(pair, sources, *regions) for regions in pair.regions)
-
-
-def _regions_are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region) -> bool:
+def _are_alike(pair: ReplicaPair, sources: Sources, first: Region, other: Region) -> bool:
     """Compares some rows after others."""
     low, high = rows_of(other)
     step = max(1, CHUNK_BYTES // max(1, pair.first.row_bytes, pair.other.row_bytes))
@@ -129,4 +133,4 @@ def _regions_are_alike(pair: ReplicaPair, sources: Sources, first: Region, other
 def _bytes_of(reading: Reading, region: Region, start: int, stop: int, sources: Sources, place: str) -> bytes:
     low, _ = rows_of(region)
     data = sources.rows(reading, low + start, low + stop, place)
-    return as_array(data, reading.dtype, stop - start, reading.counted)[all_rows(region)].tobytes()
+    return as_array(data, reading.dtype, stop - start, reading.view)[all_rows(region)].tobytes()

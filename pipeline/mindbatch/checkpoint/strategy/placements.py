@@ -3,7 +3,14 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
-from mindbatch.checkpoint.placement.regions import Placement, Placements, Shape, Shard, single_segment
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    Placements,
+    Shape,
+    Shard,
+    full_region,
+    single_segment,
+)
 from mindbatch.checkpoint.strategy.strategy import UNCUT, OperatorStrategy, Strategy, TensorLayout
 from mindbatch.io.errors import CheckpointError
 
@@ -64,7 +71,9 @@ def full_shapes(strategy: Strategy, ranks: Sequence[Mapping[str, Shape]]) -> dic
                 )
                 continue
             with collecting(faults):
-                shape = _full_shape(layouts.get(name), local)
+                layout = layouts.get(name)
+                counts = parts_of(layout, len(local)) if layout else (1,) * len(local)
+                shape = tuple(size * count for size, count in zip(local, counts, strict=True))
                 if full.setdefault(name, shape) != shape:
                     faults.append(
                         f"tensor {shown(name)}: on rank {rank} {[*local]}, part of {[*shape]}; on the ranks "
@@ -83,15 +92,13 @@ def parts_of(layout: TensorLayout, num_dimensions: int) -> Shape:
 
 def _shard(layout: TensorLayout | None, is_named: bool, rank: int, shape: Shape) -> Shard | None:
     if layout is None:
-        return None if is_named else single_segment(shape, tuple((0, size) for size in shape))
+        return None if is_named else single_segment(shape, full_region(shape))
+    return _shard_of(layout, rank, shape)
+
+
+def _shard_of(layout: TensorLayout, rank: int, shape: Shape) -> Shard:
     whole = tuple((part.start, part.stop) for part in layout.slice_of(rank, shape))
     return single_segment(layout.local_shape(shape), whole)
-
-
-def _full_shape(layout: TensorLayout | None, local: Shape) -> Shape:
-    if layout is None:
-        return local
-    return tuple(size * count for size, count in zip(local, parts_of(layout, len(local)), strict=True))
 
 
 def _missing(
@@ -100,7 +107,6 @@ def _missing(
     tensors: Iterable[str],
     named: Collection[str],
 ) -> Iterator[str]:
-    """Tensors that a rank of their stage lacks."""
     for rank, shapes in enumerate(ranks):
         layouts = strategy.of_rank(rank)
         for name in tensors:
@@ -142,7 +148,6 @@ def stage_strategies(by_name: Placements, model_parallel: int, stages: int) -> l
 
 
 def _of_stage(placement: Placement, stage: int, stages: int) -> list[Shard]:
-    """Shards of a stage's ranks: all or none."""
     devices = len(placement.shards) // stages
     shards = placement.shards[stage * devices : (stage + 1) * devices]
     of_stage = [shard for shard in shards if shard is not None]
@@ -182,12 +187,7 @@ def _layout(name: str, shape: Shape, shards: Sequence[Shard], model_parallel: in
 
 def _matches(layout: TensorLayout, shape: Shape, shards: Sequence[Shard]) -> bool:
     try:
-        local = layout.local_shape(shape)
-        wholes = (layout.slice_of(rank, shape) for rank in range(len(shards)))
-        return all(
-            single_segment(local, tuple((part.start, part.stop) for part in whole)) == shard
-            for whole, shard in zip(wholes, shards, strict=True)
-        )
+        return all(_shard_of(layout, rank, shape) == shard for rank, shard in enumerate(shards))
     except CheckpointError:  # it does not divide
         return False
 

@@ -1,11 +1,12 @@
 """Parallel strategies of MindSpore: the layout of each parameter over the devices of a pipeline stage."""
 
 import math
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
+from mindbatch.checkpoint.faults import MAX_LINES, raise_if_any, shown
+from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, name_faults
 from mindbatch.io.errors import CheckpointError
 
 UNCUT = -1
@@ -40,7 +41,6 @@ class TensorLayout:
 
     @property
     def num_devices(self) -> int:
-        """Devices of a stage."""
         return math.prod(self.device_matrix)
 
     @property
@@ -63,11 +63,9 @@ class TensorLayout:
         )  # fmt: skip
 
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of each rank's slice."""
         return tuple(part.stop - part.start for part in self.slice_of(0, shape))
 
     def _axes_of(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The axes that cut each dimension."""
         if any(self.param_split_shape):
             raise self._unfit(shape, f"is cut unevenly, {[*self.param_split_shape]}; must be cut evenly")
         axes = [_cutting(entry) for entry in self.tensor_map]
@@ -84,7 +82,6 @@ class TensorLayout:
         return _joined([(coordinates[-1 - axis], self.device_matrix[-1 - axis]) for axis in axes])
 
     def _opt_cut(self, coordinates: tuple[int, ...]) -> tuple[int, int]:
-        """Index and number of parts of the optimizer shard."""
         if not self.opt_shard_step or not self.opt_shard_size:
             return 0, 1
         used = {len(self.device_matrix) - 1 - axis for entry in self.tensor_map for axis in _cutting(entry)}
@@ -139,7 +136,6 @@ def _cutting(entry: Axes) -> tuple[int, ...]:
 
 
 def _coordinates(rank: int, matrix: tuple[int, ...]) -> tuple[int, ...]:
-    """The rank's place in the device matrix."""
     place: list[int] = []
     for size in reversed(matrix):
         rank, position = divmod(rank, size)
@@ -184,21 +180,43 @@ class Strategy:
 
     @property
     def num_devices(self) -> int:
-        """Devices of each stage."""
         return self.layouts[0].num_devices if self.layouts else 1
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of all stages."""
         return self.num_devices * (max(self.stages, default=0) + 1)
 
     def stage_of(self, layout: TensorLayout) -> int:
         return self.stage if layout.stage is None else layout.stage
 
     def of_stage(self, stage: int) -> dict[str, TensorLayout]:
-        """The layouts of a stage by parameter."""
         return {layout.name: layout for layout in self.layouts if self.stage_of(layout) == stage}
 
     def of_rank(self, rank: int) -> dict[str, TensorLayout]:
-        """The layouts by parameter of the stage that a rank belongs to."""
         return self.of_stage(rank // self.num_devices)
+
+
+_STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
+
+
+def checked(strategy: Strategy, where: str) -> Strategy:
+    """The strategy with stages and names apart, all of them right. CheckpointError lists the faults."""
+    layouts = tuple(_named(layout) for layout in strategy.layouts)
+    faults: list[str] = []
+    seen: set[tuple[int | None, str]] = set()
+    for layout in layouts:
+        layout_lines = [*name_faults(layout.name), *layout_faults(layout)]
+        layout_lines += ["is there twice"] if (layout.stage, layout.name) in seen else []
+        if not layout_lines and layout.num_devices != layouts[0].num_devices:
+            layout_lines = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
+        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in layout_lines]
+        seen.add((layout.stage, layout.name))
+        if len(faults) > MAX_LINES:
+            break
+    raise_if_any(faults, where)
+    return replace(strategy, layouts=layouts)
+
+
+def _named(layout: TensorLayout) -> TensorLayout:
+    match = _STAGE_NAME.fullmatch(layout.name)
+    return replace(layout, stage=int(match[1]), name=match[2]) if match else layout

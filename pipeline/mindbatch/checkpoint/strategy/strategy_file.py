@@ -1,33 +1,26 @@
-"""MindSpore's strategy files, one a pipeline stage or merged, read and checked.
+"""MindSpore's strategy files, one a pipeline stage or merged, read and written.
 
-A file is a message of Protocol Buffers (see wire_form), or JSON with the same fields where its name ends
-in .json. In a merged one, parameters are named STAGE-NAME.
+A file is a message of Protocol Buffers (ParallelStrategyMap of mindspore/train/node_strategy_pb2.py), or JSON
+with the same fields where its name ends in .json. In a merged one, parameters are named STAGE-NAME.
 """
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, collecting, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names
-from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, ReadableFile, name_faults
+from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS, ReadableFile
+from mindbatch.checkpoint.formats.wire_format import BYTES, WireReader, bytes_field, number_field
 from mindbatch.checkpoint.json_object import parse_json_object
-from mindbatch.checkpoint.strategy.strategy import (
-    Axes,
-    OperatorStrategy,
-    Strategy,
-    TensorLayout,
-    layout_faults,
-)
-from mindbatch.checkpoint.strategy.wire_form import parse_strategy
+from mindbatch.checkpoint.strategy.strategy import Axes, OperatorStrategy, Strategy, TensorLayout, checked
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 
 MAX_STRATEGY_BYTES = 64 << 20
-_STAGE_NAME = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
 _FIRST_BYTE = 0x08  # current_stage, which must come first; a checkpoint begins with 0x0A
 
 
@@ -122,30 +115,7 @@ def strategy_in(data: bytes, path: Path) -> Strategy:
         raise CheckpointError(f"{path}: not a MindSpore strategy file: {what}")
     else:
         strategy = parse_strategy(data, str(path))
-    return _checked(strategy, str(path))
-
-
-def _checked(strategy: Strategy, where: str) -> Strategy:
-    """The strategy with stages and names apart, all of them right. CheckpointError lists the faults."""
-    layouts = tuple(_named(layout) for layout in strategy.layouts)
-    faults: list[str] = []
-    seen: set[tuple[int | None, str]] = set()
-    for layout in layouts:
-        layout_lines = [*name_faults(layout.name), *layout_faults(layout)]
-        layout_lines += ["is there twice"] if (layout.stage, layout.name) in seen else []
-        if not layout_lines and layout.num_devices != layouts[0].num_devices:
-            layout_lines = [f"{layout.num_devices} devices; the first parameter has {layouts[0].num_devices}"]
-        faults += [f"parameter {shown(layout.name)}: {fault}" for fault in layout_lines]
-        seen.add((layout.stage, layout.name))
-        if len(faults) > MAX_LINES:
-            break
-    raise_if_any(faults, where)
-    return replace(strategy, layouts=layouts)
-
-
-def _named(layout: TensorLayout) -> TensorLayout:
-    match = _STAGE_NAME.fullmatch(layout.name)
-    return replace(layout, stage=int(match[1]), name=match[2]) if match else layout
+    return checked(strategy, str(path))
 
 
 _LISTS = ("dev_matrix", "tensor_map", "param_split_shape", "indices_offset")
@@ -222,3 +192,142 @@ def _stage(name: str, item: object, where: str) -> int:
     if type(stage) is int and 0 <= stage < 1 << 20:
         return stage
     raise CheckpointError(f"{where}: operator {shown(name)}: stage {shown(stage)} must be a number from 0")
+
+
+MAX_ENTRIES = 200_000
+MAX_INPUTS = 4096
+"""Most inputs of an operator."""
+
+
+def parse_strategy(data: bytes, where: str) -> Strategy:
+    """The strategy as written, names with their stages; `where` names its origin in the CheckpointError."""
+    layouts: list[TensorLayout] = []
+    operators: list[OperatorStrategy] = []
+    current_stage: int | None = None
+    reader = WireReader.over(data, where)
+    for number, entry in _fields(reader):
+        if number == 1 and isinstance(entry, int) and current_stage is None:
+            current_stage = entry
+        elif number == 2 and isinstance(entry, WireReader):
+            operators.append(_operator(entry))
+        elif number == 3 and isinstance(entry, WireReader):
+            layouts.append(_layout_in(entry))
+        else:
+            reader.refuse(f"field {number} is not one of a strategy file, or once too often")
+        if len(layouts) + len(operators) > MAX_ENTRIES:
+            reader.refuse(f"more than {MAX_ENTRIES} entries; no more are allowed")
+    return Strategy(tuple(layouts), tuple(operators), current_stage or 0)
+
+
+def _fields(reader: WireReader) -> Iterator[tuple[int, int | WireReader]]:
+    """The fields of a message: numbers, or readers of what they hold."""
+    while not reader.at_end:
+        number, kind = reader.tag()
+        yield number, reader.message() if kind == BYTES else reader.signed()
+
+
+def _numbers(reader: WireReader) -> tuple[int, ...]:
+    """A message that is `repeated dim = 1`."""
+    values: list[int] = []
+    for number, value in _fields(reader):
+        if number != 1 or not isinstance(value, int) or len(values) >= MAX_DIMENSIONS:
+            reader.refuse(f"must be at most {MAX_DIMENSIONS} numbers")
+        values.append(value)
+    return tuple(values)
+
+
+def _item(reader: WireReader) -> tuple[str, WireReader]:
+    """A message of a name and a message."""
+    match list(islice(_fields(reader), 3)):
+        case [(1, WireReader() as name), (2, WireReader() as inner)]:
+            return name.text(4096), inner
+    reader.refuse("must have a name and what belongs to it")
+
+
+def _operator(reader: WireReader) -> OperatorStrategy:
+    name, inner = _item(reader)
+    stage, cuts = 0, list[tuple[int, ...]]()
+    for number, entry in _fields(inner):
+        if number == 1 and isinstance(entry, int) and 0 <= entry < 1 << 20:
+            stage = entry
+        elif number == 2 and isinstance(entry, WireReader) and len(cuts) < MAX_INPUTS:
+            cuts.append(_numbers(entry))
+        else:
+            inner.refuse(
+                f"operator {shown(name)}: field {number} is not one of a strategy, or once too often"
+            )
+    return OperatorStrategy(name, stage, tuple(cuts))
+
+
+def _layout_in(reader: WireReader) -> TensorLayout:
+    name, inner = _item(reader)
+    inner.source.subject = f"parameter {shown(name)}: "
+    lists: dict[int, list[tuple[int, ...]]] = {1: [], 2: [], 3: [], 4: []}
+    numbers: dict[int, int] = {}
+    for number, entry in _fields(inner):
+        if number in lists and isinstance(entry, WireReader) and len(lists[number]) <= MAX_DIMENSIONS:
+            lists[number].append(_numbers(entry))
+        elif number in (5, 6, 7) and isinstance(entry, int) and number not in numbers:
+            numbers[number] = entry
+        else:
+            inner.refuse(f"field {number} is not one of a layout, or once too often")
+    if len(lists[1]) != 1 or not lists[2] or set(numbers) != {5, 6, 7}:
+        inner.refuse("must have a device matrix, a tensor map, a field and an optimizer shard")
+    inner.source.subject = ""
+    return TensorLayout(
+        name,
+        device_matrix=lists[1][0],
+        tensor_map=_tensor_map(lists[2]),
+        param_split_shape=next(iter(lists[3]), ()),
+        indices_offset=next(iter(lists[4]), ()),
+        field=numbers[5],
+        opt_shard_step=numbers[6],
+        opt_shard_size=numbers[7],
+    )
+
+
+def _tensor_map(maps: Sequence[tuple[int, ...]]) -> tuple[Axes, ...]:
+    """One list has an axis for each dimension; several are the axes of one dimension each."""
+    if len(maps) == 1:
+        return maps[0]
+    return tuple(axes[0] if len(axes) == 1 else axes for axes in maps if axes)
+
+
+def strategy_bytes(strategy: Strategy) -> bytes:
+    return b"".join(
+        [
+            number_field(1, strategy.current_stage),
+            *(bytes_field(2, _operator_bytes(operator)) for operator in strategy.operators),
+            *(bytes_field(3, _layout_bytes(layout)) for layout in strategy.layouts),
+        ]
+    )
+
+
+def _operator_bytes(operator: OperatorStrategy) -> bytes:
+    cuts = b"".join(bytes_field(2, _numbers_bytes(cut)) for cut in operator.cuts)
+    return bytes_field(1, operator.name.encode()) + bytes_field(2, number_field(1, operator.stage) + cuts)
+
+
+def _layout_bytes(layout: TensorLayout) -> bytes:
+    """MindSpore reads the first of each list, so none may be missing."""
+    name = layout.name if layout.stage is None else f"{layout.stage}-{layout.name}"
+    nested = any(isinstance(axes, tuple) for axes in layout.tensor_map)
+    maps = [axes if isinstance(axes, tuple) else (axes,) for axes in layout.tensor_map]
+    if not nested:
+        maps = [tuple(axis for axes in maps for axis in axes)]
+    content = b"".join(
+        [
+            bytes_field(1, _numbers_bytes(layout.device_matrix)),
+            *(bytes_field(2, _numbers_bytes(axes)) for axes in maps),
+            bytes_field(3, _numbers_bytes(layout.param_split_shape)),
+            bytes_field(4, _numbers_bytes(layout.indices_offset)),
+            number_field(5, layout.field),
+            number_field(6, layout.opt_shard_step),
+            number_field(7, layout.opt_shard_size),
+        ]
+    )
+    return bytes_field(1, name.encode()) + bytes_field(2, content)
+
+
+def _numbers_bytes(values: Iterable[int]) -> bytes:
+    return b"".join(number_field(1, value) for value in values)

@@ -15,17 +15,17 @@ from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.folders.weight_files import weights_in
 from mindbatch.checkpoint.formats.floats import STORED_FLOATS
 from mindbatch.checkpoint.formats.stored import DTYPES
-from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
 from mindbatch.checkpoint.placement.placements import (
+    LayoutRow,
     allowed_model_parallel,
     check_sizes,
+    layout_rows,
     placements,
     with_replicas,
 )
 from mindbatch.checkpoint.placement.regions import Placement, Placements
 from mindbatch.checkpoint.strategy.placements import stage_strategies
-from mindbatch.checkpoint.strategy.strategy_file import strategy_name
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes, strategy_name
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.loading.providers import open_model

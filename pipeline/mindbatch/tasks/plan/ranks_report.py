@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.placement.layout_table import LayoutRow, rank_totals
+from mindbatch.checkpoint.placement.placements import LayoutRow, rank_totals
 from mindbatch.checkpoint.placement.regions import Placement, Shard
 from mindbatch.io.amounts import counted, ranges, shape_text, table
 from mindbatch.io.screen_text import printable

@@ -24,7 +24,7 @@ def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> Lor
     plan = plan_merge(
         adapter,
         _base_tensors(opened),
-        {name: {*map(opened.stored_dtype, stored)} for name, stored in opened.stored_names.items()},
+        {name: {*map(opened.source.dtype, stored)} for name, stored in opened.stored_names.items()},
         partial(base_weight, files=opened.files, sets=opened.source.ranks),
     )
     opened.notes += adapter.warnings

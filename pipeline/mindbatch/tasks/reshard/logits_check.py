@@ -5,16 +5,17 @@ A model runs in a process of its own, which gives all memory back when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from math import prod
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, widened
+from mindbatch.checkpoint.iterations.folder import IterationFolder
 from mindbatch.checkpoint.reshard.plan import ReshardPlan
 from mindbatch.checkpoint.reshard.progress import Progress, silent
 from mindbatch.config.environment import prepare_environment
@@ -22,18 +23,42 @@ from mindbatch.config.machine import free_memory
 from mindbatch.io.amounts import size
 from mindbatch.io.children import Child
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
-from mindbatch.loading.first_logits import FloatArray, first_logits
+from mindbatch.loading.first_logits import first_logits
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.tensor_spec import source_shapes
-from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import ReshardSource
-from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
+from mindbatch.parallel.topology import WHOLE
+from mindbatch.tasks.reshard.schema import ReshardConfig, ReshardTargetConfig
+from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
 
 ALLOWED: Mapping[str, float] = {"float16": 1 / 20, "bfloat16": 1 / 4}
 """By the dtype that weights are rounded to: how much a logit may change, as a part of the largest one."""
 
 _OTHERWISE = "verify=true compares every element without running the model"
 _MIN_ROOM = 1 << 28  # a step's arrays, and the interpreter
+
+
+class WholeCheckpoint(IterationFolder):
+    """The tensors of a reshard's source as one whole model's in float32, each checked against its digests.
+
+    Nothing is written: a tensor is put together when it is asked for, from all files that have parts of it.
+    """
+
+    def __init__(self, config: ReshardConfig) -> None:
+        """config: what `source...` says of the checkpoint; its target and adapter are left out.
+
+        Raises:
+            ConfigError, CheckpointError: as `open_reshard_source`.
+        """
+        opened = open_reshard_source(replace(config, target=ReshardTargetConfig()))
+        self.shard, self.stages = WHOLE, 1
+        self._hold(opened.source.path, opened.source.ranks)
+        self._locate(opened.files)
+
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        values = super().packable(name, rows=rows, columns=columns)
+        return widened(values.reshape(-1).view(np.uint8).data, self.info(name).dtype, values.shape)
+
+    floats = packable
 
 
 @dataclass(frozen=True)
@@ -74,14 +99,13 @@ class LogitDifference:
 class LogitsCheck:
     """The comparison of one reshard.
 
-    allowed: None where not a bit may differ. run: as `logits_of`. difference: once it was made.
+    allowed: None where not a bit may differ. difference: once it was made.
     nbytes: of the target's tensors. progress: is told which of the two models is run.
     """
 
     config: ReshardConfig
     architecture: Architecture
     allowed: float | None
-    run: Callable[[ReshardConfig, Architecture], FloatArray]
     difference: LogitDifference | None = None
     nbytes: int = 0
     progress: Progress = silent
@@ -93,7 +117,7 @@ class LogitsCheck:
             CheckpointError: the two do not agree, or cannot be read.
         """
         self.progress("running the source's model", 0, self.nbytes)
-        source = self.run(self.config, self.architecture)
+        source = logits_of(self.config, self.architecture)
         if not np.isfinite(source).all():
             raise CheckpointError(
                 f"{self.config.source}: its first logits are not all finite numbers, so there is nothing to "
@@ -102,7 +126,7 @@ class LogitsCheck:
         self.progress("running the target's model", 0, self.nbytes)
         ignored = self.config.ignore_config_keys
         target = ReshardConfig(source=str(folder), ignore_config_keys=ignored, verbose=self.config.verbose)
-        self.difference = LogitDifference.of(source, self.run(target, self.architecture))
+        self.difference = LogitDifference.of(source, logits_of(target, self.architecture))
         fault = difference_fault(self.difference, self.allowed)
         if fault:
             raise CheckpointError(f"{folder}: {fault}; to begin anew, remove the folder")
@@ -125,7 +149,7 @@ def logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan
         for reading in job.readings.values()
     )
     allowed = None if exact else ALLOWED[config.target.dtype]
-    return LogitsCheck(config, opened.model.architecture, allowed, logits_of, nbytes=plan.nbytes)
+    return LogitsCheck(config, opened.model.architecture, allowed, nbytes=plan.nbytes)
 
 
 def difference_fault(difference: LogitDifference, allowed: float | None) -> str | None:
@@ -143,31 +167,17 @@ def _faults(opened: ReshardSource) -> Iterator[str]:
     if opened.model is None:
         yield f"no config.json says what model {opened.source.path} is; give source_config=FOLDER"
         return
-    others = {
-        name: dtype for name in opened.files.shapes if (dtype := opened.dtype(name)) not in FLOAT_DTYPES
-    }
-    for name, dtype in [*others.items()][:1]:
+    others = [name for name in opened.files.shapes if opened.dtype(name) not in FLOAT_DTYPES]
+    if others:
         yield (
-            f"tensor {shown(name)} is {dtype}, and the model runs with {', '.join(FLOAT_DTYPES)} only "
-            f"({len(others)} such tensors)"
+            f"tensor {shown(others[0])} is {opened.dtype(others[0])}, and the model runs with "
+            f"{', '.join(FLOAT_DTYPES)} only ({len(others)} such tensors)"
         )
-    needed = _needed_memory(opened)
+    # Parameters in float32, and the largest tensor twice: as it is stored, and widened.
+    sizes = [4 * math.prod(shape) for shape in source_shapes(opened.model.parameters).values()]
+    needed = sum(sizes) + 2 * max(sizes) + _MIN_ROOM
     if (free := free_memory()) is not None and needed > free:
         yield f"the model in float32 takes {size(needed)}, and {size(free)} of memory are free"
-
-
-def _needed_memory(opened: ReshardSource) -> int:
-    """Parameters in float32, and the largest tensor twice: as it is stored, and widened."""
-    assert opened.model is not None
-    sizes = [4 * prod(shape) for shape in source_shapes(opened.model.parameters).values()]
-    return sum(sizes) + 2 * max(sizes) + _MIN_ROOM
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The lines of the error: the parent shows them, for the process has no place to."""
-
-    faults: tuple[str, ...]
 
 
 def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
@@ -183,29 +193,26 @@ def logits_of(config: ReshardConfig, architecture: Architecture) -> FloatArray:
     except (EOFError, OSError):
         raise CheckpointError(
             f"{config.source}: the process that ran the model has died ({process.death()}), perhaps for "
-            "lack of memory; verify=true compares every element without running the model"
+            f"lack of memory; {_OTHERWISE}"
         ) from None
     finally:
         process.end()
-    if isinstance(answer, Failed):
-        raise CheckpointError(answer.faults)
+    if isinstance(answer, tuple):
+        raise CheckpointError(answer)
     return np.asarray(answer, np.float32)
 
 
 def answer_with_logits(connection: Connection) -> None:
+    """Sends the logits, or the lines of an error, which the parent shows: this process has no place to."""
     config, architecture = connection.recv()
     prepare_environment(verbose=config.wants_verbose)
     try:
-        connection.send(_logits(config, architecture))
+        with WholeCheckpoint(config) as model:
+            connection.send(first_logits(architecture, model))
     except MindBatchError as error:
-        connection.send(Failed(error.faults))
+        connection.send(error.faults)
     except MemoryError:
-        connection.send(Failed((f"{config.source}: not enough memory to run the model",)))
+        connection.send((f"{config.source}: not enough memory to run the model",))
     except Exception as error:
         text = " ".join(str(error).split())
-        connection.send(Failed((f"{config.source}: {type(error).__name__}: {text}",)))
-
-
-def _logits(config: ReshardConfig, architecture: Architecture) -> FloatArray:
-    with WholeCheckpoint(config) as model:
-        return first_logits(architecture, model)
+        connection.send((f"{config.source}: {type(error).__name__}: {text}",))

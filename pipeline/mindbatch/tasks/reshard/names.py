@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mindbatch.checkpoint.folders.resharded import noted_settings
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, Sections
@@ -16,8 +15,7 @@ from mindbatch.checkpoint.names.registry import (
     heads_of,
 )
 from mindbatch.checkpoint.names.renamed_files import as_mindformers, by_strategy
-from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Placements
+from mindbatch.checkpoint.placement.regions import Placements, RankFiles, as_placed
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.tasks.reshard.schema import ReshardConfig
@@ -145,19 +143,7 @@ def target_naming(config: ReshardConfig, architecture: Architecture | None) -> N
 
 
 def named(naming: Naming | None, placements: Placements, model_parallel: int, num_ranks: int) -> RankFiles:
-    """Ranks that hold these placements under those names."""
     return naming.ranks(placements, model_parallel, num_ranks) if naming else as_placed(placements, num_ranks)
-
-
-def naming_settings(config: ReshardConfig) -> dict[str, Any]:
-    """Lists the settings of the names that go into the marker."""
-    target = config.target
-    settings: dict[str, Any] = {"names": target.names}
-    if target.names == MINDFORMERS:
-        settings["qkv_concat"] = target.qkv_concat
-        if target.qkv_concat:
-            settings["qkv_grouped"] = target.qkv_grouped
-    return settings
 
 
 def _refuse_unknown(model_type: str, fused_by: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +11,18 @@ from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
 from mindbatch.checkpoint.folders.resharded import MERGED_KEY, merged_before
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
-from mindbatch.checkpoint.iterations.metadata import descriptions as iteration_descriptions
+from mindbatch.checkpoint.iterations.metadata import descriptions
 from mindbatch.checkpoint.iterations.metadata import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.placement.proof import proved_copies
-from mindbatch.checkpoint.placement.rank_files import RankFiles
-from mindbatch.checkpoint.placement.regions import Placements, whole_placements
+from mindbatch.checkpoint.placement.regions import Placements, RankFiles, whole_placements
+from mindbatch.checkpoint.reshard.carry_out import worker_count
 from mindbatch.checkpoint.reshard.job import jobs_of
-from mindbatch.checkpoint.reshard.plan import ReshardPlan
-from mindbatch.checkpoint.reshard.pool import worker_count
+from mindbatch.checkpoint.reshard.plan import ReshardPlan, layouts_of
 from mindbatch.checkpoint.reshard.replicas import replicas_of
-from mindbatch.checkpoint.transform import layouts_of
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import concealed
-from mindbatch.tasks.reshard.names import Naming, named, naming_settings, target_naming
+from mindbatch.tasks.reshard.names import MINDFORMERS, Naming, named, target_naming
 from mindbatch.tasks.reshard.schema import ITERATION_FORMAT, ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
@@ -62,14 +60,23 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         ConfigError: the model cannot be cut so, or nobody knows how it is cut.
         CheckpointError: what cannot be done or stored, or a plan that is not right.
     """
-    target = _target(config, opened)
+    naming = target_naming(config, opened.model.architecture if opened.model else None)
+    target = _target(config, opened, naming)
     tensors = proved_copies(opened.files, target)
     dtypes = _dtypes(config, opened, target)
     num_ranks = config.target.model_parallel * config.target.pipeline_stage
     is_iteration = config.target.format == ITERATION_FORMAT
     file_of = [_file_name(rank, num_ranks, config.target.format) for rank in range(num_ranks)]
     layouts = layouts_of(tensors, file_of, dtypes, "safetensors" if is_iteration else config.target.format)
-    adapter = _adapter(config, opened)
+    other_files = _other_files(config, opened.folder)
+    if is_iteration:
+        whole = named(naming, opened.placed(1, 1), 1, 1)
+        other_files |= descriptions(target, whole, config.target.model_parallel, dtypes)
+    adapter = None
+    if config.lora.merge is not None:
+        from mindbatch.tasks.reshard.adapter import plan_adapter  # adapters are seldom merged
+
+        adapter = plan_adapter(config.lora.merge, config, opened)
     jobs = jobs_of(
         tensors,
         opened.files,
@@ -88,23 +95,13 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
         tensors=tuple(tensors),
         layouts=layouts,
         jobs=tuple(jobs),
-        other_files=_other_files(config, opened.folder)
-        | (_descriptions(config, opened, target, dtypes) if is_iteration else {}),
+        other_files=other_files,
         workers=worker_count(config.workers, sum(job.nbytes for job in jobs)),
         replicas=tuple(replicas_of(opened.files, opened.source.ranks)) if config.verify else (),
         verify=config.reads_back,
         replace=config.target.replace,
         stamps=opened.source.stamps(),
     )
-
-
-def _adapter(config: ReshardConfig, opened: ReshardSource) -> LoraPlan | None:
-    """The adapter that is to be merged, None where there is none."""
-    if config.lora.merge is None:
-        return None
-    from mindbatch.tasks.reshard.adapter import plan_adapter  # adapters are seldom merged
-
-    return plan_adapter(config.lora.merge, config, opened)
 
 
 def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
@@ -116,10 +113,8 @@ def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str,
     return {MERGED_KEY: merged, **plan.scalings}
 
 
-def _target(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
-    """Plans the target's files: the place and the name of each tensor."""
+def _target(config: ReshardConfig, opened: ReshardSource, naming: Naming | None) -> RankFiles:
     model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
-    naming = target_naming(config, opened.model.architecture if opened.model else None)
     wanted = _wanted(config, opened)
     if naming is not None:
         opened.notes += _foreign_cuts(naming, wanted, model_parallel)
@@ -145,7 +140,6 @@ def _foreign_cuts(naming: Naming, wanted: Placements, model_parallel: int) -> It
 
 
 def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
-    """Plans the placement in the target of each tensor of the source."""
     model_parallel, stages = config.target.model_parallel, config.target.pipeline_stage
     if opened.model is not None:
         return opened.placed(model_parallel, stages, "target.")
@@ -158,11 +152,10 @@ def _wanted(config: ReshardConfig, opened: ReshardSource) -> Placements:
 
 
 def _dtypes(config: ReshardConfig, opened: ReshardSource, target: RankFiles) -> dict[str, str]:
-    """The dtype of each tensor of the target's files."""
     wanted = STORED_FLOATS.get(config.target.dtype)
     faults, dtypes = [], {}
     for name, sources in _made_of(opened, target).items():
-        read = {opened.stored_dtype(source): source for source in sources}
+        read = {opened.source.dtype(source): source for source in sources}
         if wanted is not None and read.keys() <= {*FLOAT_DTYPES}:
             dtypes[name] = wanted
             continue
@@ -190,16 +183,6 @@ def _made_of(opened: ReshardSource, target: RankFiles) -> dict[str, dict[str, No
     return {name: made_of or dict.fromkeys(opened.stored_names[name]) for name, made_of in sources.items()}
 
 
-def _descriptions(
-    config: ReshardConfig, opened: ReshardSource, target: RankFiles, dtypes: Mapping[str, str]
-) -> dict[str, bytes]:
-    """The files of a Checkpoint 2.0 that say what the others hold."""
-    assert opened.model is not None
-    naming = target_naming(config, opened.model.architecture)
-    whole = named(naming, opened.placed(1, 1), 1, 1)
-    return iteration_descriptions(target, whole, config.target.model_parallel, dtypes)
-
-
 def _file_name(rank: int, num_ranks: int, kind: str) -> str:
     if kind == ITERATION_FORMAT:
         return iteration_file(rank, num_ranks)
@@ -210,14 +193,19 @@ def _file_name(rank: int, num_ranks: int, kind: str) -> str:
 
 def _settings(config: ReshardConfig) -> dict[str, Any]:
     target = config.target
-    return {
+    settings: dict[str, Any] = {
         "model_parallel": target.model_parallel,
         "pipeline_stage": target.pipeline_stage,
         "format": target.format,
         "dtype": target.dtype,
         "overflow": target.overflow,
-        **naming_settings(config),
+        "names": target.names,
     }
+    if target.names == MINDFORMERS:
+        settings["qkv_concat"] = target.qkv_concat
+        if target.qkv_concat:
+            settings["qkv_grouped"] = target.qkv_grouped
+    return settings
 
 
 def _other_files(config: ReshardConfig, folder: Path | None) -> dict[str, bytes]:

@@ -119,12 +119,10 @@ class ReshardConfig(TaskConfig):
 
     @property
     def reads_back(self) -> bool:
-        """True if each element is compared with the source."""
         return self.verify is True or self.compares_logits
 
     @property
     def compares_logits(self) -> bool:
-        """True if the models before and after are run."""
         return bool(self.verify == "logits")
 
     def settle_paths(self) -> list[str]:

@@ -22,8 +22,14 @@ from mindbatch.checkpoint.folders.tensor_set import (
 from mindbatch.checkpoint.iterations.metadata import placements as iteration_placements
 from mindbatch.checkpoint.names.dialect import unused_names
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Placement, Shape, whole_placements
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    Placements,
+    RankFiles,
+    Shape,
+    as_placed,
+    whole_placements,
+)
 from mindbatch.checkpoint.reshard.replicas import digest_faults
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy
@@ -55,7 +61,6 @@ class ReshardSource:
     naming: Naming | None = None
 
     def placed(self, model_parallel: int, stages: int, keys: str = "") -> dict[str, Placement]:
-        """Places each tensor of the model over ranks, by its name in the files."""
         assert self.model is not None
         placed = placements(self.model.parameters, model_parallel, stages, keys=keys)
         if not self.is_bare:
@@ -65,16 +70,11 @@ class ReshardSource:
 
     @cached_property
     def stored_names(self) -> dict[str, tuple[str, ...]]:
-        """The tensors of the files that hold a tensor of the model, by its name."""
         return self.files.stored_names()
 
     def dtype(self, name: str) -> str:
         """The dtype of a tensor of the model: that of the first in the files that holds it."""
-        return self.stored_dtype(self.stored_names[name][0])
-
-    def stored_dtype(self, name: str) -> str:
-        """The dtype of a tensor of the files, which all ranks have alike."""
-        return self.source.dtype(name)
+        return self.source.dtype(self.stored_names[name][0])
 
     def is_unused(self, name: str) -> bool:
         """True if files may hold the tensor though nothing reads it."""
@@ -219,19 +219,21 @@ def _of_iteration(config: ReshardConfig, opened: ReshardSource) -> RankFiles:
             raise ConfigError(
                 f"{key}: has no effect on a Checkpoint 2.0, whose metadata.json says it; remove it"
             )
-    files = opened.source.ranks
-    placed = iteration_placements(opened.source.path, files)
-    placed = {name: placement for name, placement in placed.items() if not opened.is_unused(name)}
-    return opened.naming.cut(placed, len(files)) if opened.naming else as_placed(placed, len(files))
+    return _cut(opened, iteration_placements(opened.source.path, opened.source.ranks))
 
 
 def _by_strategy(path: Path, opened: ReshardSource) -> RankFiles:
-    strategy, ranks = read_strategy(path), opened.source.ranks
+    strategy = read_strategy(path)
     with located(opened.source.path):
-        shapes = full_shapes(strategy, [rank.shapes for rank in ranks])
-        placed = strategy_placements(strategy, shapes)
-        placed = {name: placement for name, placement in placed.items() if not opened.is_unused(name)}
-        return opened.naming.cut(placed, len(ranks)) if opened.naming else as_placed(placed, len(ranks))
+        shapes = full_shapes(strategy, [rank.shapes for rank in opened.source.ranks])
+        return _cut(opened, strategy_placements(strategy, shapes))
+
+
+def _cut(opened: ReshardSource, placed: Placements) -> RankFiles:
+    """The ranks of a source of which files say how it was cut, without what nothing reads."""
+    used = {name: placement for name, placement in placed.items() if not opened.is_unused(name)}
+    num_ranks = len(opened.source.ranks)
+    return opened.naming.cut(used, num_ranks) if opened.naming else as_placed(used, num_ranks)
 
 
 def _note_names(opened: ReshardSource) -> None:

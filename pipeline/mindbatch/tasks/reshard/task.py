@@ -6,8 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import is_there, part_of
@@ -18,52 +16,41 @@ from mindbatch.io.errors import EXIT_DONE
 from mindbatch.io.screen_text import printable, say, show
 from mindbatch.tasks.reshard.plan import plan_reshard
 from mindbatch.tasks.reshard.schema import ReshardConfig
-from mindbatch.tasks.reshard.source import ReshardSource, open_reshard_source
-
-if TYPE_CHECKING:
-    from mindbatch.tasks.reshard.logits_check import LogitsCheck
+from mindbatch.tasks.reshard.source import open_reshard_source
 
 
 def run(config: ReshardConfig) -> int:
     opened = open_reshard_source(config)
     with opened.source:
         plan = plan_reshard(config, opened)
-        check = _logits_check(config, opened, plan)
+        check = None
+        if config.compares_logits:
+            from mindbatch.tasks.reshard.logits_check import (
+                logits_check,  # networks and engine: seldom needed
+            )
+
+            check = logits_check(config, opened, plan)
     say(*opened.notes)
     if config.dry_run:
         is_done = is_there(plan)
         show("\n".join(_plan_lines(plan, is_done)))
         return EXIT_DONE
     start = time.monotonic()
-    with _saying_what_is_kept(plan.target), shown_progress() as progress:
-        if check is not None:
-            check.progress = progress
-        outcome = carry_out(plan, progress=progress, approve=check)
-        if check is not None and not outcome.is_new:
-            check(plan.target)
+    try:
+        with shown_progress() as progress:
+            if check is not None:
+                check.progress = progress
+            outcome = carry_out(plan, progress=progress, approve=check)
+            if check is not None and not outcome.is_new:
+                check(plan.target)
+    except KeyboardInterrupt:
+        if part_of(plan.target).is_dir():
+            say(f"{part_of(plan.target)}: keeps what was finished; the same command goes on")
+        raise
     say(*outcome.notes)
     compared = f", {check.difference}" if check is not None else ""
     show(_verdict(plan, outcome, time.monotonic() - start) + compared)
     return EXIT_DONE
-
-
-def _logits_check(config: ReshardConfig, opened: ReshardSource, plan: ReshardPlan) -> LogitsCheck | None:
-    if not config.compares_logits:
-        return None
-    from mindbatch.tasks.reshard.logits_check import logits_check  # networks and engine: seldom needed
-
-    return logits_check(config, opened, plan)
-
-
-@contextmanager
-def _saying_what_is_kept(target: Path) -> Iterator[None]:
-    """An interrupt ends it, and the user is told that nothing is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if part_of(target).is_dir():
-            say(f"{part_of(target)}: keeps what was finished; the same command goes on")
-        raise
 
 
 def _verdict(plan: ReshardPlan, outcome: Outcome, seconds: float) -> str:
@@ -76,12 +63,11 @@ def _verdict(plan: ReshardPlan, outcome: Outcome, seconds: float) -> str:
 
 
 def _counts(plan: ReshardPlan) -> str:
-    ranks, names = len(plan.layouts), len(plan.names)
+    ranks, names = len(plan.layouts), len({tensor.name for tensor in plan.tensors})
     return f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {names} tensors, {size(plan.nbytes)}"
 
 
 def _plan_lines(plan: ReshardPlan, is_done: bool) -> Iterator[str]:
-    """Yields a line for each file of the plan, then the sums."""
     for name, layout in plan.layouts.items():
         yield f"{name}: {len(layout.extents)} tensors, {size(layout.total_bytes)}"
     for tensor in plan.tensors:

@@ -16,8 +16,7 @@ from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.lora.merge import Edit, Merger
 from mindbatch.checkpoint.lora.modules import TILE, StoredArray, product, tiles
 from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
-from mindbatch.checkpoint.placement.rank_files import StoredShard
-from mindbatch.checkpoint.placement.regions import Segment, full_region
+from mindbatch.checkpoint.placement.regions import Segment, StoredShard, full_region
 from mindbatch.io.errors import CheckpointError
 from reshard_adapters import product_of
 

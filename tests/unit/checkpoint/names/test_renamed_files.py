@@ -17,7 +17,7 @@ from mindbatch.checkpoint.names.renamed_files import as_mindformers, to_mindform
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove
-from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
+from mindbatch.checkpoint.placement.regions import RankFiles, as_placed
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes

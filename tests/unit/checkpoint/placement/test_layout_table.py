@@ -3,8 +3,7 @@
 import pytest
 from drawn_models import gpt2_specs, llama_specs
 
-from mindbatch.checkpoint.placement.layout_table import described_cut, layout_rows, rank_totals
-from mindbatch.checkpoint.placement.placements import placements
+from mindbatch.checkpoint.placement.placements import described_cut, layout_rows, placements, rank_totals
 from mindbatch.checkpoint.placement.regions import Placement, single_segment, whole_placements
 from mindbatch.models.tensor_spec import source_shapes
 

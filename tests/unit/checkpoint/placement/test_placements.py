@@ -17,8 +17,7 @@ from mindbatch.checkpoint.placement.placements import (
 )
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import Region, Segment
+from mindbatch.checkpoint.placement.regions import Region, Segment, as_placed
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.registry import MODEL_TYPES, describe, tensor_specs
 from mindbatch.models.tensor_spec import Part, Sharding, TensorSpec, source_shapes
@@ -73,7 +72,7 @@ def test_fused_and_transposed_query_key_value() -> None:
     found = placements(gpt2_specs(heads=4, head_dim=2), 2)
     weight = found["transformer.h.0.attn.c_attn.weight"]
     assert weight.shape == (8, 24)
-    assert weight.local_shape(1) == (8, 12)
+    assert weight.shards[1].shape == (8, 12)
     assert pairs(weight.ranks[1]) == (
         (((0, 8), (0, 4)), ((0, 8), (4, 8))),
         (((0, 8), (4, 8)), ((0, 8), (12, 16))),
@@ -90,7 +89,7 @@ def test_fused_and_transposed_query_key_value() -> None:
 
 def test_a_vocabulary_is_padded_to_equal_shapes_and_may_leave_ranks_with_padding_alone() -> None:
     table = placements(llama_specs(heads=4, vocabulary=5), 4)["model.embed_tokens.weight"]
-    assert [table.local_shape(rank) for rank in range(4)] == [(2, 6)] * 4
+    assert [shard.shape for shard in table.shards] == [(2, 6)] * 4
     rows = [[segment.whole[0] for segment in rank] for rank in table.ranks]
     assert rows == [[(0, 2)], [(2, 4)], [(4, 5)], []]
     assert [shard.padding for shard in table.shards if shard] == [
@@ -109,7 +108,7 @@ def test_stages_hold_their_layers_and_the_ends() -> None:
     assert layers == [(0, 1), (0, 1), (2, 3), (2, 3), (4, 5)]
     assert found["model.embed_tokens.weight"].holders == (0, 1)
     assert found["model.norm.weight"].holders == found["lm_head.weight"].holders == (4, 5)
-    assert found["model.norm.weight"].local_shape(0) is None
+    assert found["model.norm.weight"].shards[0] is None
     gpt2 = placements(gpt2_specs(layers=2), 1, 2)
     assert gpt2["transformer.wpe.weight"].holders == (0,)
     assert gpt2["transformer.ln_f.bias"].holders == (1,)

@@ -14,8 +14,15 @@ from mindbatch.checkpoint.placement import proof
 from mindbatch.checkpoint.placement.placements import allowed_model_parallel, placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import proved_copies
-from mindbatch.checkpoint.placement.rank_files import RankFiles, as_placed
-from mindbatch.checkpoint.placement.regions import Placement, Shape, Shard, single_segment, whole_placements
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    RankFiles,
+    Shape,
+    Shard,
+    as_placed,
+    single_segment,
+    whole_placements,
+)
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 

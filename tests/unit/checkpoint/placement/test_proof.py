@@ -12,8 +12,15 @@ from placed_arrays import copied, numbered, same, scattered
 from mindbatch.checkpoint.placement.placements import placements
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan, plan_copies
 from mindbatch.checkpoint.placement.proof import prove
-from mindbatch.checkpoint.placement.rank_files import RankFiles, StoredShard, as_placed
-from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, single_segment
+from mindbatch.checkpoint.placement.regions import (
+    Placement,
+    RankFiles,
+    Segment,
+    Shard,
+    StoredShard,
+    as_placed,
+    single_segment,
+)
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.tensor_spec import source_shapes
 

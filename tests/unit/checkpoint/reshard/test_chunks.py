@@ -6,15 +6,16 @@ import pytest
 
 from mindbatch.checkpoint.formats.stored import ByteExtent
 from mindbatch.checkpoint.placement.plan import Copy
-from mindbatch.checkpoint.reshard.chunks import Chunk, chunks_of
-from mindbatch.checkpoint.reshard.job import Job, Reading, Writing
+from mindbatch.checkpoint.reshard.job import Chunk, Job, Reading, Writing, chunks_of
 
 ROWS, COLUMNS, WAYS = 24, 16, 4
-FULL = Reading("full", "x", "F32", (ROWS, COLUMNS))
+FULL = Reading("full", "x", "F32", (ROWS, COLUMNS), (ROWS, COLUMNS))
 
 
 def writing(rank: int, shape: tuple[int, int], *copies: Copy) -> Writing:
-    return Writing(f"rank_{rank}", "x", "F32", shape, (ByteExtent(0, 4 * shape[0] * shape[1]),), copies)
+    return Writing(
+        f"rank_{rank}", "x", "F32", shape, shape, (ByteExtent(0, 4 * shape[0] * shape[1]),), copies
+    )
 
 
 def by_rows() -> Job:
@@ -63,7 +64,10 @@ def test_a_band_is_as_large_as_it_may_be() -> None:
 
 def test_padding_and_seams_divide_bands() -> None:
     """Two sources one below the other, and a row of zeros at the end."""
-    sources = {(0, "x"): Reading("a", "x", "F32", (3, 2)), (1, "x"): Reading("b", "x", "F32", (4, 2))}
+    sources = {
+        (0, "x"): Reading("a", "x", "F32", (3, 2), (3, 2)),
+        (1, "x"): Reading("b", "x", "F32", (4, 2), (4, 2)),
+    }
     copies = (
         Copy(0, "x", ((0, 3), (0, 2)), ((0, 3), (0, 2))),
         Copy(1, "x", ((0, 4), (0, 2)), ((3, 7), (0, 2))),

@@ -10,14 +10,11 @@ from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import whole_placements
-from mindbatch.checkpoint.reshard import read, write
-from mindbatch.checkpoint.reshard.chunks import chunks_of
-from mindbatch.checkpoint.reshard.files import TargetFiles
-from mindbatch.checkpoint.reshard.job import Job, jobs_of
-from mindbatch.checkpoint.reshard.read import Sources
-from mindbatch.checkpoint.reshard.write import check_job, write_job
+from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
+from mindbatch.checkpoint.reshard import write
+from mindbatch.checkpoint.reshard.folder import TargetFiles
+from mindbatch.checkpoint.reshard.job import Job, chunks_of, jobs_of
+from mindbatch.checkpoint.reshard.write import Sources, check_job, write_job
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.storage import Storage
 from tensor_files import write_tensor_file
@@ -96,13 +93,12 @@ def test_bands_of_any_size(
     source: Source, tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "chunks_of", functools.partial(chunks_of, chunk_bytes=chunk_bytes))
-    for module in (read, write):
-        monkeypatch.setattr(module, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(write, "CHUNK_BYTES", chunk_bytes)
     with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
         made = jobs(source, tmp_path)
-        written = [each for job in made for each in write_job(job, sources, targets)]
+        written = [each for job in made for each in write_job(job, sources, targets.write)]
         for job in made:
-            check_job(job, tmp_path, sources)
+            check_job(job, sources, tmp_path)
     digests = {(each.file, each.tensor): each.digest for each in written}
     for plan in plans():
         name = f"rank_{plan.rank}.safetensors"
@@ -133,12 +129,12 @@ def test_a_transposed_source_is_read_once(
         return rows_of_source(self, reading, start, stop, *rest)
 
     monkeypatch.setattr(Sources, "rows", counting)
-    monkeypatch.setattr(read, "CHUNK_BYTES", 2 * 36)
+    monkeypatch.setattr(write, "CHUNK_BYTES", 2 * 36)
     alone = [plan for plan in plans() if plan.name in "qkv"]
     (job,) = jobs(source, tmp_path)
     writings = tuple(writing for writing in job.writings if writing.name in "qkv")
     with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
-        write_job(Job("q", {(0, "fused"): job.readings[0, "fused"]}, writings), sources, targets)
+        write_job(Job("q", {(0, "fused"): job.readings[0, "fused"]}, writings), sources, targets.write)
     assert len(alone) == len(writings)
     assert rows == [(0, 2), (2, 4), (4, 6)]
 
@@ -148,14 +144,14 @@ def test_an_element_that_is_wrong_does_not_read_back(source: Source, tmp_path: P
     made = jobs(source, tmp_path)
     with Sources() as sources, TargetFiles(tmp_path, Storage()) as targets:
         for job in made:
-            write_job(job, sources, targets)
+            write_job(job, sources, targets.write)
         (writing, *_) = [each for job in made for each in job.writings if each.name == name]
         path = tmp_path / writing.file
         data = bytearray(path.read_bytes())
         data[writing.extents[0].offset + 5] ^= 1
         path.write_bytes(data)
         with pytest.raises(CheckpointError, match=f"tensor '{name}' is not what its source is"):
-            check_job(made[0], tmp_path, sources)
+            check_job(made[0], sources, tmp_path)
 
 
 @pytest.mark.parametrize("tensor", ["fused", "gate"])
@@ -169,4 +165,4 @@ def test_a_damaged_source_is_found_though_it_is_read_transposed(
     (job,) = jobs(source, tmp_path)
     sources, targets = Sources(), TargetFiles(tmp_path, Storage())
     with sources, targets, pytest.raises(CheckpointError, match=f"'{tensor}' is damaged"):
-        write_job(job, sources, targets)
+        write_job(job, sources, targets.write)

@@ -13,8 +13,7 @@ NOTES = [
 
 
 def write_journal(path: Path) -> bytes:
-    journal = Journal(path, Storage())
-    journal.start(HEAD)
+    journal = Journal(path, Storage(), None, HEAD)
     for note in NOTES:
         journal.append([note])
     journal.close()
@@ -42,8 +41,7 @@ def test_what_is_torn_goes_before_more_is_written(tmp_path: Path) -> None:
     path.write_bytes(whole[:-1])  # all but the last newline
     found = read_journal(path)
     assert found is not None
-    journal = Journal(path, Storage())
-    journal.go_on(found)
+    journal = Journal(path, Storage(), found)
     journal.append(NOTES[-1:])
     journal.close()
     assert path.read_bytes() == whole

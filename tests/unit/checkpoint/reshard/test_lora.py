@@ -9,7 +9,7 @@ import pytest
 import transform_ckpt_lora
 from each_once import each_once
 from mindbatch.checkpoint.reshard import write
-from mindbatch.checkpoint.reshard.chunks import chunks_of
+from mindbatch.checkpoint.reshard.job import chunks_of
 from reshard_adapters import (
     ALPHA,
     RANK,

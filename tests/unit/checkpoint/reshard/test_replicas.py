@@ -10,11 +10,10 @@ import pytest
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, single_segment
+from mindbatch.checkpoint.placement.regions import Placement, Segment, Shard, as_placed, single_segment
 from mindbatch.checkpoint.reshard.replicas import compare, digest_faults, replicas_of
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.io.errors import CheckpointError
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run

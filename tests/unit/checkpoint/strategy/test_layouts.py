@@ -14,8 +14,7 @@ from mindbatch.checkpoint.placement.placements import allowed_model_parallel, pl
 from mindbatch.checkpoint.placement.regions import Placement, single_segment
 from mindbatch.checkpoint.strategy.placements import stage_strategies, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_name
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_bytes, strategy_name
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.stage_cut import number_of_layers
 from mindbatch.models.tensor_spec import TensorSpec, source_shapes

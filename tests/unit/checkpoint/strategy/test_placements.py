@@ -5,8 +5,7 @@ from placed_arrays import copied, numbered, same, scattered
 
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.proof import prove
-from mindbatch.checkpoint.placement.rank_files import as_placed
-from mindbatch.checkpoint.placement.regions import whole_placements
+from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.checkpoint.strategy.placements import full_shapes, strategy_placements
 from mindbatch.checkpoint.strategy.strategy import Strategy, TensorLayout
 from mindbatch.io.errors import CheckpointError
@@ -52,7 +51,7 @@ def test_stages_follow_one_another() -> None:
         "tied": (0, 1, 2, 3),
         "last": (2, 3),
     }
-    assert found["last"].local_shape(3) == (2, 2)
+    assert found["last"].shards[3].shape == (2, 2)
 
 
 @pytest.mark.parametrize(("strategy", "shapes"), [(TWO_BY_TWO, SHAPES), (TWO_STAGES, STAGED)])

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy, strategy_bytes
 from mindbatch.io.errors import CheckpointError, ConfigError
 
 LAYOUT = TensorLayout("w", (2, 2), (0, -1), opt_shard_step=2, opt_shard_size=2)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import parse_strategy, strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import parse_strategy, strategy_bytes
 from mindbatch.io.errors import CheckpointError
 
 words = st.text(max_size=20)

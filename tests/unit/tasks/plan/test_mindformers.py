@@ -9,7 +9,7 @@ import pytest
 
 from mindbatch.ascend_simulation import process
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
-from mindbatch.checkpoint.strategy.wire_form import strategy_bytes
+from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
 from mindbatch.tasks.plan import mindformers

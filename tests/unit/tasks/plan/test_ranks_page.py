@@ -1,6 +1,6 @@
 """The table of a layout as it is printed."""
 
-from mindbatch.checkpoint.placement.layout_table import LayoutRow, layout_rows
+from mindbatch.checkpoint.placement.placements import LayoutRow, layout_rows
 from mindbatch.checkpoint.placement.regions import Placement, single_segment, whole_placements
 from mindbatch.tasks.plan.ranks_report import layout_page
 

@@ -8,9 +8,9 @@ import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.io.errors import CheckpointError
+from mindbatch.tasks.reshard.logits_check import WholeCheckpoint
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run
-from mindbatch.tasks.reshard.whole_checkpoint import WholeCheckpoint
 from reshard_models import LLAMA, MODELS, write_model
 
 WAYS: list[dict[str, Any]] = [
