@@ -26,7 +26,7 @@ import mindspore as ms
 import numpy as np
 import numpy.typing as npt
 
-from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
 
 FIXTURE = Path(__file__).parents[1] / "tests/numerics/fixtures/iterations.tar.xz"
 PLAIN = {"mtime": 0, "mode": 0o644, "uid": 0, "gid": 0, "uname": "", "gname": "", "deep": False}

@@ -12,8 +12,7 @@ make_stub_libraries() {
 import sys
 
 from mindbatch.io.errors import BackendError
-from mindbatch.ascend_simulation.plugin import find_plugin
-from mindbatch.ascend_simulation.stubs import stub_libraries
+from mindbatch.ascend_simulation.stubs import find_plugin, stub_libraries
 from mindbatch.config.environment import cache_folder
 
 try:

@@ -12,7 +12,8 @@ pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: p
 
 from command_line import CommandLine
 from mindbatch.lm_eval.model import MindBatchLM
-from mindbatch.lm_eval.tasks import HarnessTasks, evaluated, read_tasks
+from mindbatch.tasks.evaluate.harness import HarnessTasks, evaluated, read_tasks
+from mindbatch.tasks.evaluate.task_schema import HarnessConfig
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +73,7 @@ def tasks(rows: Path) -> HarnessTasks:
 @pytest.fixture(scope="module")
 def ours(tasks: HarnessTasks) -> Iterator[dict[str, Any]]:
     model = MindBatchLM(str(TINY), max_length=LONGEST, dtype="float32")
-    yield evaluated(model, tasks, num_fewshot=None, limit=None, apply_chat_template=False)
+    yield evaluated(model, tasks, HarnessConfig())
     model._llm.close()
 
 
@@ -87,7 +88,7 @@ def test_the_scores_are_those_of_the_harnesss_own_model(ours: dict[str, Any], ta
     from lm_eval.models.huggingface import HFLM
 
     model = HFLM(pretrained=str(TINY), device="cpu", dtype="float32", batch_size=4, max_length=LONGEST)
-    theirs = evaluated(model, tasks, num_fewshot=None, limit=None, apply_chat_template=False)
+    theirs = evaluated(model, tasks, HarnessConfig())
     for task, scores in theirs["results"].items():
         for name, value in scores.items():
             assert ours["results"][task][name] == (

@@ -26,7 +26,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.prompts.prompts import read_prompts
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.diff.run_pair import RunPair
+from mindbatch.tasks.diff import RunPair
 from mindbatch.tasks.runs import as_json, as_lines, state_of
 from small_runs import failure, make_run, result
 

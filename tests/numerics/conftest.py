@@ -2,8 +2,7 @@
 
 import pytest
 
-from mindbatch.ascend_simulation.plugin import find_plugin
-from mindbatch.ascend_simulation.stubs import needed_tool
+from mindbatch.ascend_simulation.stubs import find_plugin, needed_tool
 from mindbatch.io.errors import BackendError
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
-from mindbatch.kernels.cache import allocate
-from mindbatch.kernels.interface import ProgramKernels
+from mindbatch.kernels.interface import ProgramKernels, allocate
 from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.layers.attention import attention_shape

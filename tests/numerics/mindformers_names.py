@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import mindspore as ms
 import numpy as np
 
-from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
 
 stand_in_for_hyper_parallel()
 

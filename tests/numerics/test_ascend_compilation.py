@@ -12,9 +12,9 @@ import pytest
 from ascend_check.models import CONFIGS
 from mindbatch.ascend_simulation.compilation import CHUNK, COPY, DECODE, HEAD, PROMPT
 from mindbatch.ascend_simulation.process import SimulationLimits, simulate
-from mindbatch.kernels.program.step import StepRecordings
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
+from mindbatch.kernels.step_programs import StepRecordings
 from mindbatch.models import native
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.no_weights import NoWeights

@@ -11,11 +11,10 @@ from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import find_library
+from mindbatch.kernels.native_program import NativeProgram, fused
 from mindbatch.kernels.operations import dense
 from mindbatch.kernels.operations.dense import linear
-from mindbatch.kernels.program.fusion import fused, with_added_norms
-from mindbatch.kernels.program.program import NativeProgram
-from mindbatch.kernels.recording import Recording, Symbol
+from mindbatch.kernels.recording import Recording, Symbol, with_added_norms
 from mindbatch.kernels.reference import ReferenceProgram
 
 LIBRARY = find_library()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.backends.llama_options import llama_options
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import as_mindformers
@@ -22,7 +21,7 @@ from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import BackendError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.tasks.plan import task as plan
-from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, infer_layouts
+from mindbatch.tasks.plan.mindformers_layout import InferredLayout, LayoutJob, infer_layouts, llama_options
 from mindbatch.tasks.registry import TASKS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("ascend_simulation")]

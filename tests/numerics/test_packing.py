@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mindbatch.checkpoint.formats.floats import array_type, converted, widen
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native_library import NativeLibrary, find_library
-from mindbatch.kernels.native_weights import native_weights
+from mindbatch.kernels.native_weights import NativeWeights
 
 STORED = ("F32", "BF16", "F16")
 SHAPES = [(1, 1), (32, 64), (70, 200), (33, 63)]
@@ -39,7 +39,7 @@ def wide(stored: NDArray, dtype: str) -> NDArray[np.float32]:
 
 def packed(library: NativeLibrary, kind: NumberType, rows: NDArray) -> tuple[bytes, int]:
     """In two calls that part inside a panel; and how many numbers were lost."""
-    weights, half = native_weights(kind, library), len(rows) // 2
+    weights, half = NativeWeights(kind, library), len(rows) // 2
     array = weights.zeros(*rows.shape)
     lost = weights.pack(array, 0, rows[:half]) + weights.pack(array, half, rows[half:])
     return array.tobytes(), lost

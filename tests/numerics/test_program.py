@@ -23,13 +23,12 @@ from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
+from mindbatch.kernels.native_program import NativeProgram, plan_buffers, row_bytes
 from mindbatch.kernels.operations.dense import table_rows
-from mindbatch.kernels.program.buffers import plan_buffers, row_bytes
-from mindbatch.kernels.program.program import NativeProgram
-from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.recording import FLOAT, RecordedCall, Recording, Symbol
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.kernels.shapes import CacheGeometry
+from mindbatch.kernels.step_programs import StepRecordings, programs_of
 from mindbatch.models import native
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.model_spec import ModelSpec

@@ -12,10 +12,9 @@ from mindbatch.decoding.draws import Draw, draw_tokens
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import find_library
+from mindbatch.kernels.native_program import NativeProgram, summarised
 from mindbatch.kernels.native_weights import PANEL
 from mindbatch.kernels.operations.dense import capped, linear
-from mindbatch.kernels.program.fusion import summarised
-from mindbatch.kernels.program.program import NativeProgram
 from mindbatch.kernels.recording import Recording
 
 LIBRARY = find_library()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindbatch.ascend_simulation.worker import as_rank
+from mindbatch.ascend_simulation.process import as_rank
 from mindbatch.io.errors import MindBatchError
 
 

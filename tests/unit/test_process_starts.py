@@ -16,7 +16,7 @@ STARTS = re.compile(
 # By module, why it does not ask `children`. To become another program (os.exec) starts no process.
 ALLOWED = {
     "io/children.py": "starts them for all others",
-    "ascend_simulation/worker.py": "forks ranks, so that MindSpore is imported once for all of them",
+    "ascend_simulation/process.py": "forks ranks, so that MindSpore is imported once for all of them",
     "launch/scripts/keeper.py": "the program is its own child, whose signals and descendants it looks after",
 }
 

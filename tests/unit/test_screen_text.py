@@ -26,7 +26,7 @@ PRINTS = {
     "tasks/generate/conversation.py": {"print"},
     "tasks/generate/task.py": {"print"},
     "tasks/replay.py": {"print"},
-    "tasks/compare/task.py": {"print"},
+    "tasks/evaluate/compare.py": {"print"},
     "tasks/evaluate/harness.py": {"print"},
     "tasks/evaluate/task.py": {"print"},
     "tasks/launching.py": {"print"},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mindbatch import ConfigError, DecodingParams, MindBatchError, TextStreamer
-from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
 from mindbatch.engine.request import Request, StreamEvent
 from mindbatch.llm import LLM
 from mindbatch.prompts.tokenizer import Tokenizer

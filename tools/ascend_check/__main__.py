@@ -17,9 +17,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ascend_check.commands import CommandError, said_by
 from ascend_check.models import NAMES
 from ascend_check.page import FAILED, PASSED, SKIPPED, Result, page
+from ascend_check.two_devices import CommandError, said_by
 from mindbatch.config.environment import own_the_process, prepare_environment
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import printable, run_tool, say, show
@@ -51,7 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> ToolParser:
-    """Parser of the command line: which checks to run, and where the page goes."""
     found = ToolParser(prog=NAME, description=__doc__.partition("\n")[0] if __doc__ else None)
     found.add_argument("--simulate", action="store_true", help="compile only, without an NPU")
     types = [each.name for each in DTYPES["Ascend"]]

@@ -184,17 +184,14 @@ def family_of(name: str) -> str | None:
 
 
 def architecture(model_type: str) -> Architecture:
-    """The sizes of the tiny model of a type."""
     return describe({"model_type": model_type, **CONFIGS[model_type]})
 
 
 def mindformers_spec(family: str) -> families.MindFormersSpec:
-    """The sizes of the tiny model of a family."""
     return families.describe({"model_type": family, **MINDFORMERS_CONFIGS[family]})
 
 
 def weights_of(arch: Architecture) -> RandomWeights:
-    """Random weights of a tiny model of a type. Norms of Gemma's types are 1 + weight."""
     centre = 0.0 if arch.model_type.startswith("gemma") else 1.0
     return RandomWeights(arch.model_type, source_shapes(tensor_specs(arch)), centre)
 

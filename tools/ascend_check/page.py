@@ -35,7 +35,6 @@ class Result:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """A row of the page's table."""
         return self.part, self.name, self.dtype, self.outcome, self.detail
 
     @property

@@ -26,7 +26,6 @@ from mindbatch.engine.sequence import Sequence as TokenSequence
 from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
-from mindbatch.kernels.choice import compiled
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import CacheGeometry
 from mindbatch.kernels.step import Span
@@ -90,6 +89,7 @@ def _native(model_type: str, kernels: Kernels) -> Model:
 
 
 def _mindformers(family: str, kernels: Kernels) -> Model:
+    from mindbatch.backends.mindformers.graph_kernels import compiled
     from mindbatch.backends.mindformers.network import assemble, build_network
     from mindbatch.backends.mindformers.weights import load_weights
 

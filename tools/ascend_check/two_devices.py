@@ -1,16 +1,55 @@
-"""A job over two devices: the tokens of the shipped model beside those recorded on a CPU, or its graphs."""
+"""Commands in processes of their own; by them a job over two devices: its tokens, or its graphs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascend_check.commands import CommandError, last_lines, said_by
 from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED, Result
+from mindbatch.io.children import run
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
 from mindbatch.io.storage import TemporaryFolder
+
+_LAST_LINES = 40
+
+
+class CommandError(Exception):
+    """A command that failed or has not ended. log: what it and its processes said last."""
+
+    def __init__(self, reason: str, *log: str) -> None:
+        super().__init__(reason)
+        self.log = log
+
+
+def said_by(
+    *words: str, seconds: float = 900.0, logs: Path | None = None, allowed: Collection[int] = (EXIT_DONE,)
+) -> str:
+    """Runs a command and returns what it prints.
+
+    logs: a folder below which its processes keep their logs. allowed: its exit codes.
+
+    Raises:
+        CommandError: it has another exit code, or has not ended after so many seconds.
+    """
+    try:
+        done = run([sys.executable, "-I", "-m", "mindbatch", *words], seconds)
+    except TimeoutError:
+        raise CommandError(f"no end after {seconds:g} s", *last_lines(logs)) from None
+    if done.code not in allowed:
+        reason, *others = done.errors.strip().splitlines() or ["nothing was said"]
+        raise CommandError(f"exit code {done.code}: {reason}", *others, *last_lines(logs))
+    return done.output
+
+
+def last_lines(folder: Path | None) -> Iterator[str]:
+    """The end of each log below a folder, each line after the name of its file."""
+    for path in sorted(folder.rglob("*.log")) if folder is not None else ():
+        for line in path.read_text(errors="replace").splitlines()[-_LAST_LINES:]:
+            yield f"{path.name}: {line}"
+
 
 RECORDED = Path(__file__).parent / "two_devices.json"
 """By prompt the token ids that one process gives on a CPU; makers/record_ascend_check.py writes it."""
@@ -63,7 +102,6 @@ def recorded() -> dict[str, list[int]]:
 
 
 def compile_graphs() -> Result:
-    """Compiles the graphs of both ranks, in simulation."""
     words = (*_MODEL, TWO, _NPU, "compile=true", "ranks=all", "report=json")
     try:
         ranks = json.loads(said_by("plan", *words, allowed=(EXIT_DONE, EXIT_FAILED)))["ranks"]

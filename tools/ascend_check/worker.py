@@ -11,7 +11,8 @@ from ascend_check import operators
 from ascend_check.models import FloatArray, recorded
 from ascend_check.page import COMPILED, FAILED, PASSED, Result
 from ascend_check.runs import logits
-from mindbatch.kernels.choice import choose_kernels, compiled
+from mindbatch.backends.mindformers.graph_kernels import compiled
+from mindbatch.kernels.choice import choose_kernels
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 

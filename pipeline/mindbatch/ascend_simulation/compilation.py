@@ -8,32 +8,43 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mindbatch.ascend_simulation.process import as_rank
 from mindbatch.ascend_simulation.saved_graphs import launched, refusal_of
-from mindbatch.ascend_simulation.weightless import import_networks, weightless
-from mindbatch.ascend_simulation.worker import as_rank
+from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.decoding.params import DecodingParams
 from mindbatch.decoding.registry import strategy_for
 from mindbatch.decoding.row import Row
 from mindbatch.engine.batch import buckets_up_to
 from mindbatch.engine.prompt_context import PromptContext
 from mindbatch.engine.request import Request
-from mindbatch.engine.sequence import Sequence, SequenceGroup
+from mindbatch.engine.sequence import Sequence as TokenSequence
+from mindbatch.engine.sequence import SequenceGroup
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import ScheduledTokens, Step
 from mindbatch.io.errors import BackendError
-from mindbatch.models.architecture import BlockPositions2D
-from mindbatch.parallel.topology import Topology
+from mindbatch.loading.prepared_adapters import open_adapters
+from mindbatch.models import native
+from mindbatch.models.adapter_weights import FittedAdapters
+from mindbatch.models.architecture import Architecture, BlockPositions2D
+from mindbatch.models.config_reader import IgnoredKeys
+from mindbatch.models.model_spec import ModelSpec
+from mindbatch.models.no_weights import NoWeights, sources_of_layers, with_layers
+from mindbatch.models.registry import describe, tensor_specs
+from mindbatch.parallel.topology import RankPart, Stage, Topology
 
 if TYPE_CHECKING:  # in the child alone
     from mindbatch.engine.model_runner import ModelRunner
+    from mindbatch.kernels.interface import Kernels
+    from mindbatch.kernels.shapes import CacheGeometry
+    from mindbatch.models.model import Model
 
 DECODE, PROMPT, CHUNK = "decode", "prefill", "prefill after cached tokens"
 
@@ -87,7 +98,9 @@ def _group(length: int, *, with_encoder: bool) -> SequenceGroup:
     params, tokens = DecodingParams(), (0,) * length
     prompt, inputs = (tokens[-1:], tokens[:-1]) if with_encoder else (tokens, ())
     row = Row(params, prompt, [], (), row_hash=0, encoder_token_ids=inputs)
-    return SequenceGroup(Request("", prompt, params), strategy_for(params), [Sequence(row, None)], length + 1)
+    return SequenceGroup(
+        Request("", prompt, params), strategy_for(params), [TokenSequence(row, None)], length + 1
+    )
 
 
 HEAD, COPY = "head", "copies of blocks"
@@ -109,7 +122,7 @@ def compile_ranks(job: str) -> Iterator[dict[str, Any]]:
         Replicas are worlds of their own, as when they run.
     """
     todo = json.loads(job)
-    import_networks(todo)
+    _import_networks(todo)
     gc.freeze()  # each compilation collects garbage: what is imported is none
     topology = Topology(1, todo["model_parallel"], todo["pipeline_stage"])
     for rank in todo["ranks"]:
@@ -132,7 +145,8 @@ def _compile_rank(todo: Mapping[str, Any], topology: Topology, rank: int) -> Ite
     settings = _settings(todo["settings"])
     kernels = choose_kernels("auto", "Ascend", dtype=todo["dtype"])
     part = topology.part_of(rank)
-    model = weightless(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
+    make = _native if todo["network"] == "native" else _mindformers
+    model = make(todo, kernels, CacheGeometry(settings.num_blocks, settings.block_size), part)
     if model.weight_bytes:
         yield {**model.weight_bytes}
     runner, few = ModelRunner(model.model, settings), model.model.few_graphs
@@ -172,3 +186,74 @@ def _compiled(kind: str, tokens: int, run: Callable[[], object]) -> Iterator[dic
         refused = refusal_of(error, _OUTPUT)
         outcome = vars(refused)
     yield {**graph, "seconds": time.perf_counter() - started, **outcome}
+
+
+class Weightless(NamedTuple):
+    """A rank's network with its cache. hidden_size: of what the head takes.
+
+    weight_bytes: "layer_bytes" of each layer and "other_bytes"; empty where the spec tells them.
+    """
+
+    model: Model
+    hidden_size: int
+    weight_bytes: Mapping[str, Any]
+
+
+def _import_networks(todo: Mapping[str, Any]) -> None:
+    """Imports all that the ranks of a job need, once for all forks."""
+    import mindbatch.engine.model_runner  # noqa: F401  MindSpore
+
+    if todo["network"] == "mindformers":
+        from mindbatch.backends.mindformers.network import import_network
+
+        import_network(todo["config"]["model_type"])
+
+
+def _native(todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart) -> Weightless:
+    ignore, layers = IgnoredKeys(todo["ignore"]), todo["layers"][part.stage]
+    whole = describe(todo["config"], todo["model_type"], todo["source"], ignore=ignore)
+    arch, stage = with_layers(whole, layers), Stage(range(len(layers)), part.stage, part.stages)
+    spec, adapters = ModelSpec(arch, part.shard, stage, (stage,)), _adapters(todo, whole, layers)
+    model = native.load(spec, NoWeights.of(arch), kernels, geometry, adapters=adapters)
+    return Weightless(model, arch.embedding_size or arch.hidden_size, {})
+
+
+def _adapters(todo: Mapping[str, Any], whole: Architecture, layers: Sequence[int]) -> FittedAdapters | None:
+    """The job's adapters of these layers; DoRA's norms are those of zeros."""
+    lora = LoraConfig(**todo.get("lora", {}))
+    if not lora.folders:
+        return None
+    fitted = native.fit_adapters(ModelSpec.of(whole), open_adapters(lora), lora.max_loaded)
+    sample = tensor_specs(with_layers(whole, layers))
+    return _of_layers(fitted, sources_of_layers(tensor_specs(whole), sample, layers))
+
+
+def _of_layers(fitted: FittedAdapters, renamed: Mapping[str, str]) -> FittedAdapters:
+    """Selects the modules that act on tensors of these names, and renames them."""
+    kept = {
+        name: replace(
+            adapter, modules={renamed[at]: how for at, how in adapter.modules.items() if at in renamed}
+        )
+        for name, adapter in fitted.adapters.items()
+    }
+    return replace(fitted, adapters=kept)
+
+
+def _mindformers(
+    todo: Mapping[str, Any], kernels: Kernels, geometry: CacheGeometry, part: RankPart
+) -> Weightless:
+    from mindbatch.backends.mindformers import families
+    from mindbatch.backends.mindformers.graph_kernels import compiled
+    from mindbatch.backends.mindformers.network import assemble, build_network
+
+    ignore = IgnoredKeys(todo["ignore"])
+    spec = families.describe(todo["config"], todo["source"], ignore=ignore, shard=part.shard)
+    of_graphs, arch = compiled(kernels), spec.architecture
+    network = build_network(spec, of_graphs)
+    layers = [*map(_nbytes, network.model.decoder.layers)]
+    weight_bytes = {"layer_bytes": layers, "other_bytes": _nbytes(network) - sum(layers)}
+    return Weightless(assemble(network, arch, of_graphs, geometry), arch.hidden_size, weight_bytes)
+
+
+def _nbytes(cell: Any) -> int:
+    return sum(parameter.nbytes for _, parameter in cell.parameters_and_names())

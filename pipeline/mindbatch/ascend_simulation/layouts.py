@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindbatch.ascend_simulation.worker import as_rank
-from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
-from mindbatch.backends.mindformers.quiet import quietly
+from mindbatch.ascend_simulation.process import as_rank
+from mindbatch.backends.mindformers.imports import quietly, stand_in_for_hyper_parallel
 from mindbatch.config.environment import prepare_for_mindformers
 
 if TYPE_CHECKING:

@@ -87,5 +87,4 @@ def _failed_graphs(leftovers: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of MindSpore's many."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].strip()

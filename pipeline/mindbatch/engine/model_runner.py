@@ -11,8 +11,8 @@ from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Step
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.program.step import StepRecordings, programs_of
 from mindbatch.kernels.step import IntArray, Logits, Span, StepInputs, StepShape, StepValues
+from mindbatch.kernels.step_programs import StepRecordings, programs_of
 from mindbatch.models.model import Model
 
 if TYPE_CHECKING:  # MindSpore

@@ -11,11 +11,14 @@ from mindspore.graph.api import _cell_graph_executor
 from mindbatch.engine.batch import buckets_up_to, pad_to_bucket, padded
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.kernels.arrays import FloatArray
-from mindbatch.kernels.ascend.limits import most_gathered_tokens
-from mindbatch.kernels.ascend.recorded_cell import DECODER, HEAD, OF_PART, recorded_cell
-from mindbatch.kernels.graphs import AdaptedEncoderDecoderGraph, EncoderDecoderGraph, Network
-from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.program.step import StepRecordings
+from mindbatch.kernels.ascend.graphs import DECODER, HEAD, OF_PART, recorded_cell
+from mindbatch.kernels.ascend.step import most_gathered_tokens
+from mindbatch.kernels.mindspore_kernels import (
+    AdaptedEncoderDecoderGraph,
+    EncoderDecoderGraph,
+    MindSporeKernels,
+    Network,
+)
 from mindbatch.kernels.step import (
     ANY_STEP,
     IntArray,
@@ -27,6 +30,7 @@ from mindbatch.kernels.step import (
     StepValues,
     encoder_and_decoder,
 )
+from mindbatch.kernels.step_programs import StepRecordings
 from mindbatch.models.model import Model
 
 OnCompile = Callable[[int], object]

@@ -1,4 +1,4 @@
-"""Pages and rankings drawn from the templates of this package; no text from data can become markup."""
+"""Parts of a page: templates, rankings, changed words; no text from data can become markup."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cache
 from html import escape
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,10 +24,6 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-WIDTH, NAMES, VALUES = 340, 122, 58
-"""Widths in a ranking: all of it, the column of names, the column of values."""
-ROW, FOOT, MARGIN = 22, 20, 8
-"""Height of a row and of the line below all of them; what is left free at both ends of the scale."""
 LONGEST_NAME = 15
 
 
@@ -48,11 +46,9 @@ def environment() -> Environment:
     def source(name: str) -> str:
         return re.sub(r"\n\s*", "", (TEMPLATES / name).read_text(encoding="utf-8"))
 
-    templates = Environment(
+    return Environment(
         loader=FunctionLoader(source), autoescape=True, undefined=StrictUndefined, finalize=text
     )
-    templates.filters["at"] = lambda place: f"{place:.1f}"
-    return templates
 
 
 def text(content: object) -> Markup:
@@ -85,8 +81,13 @@ class Ranked:
 
     @property
     def is_known(self) -> bool:
-        """True if there is a value to be drawn."""
         return self.value is not None and math.isfinite(self.value)
+
+    @property
+    def short_name(self) -> str:
+        """Its beginning and its end, where names that begin alike differ."""
+        half, name = LONGEST_NAME // 2, self.name
+        return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
 
 
 def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
@@ -100,45 +101,56 @@ def ranking(scale: Scale, columns: Sequence[Ranked]) -> Markup:
     ordered += [column for column in columns if not column.is_known]
     ends = [end for column in known for end in (column.value, *(column.interval or ())) if end is not None]
     low, high = min(ends, default=0.0), max(ends, default=0.0)
-    left, right = NAMES + MARGIN, WIDTH - VALUES - MARGIN
 
-    def place(value: float) -> float:
-        share = (value - low) / (high - low) if high > low else 0.5
-        return left + (share if sign > 0 else 1 - share) * (right - left)
+    def share(value: float) -> float:
+        way = (value - low) / (high - low) if high > low else 0.5
+        return way if sign > 0 else 1 - way
 
     listed = ", ".join(f"{column.name} {scale.written(column.value)}" for column in ordered)
-    return rendered(
-        "ranking.svg.j2",
-        id=f"ranking-{scale.identity}",
-        title=scale.title,
-        description=f"Best first; to the right is {scale.toward}. {listed}",
-        width=WIDTH,
-        height=len(ordered) * ROW + FOOT,
-        names=NAMES,
-        values=VALUES,
-        right=right,
-        toward=scale.toward,
-        rows=[_row(position * ROW, scale, column, place) for position, column in enumerate(ordered)],
-    )
+    return rendered("ranking.svg.j2", scale=scale, description=listed, columns=ordered, share=share)
 
 
-def _row(top: int, scale: Scale, column: Ranked, place: Callable[[float], float]) -> dict[str, object]:
-    number, span = scale.written(column.value), ""
-    if column.interval is not None:
-        low, high = map(scale.written, column.interval)
-        span = f" ({low} to {high})"
-    return {
-        "name": _short(column.name),
-        "number": number,
-        "hint": f"{column.name}: {number}{span}",
-        "middle": top + ROW / 2,
-        "point": place(column.value) if column.value is not None and column.is_known else None,
-        "interval": sorted(map(place, column.interval)) if column.interval is not None else None,
-        "leads": column.leads,
-    }
+FEWEST = 3
+"""Words of a shared stretch that is worth showing, but at the beginning: single ones are shared by chance."""
+MOST_WORDS = 2000
+"""Most words compared, from the beginning of a text: the work grows with the square of its length."""
+
+_EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
+_WORD = re.compile(rf"\s*(?:[{_EAST_ASIAN}]|[^\W{_EAST_ASIAN}]+|[^\w\s])|\s+")
 
 
-def _short(name: str) -> str:
-    """Its beginning and its end, where names that begin alike differ."""
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
+@dataclass(frozen=True)
+class Stretch:
+    """A piece of a text; `shared`: the other text has it, too, in the same order."""
+
+    text: str
+    shared: bool
+
+
+def words(text: str) -> list[str]:
+    """The words with the space before them; together they are `text`. An East Asian letter is a word."""
+    return _WORD.findall(text)
+
+
+def stretches(text: str, reference: str) -> list[Stretch]:
+    """`text` in pieces that `reference` shares and pieces that it does not."""
+    own, other = words(text), words(reference)
+    pieces: list[Stretch] = []
+    at = 0
+    for start, size in _shared(own, other):
+        pieces += [Stretch("".join(own[at:start]), False), Stretch("".join(own[start : start + size]), True)]
+        at = start + size
+    pieces.append(Stretch("".join(own[at:]), False))
+    return [stretch for stretch in pieces if stretch.text]
+
+
+def _shared(own: list[str], other: list[str]) -> Iterator[tuple[int, int]]:
+    """Start and length of each shared stretch of `own`."""
+    beginning = len(commonprefix([own, other]))
+    yield 0, beginning
+    if max(len(own), len(other)) > MOST_WORDS:
+        return
+    matcher = SequenceMatcher(None, own[beginning:], other[beginning:], autojunk=False)
+    for block in matcher.get_matching_blocks():
+        if block.size >= FEWEST:
+            yield beginning + block.a, block.size

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from mindbatch.kernels.arrays import Array, KernelParameter, aligned_zeros
+from mindbatch.kernels.arrays import Array, FloatArray, KernelParameter, aligned_zeros
 
 
 class AdaptedParameter(NamedTuple):
@@ -30,9 +29,6 @@ class AdapterStore(ABC):
         """Puts an adapter in a slot, from 1 on, in place of what was there."""
 
 
-Floats = npt.NDArray[np.float32]
-
-
 class LowRankPart(NamedTuple):
     """For one part of a parameter y becomes y * scale + offset + x A^T B^T; y has the parameter's own bias.
 
@@ -40,17 +36,17 @@ class LowRankPart(NamedTuple):
     """
 
     part: int
-    a: Floats
-    b: Floats
-    scale: Floats | None = None
-    offset: Floats | None = None
+    a: FloatArray
+    b: FloatArray
+    scale: FloatArray | None = None
+    offset: FloatArray | None = None
 
 
 class WholePart(NamedTuple):
     """A weight in place of the parameter's own, [outputs, inputs] or [vocabulary, width]; `part` is 0."""
 
     part: int
-    weight: Floats
+    weight: FloatArray
 
 
 @dataclass(frozen=True)

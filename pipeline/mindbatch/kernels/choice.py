@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType, cache_type, kernel_dtype, weight_type
 from mindbatch.kernels.native_library import find_library, library_text
-
-if TYPE_CHECKING:
-    from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 
 CHOICES = ("auto", "native", "reference")
 
@@ -39,22 +34,6 @@ def choose_kernels(
         raise ConfigError(f"runtime.kernels={name!r}: allowed: {', '.join(CHOICES)}")
     float_type, weights = kernel_dtype(dtype, device_target), weight_type(dtype, quantization, device_target)
     cache = cache_type(cache_dtype, dtype, quantization, device_target)
-    kernels = _kernels(name, device_target, num_threads, float_type, weights, cache)
-    library = find_library() if kernels.name == "native" else None
-    if library is not None and instruction_set != "auto":
-        library.set_variant(instruction_set)
-    assert (kernels.float_type, kernels.weight_type, kernels.cache_type) == (float_type, weights, cache)
-    return kernels
-
-
-def _kernels(
-    name: str,
-    device_target: str,
-    num_threads: int | None,
-    float_type: FloatType,
-    weights: NumberType,
-    cache: FloatType,
-) -> Kernels:
     if device_target == "Ascend":
         if name != "auto":
             raise ConfigError(
@@ -65,22 +44,28 @@ def _kernels(
 
         return AscendKernels(float_type)
     library = None if name == "reference" else find_library()
-    if name == "native" and library is None:
-        raise ConfigError(f"runtime.kernels=native: {library_text()}; install a C++ compiler and reinstall")
-    for kept, kind in (("weights", weights), ("a cache", cache)):
-        if library is None and kind != FLOAT32:
-            raise ConfigError(
-                f"{kept} in {kind.name}: needs the native kernels, and these are {library_text()}"
-            )
     if library is None:
-        from mindbatch.kernels.reference import ReferenceKernels
-
-        return ReferenceKernels()
+        return _reference(name, weights, cache)
     from mindbatch.kernels.native import NativeKernels
 
     if num_threads is not None:
         library.set_num_threads(num_threads)
+    if instruction_set != "auto":
+        library.set_variant(instruction_set)
     return NativeKernels(library, weights, cache)
+
+
+def _reference(name: str, weights: NumberType, cache: FloatType) -> Kernels:
+    if name == "native":
+        raise ConfigError(f"runtime.kernels=native: {library_text()}; install a C++ compiler and reinstall")
+    for kept, kind in (("weights", weights), ("a cache", cache)):
+        if kind != FLOAT32:
+            raise ConfigError(
+                f"{kept} in {kind.name}: needs the native kernels, and these are {library_text()}"
+            )
+    from mindbatch.kernels.reference import ReferenceKernels
+
+    return ReferenceKernels()
 
 
 def kernels_in_use(name: str, device_target: str) -> str:
@@ -89,21 +74,3 @@ def kernels_in_use(name: str, device_target: str) -> str:
         return "ascend"
     library = None if name == "reference" else find_library()
     return "reference" if library is None else library.variant
-
-
-def compiled(kernels: Kernels) -> MindSporeKernels:
-    """Turns kernels into cells that MindSpore compiles; loads MindSpore where it was not loaded before.
-
-    An import of it that is broken off ends the process with "Fatal Python error": see `interruptible`.
-    """
-    from mindbatch.kernels.graph_kernels import GraphKernels
-    from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-    from mindbatch.kernels.native import NativeKernels
-
-    if isinstance(kernels, MindSporeKernels):
-        return kernels
-    if not isinstance(kernels, NativeKernels):
-        raise ConfigError(f"runtime.kernels={kernels.name}: not with MindFormers' models; allowed: native")
-    graphs = GraphKernels(kernels)
-    graphs.set_up()
-    return graphs

@@ -1,4 +1,4 @@
-"""Interface of kernels: how they keep weights and cache, and run a recording of a model's steps."""
+"""Interface of kernels: how they keep weights and the paged cache, and run a recording of a model's steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks
-from mindbatch.kernels.arrays import Array, Copy, FloatArray, KernelParameter, copy_rows
+from mindbatch.kernels.arrays import Array, Copy, FloatArray, KernelParameter, aligned_zeros, copy_rows
 from mindbatch.kernels.memory import FLOAT32, FloatType, NumberType
 from mindbatch.kernels.recording import Recording
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes, ConvolutionShape, DeltaShape
 from mindbatch.kernels.step import ANY_STEP, Batch, IntArray, StepShape
 from mindbatch.parallel.topology import Stage, TensorSlice, Topology
 
 if TYPE_CHECKING:
-    from mindbatch.kernels.program.buffers import OutputMemory
+    from mindbatch.kernels.native_program import OutputMemory
 
 
 class Kernels(ABC):
@@ -29,12 +29,14 @@ class Kernels(ABC):
     float_type: of vectors and hidden states. What is read from a checkpoint and what leaves the model
         is float32, which holds the values of every stored type.
     graph: the kind of step (`StepShape.graph`) that is computed.
+    packs_any_float: `pack` takes float32, float16 and bfloat16's bits (uint16), not its own dtype only.
     """
 
     name: str
     device_target: str = "CPU"
     float_type: FloatType = FLOAT32
     graph: str = ANY_STEP
+    packs_any_float: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -63,8 +65,7 @@ class Kernels(ABC):
 
     def add_offset(self, vector: KernelParameter, offset: float) -> KernelParameter:
         """vector + offset in float32, where the vector is a kernel parameter."""
-        assert isinstance(vector, np.ndarray)
-        return vector.astype(np.float32) + np.float32(offset)
+        return self.fixed(self.floats(vector) + np.float32(offset))
 
     def floats(self, weight: KernelParameter) -> FloatArray:
         """The numbers of a weight that is not packed."""
@@ -93,11 +94,6 @@ class Kernels(ABC):
         """Outputs from one matrix of a packed stack to the next, of matrices with so many each."""
         return outputs
 
-    @property
-    def packs_any_float(self) -> bool:
-        """True if `pack` takes float32, float16 and bfloat16's bits (uint16), not its own dtype only."""
-        return False
-
     @abstractmethod
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """Writes rows [n, inputs] of the weight to its outputs first_output .. first_output + n - 1.
@@ -124,10 +120,8 @@ class Kernels(ABC):
         """
 
     @abstractmethod
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of one layer's key and value cache; the first dimension is the block."""
+    def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
+        """Shapes of one layer's key and value cache."""
 
     def block_copies(
         self, arrays: Sequence[Array], parameters: Sequence[KernelParameter], padding: int
@@ -192,3 +186,66 @@ class ProgramKernels(Kernels):
     @abstractmethod
     def program(self, recording: Recording, outputs: Sequence[OutputMemory] | None = None) -> Runnable:
         """Program of a lowered recording. outputs: memory of what it gives, shared with other programs."""
+
+
+LayerCache = AttentionShape | Sequence[ConvolutionShape | DeltaShape]
+"""What a layer has a cache for: the keys and values of its heads, or states."""
+
+
+class PagedCache:
+    """One key and one value tensor per layer, cut in blocks; the last block takes what padding writes.
+
+    A recurrent layer has tensors of states instead, float32 [num_states, ...].
+
+    layers: the tensors of each layer. nbytes: of all of them, the padding block included.
+    """
+
+    def __init__(
+        self,
+        geometry: CacheGeometry,
+        layers: Sequence[tuple[KernelParameter, ...]],
+        nbytes: int,
+        copy: Copy,
+        states: Sequence[Array] = (),
+    ) -> None:
+        """copy: of blocks. states: the tensors of recurrent layers."""
+        self.geometry, self.layers, self.nbytes = geometry, list(layers), nbytes
+        self._copy, self._states = copy, states
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies each (source, destination) block in every layer, in the order of the pairs.
+
+        A block may be a source and after that a destination, never the other way round.
+        """
+        self._copy(pairs)
+
+    def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies each (source, destination) slot in every recurrent layer, as `copy_blocks` does blocks."""
+        copy_rows(self._states, pairs)
+
+
+def allocate(caches: Sequence[LayerCache], geometry: CacheGeometry, kernels: Kernels) -> PagedCache:
+    """A cache of zeros, held as the kernels need it. caches: by layer."""
+    blocks, states = list[Array](), list[Array]()
+    parameters, layers = list[KernelParameter](), list[tuple[KernelParameter, ...]]()
+    for layer, cache in enumerate(caches):
+        if isinstance(cache, AttentionShape):
+            pair = [
+                aligned_zeros(size, kernels.cache_dtype) for size in kernels.cache_shapes(cache, geometry)
+            ]
+            names = ("keys", "values")
+            layers.append(
+                tuple(
+                    kernels.as_parameter(f"cache.{layer}.{name}", array)
+                    for name, array in zip(names, pair, strict=True)
+                )
+            )
+            blocks += pair
+            parameters += layers[-1]
+        else:
+            sizes = ((geometry.num_states, *shape.state) for shape in cache)
+            layers.append(tuple(aligned_zeros(size, np.dtype(np.float32)) for size in sizes))
+            states += layers[-1]
+    copy = kernels.block_copies(blocks, parameters, padding=geometry.num_blocks)
+    nbytes = sum(array.nbytes for array in (*blocks, *states))
+    return PagedCache(geometry, layers, nbytes, copy, states)

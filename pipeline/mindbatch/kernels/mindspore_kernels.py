@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore import dtype as mstype
 from mindspore.common.np_dtype import bfloat16
 
 from mindbatch.kernels.arrays import Array, FloatArray
-from mindbatch.kernels.graphs import AdaptedHeadGraph, AdaptedTokenGraph, TokenGraph
 from mindbatch.kernels.interface import Kernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
-from mindbatch.kernels.step import ANY_STEP, Span, StepShape
+from mindbatch.kernels.step import Span, StepShape
 from mindbatch.parallel.context import initialise
 
 
@@ -31,9 +31,6 @@ class MindSporeKernels(Kernels):
 
     def as_parameter(self, name: str, array: Array) -> Parameter:
         return shared_parameter(name, array)
-
-    def add_offset(self, vector: Parameter | Array, offset: float) -> Tensor:
-        return self.fixed(self.floats(vector) + np.float32(offset))
 
     def floats(self, weight: Parameter | Array) -> FloatArray:
         assert isinstance(weight, Tensor)
@@ -58,19 +55,19 @@ class MindSporeKernels(Kernels):
         """The kernels whose cells compute another kind of step, from the same weights and cache."""
         return self
 
+    @abstractmethod
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
         """The outermost cell over one that takes (ids, positions, step, adapters), which gives float32.
 
         adapted: it takes the slots of the tokens' adapters, too, as its last input.
         """
-        return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
 
+    @abstractmethod
     def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
         """The outermost cell over the head alone: hidden states [S, hidden_size] to logits, all float32.
 
         adapted: it takes the slots [S] of the tokens' adapters, too.
         """
-        return AdaptedHeadGraph(head) if adapted else head
 
     def table_width(self, needed: int, maximum: int) -> int:
         return maximum
@@ -79,6 +76,7 @@ class MindSporeKernels(Kernels):
         """Tokens that the padding of a step may add to its bucket, where it holds batch_size sequences."""
         return 0
 
+    @abstractmethod
     def step_shape(
         self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
     ) -> StepShape:
@@ -88,8 +86,6 @@ class MindSporeKernels(Kernels):
         pad: from a number of tokens to the bucket that holds them.
         capacity: tokens that a block table has room for. attention: of a layer with the narrowest window.
         """
-        tokens = pad(sum(stop - start for start, stop in spans))
-        return StepShape(ANY_STEP, tokens, tokens)
 
 
 def shared_parameter(name: str, array: Array) -> Parameter:
@@ -104,3 +100,73 @@ def shared_parameter(name: str, array: Array) -> Parameter:
 
 def constant(values: Any, dtype: Any) -> Tensor:
     return Tensor(np.asarray(values, dtype))
+
+
+# In graphs a step is a plain tuple: a NamedTuple is computed by the interpreter there (30 ms a call), a tuple
+# as argument of a graph is taken for a constant, and a cell with *arguments, or with arguments left to their
+# defaults, never gives its memory back: so layers are handed () where there are no adapters.
+
+
+class OutermostCell(nn.Cell):
+    """Over one that takes what a step is to the layers."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell = cell
+
+
+class EncoderDecoderGraph(OutermostCell):
+    """Takes the fields of `kernels.step.PartArrays`, of an encoder or a decoder; gives float32."""
+
+    def construct(
+        self,
+        ids: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        firsts: Tensor,
+        positions: Tensor,
+    ) -> Tensor:
+        step = (slots, rows, block_tables, lengths, firsts, positions)
+        return ops.cast(self.cell(ids, positions, step, ()), mstype.float32)
+
+
+class AdaptedEncoderDecoderGraph(OutermostCell):
+    def construct(
+        self,
+        ids: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        firsts: Tensor,
+        positions: Tensor,
+        adapters: Tensor,
+    ) -> Tensor:
+        step = (slots, rows, block_tables, lengths, firsts, positions)
+        return ops.cast(self.cell(ids, positions, step, (adapters,)), mstype.float32)
+
+
+class Network(nn.Cell):
+    """A step whose every token is sampled: hidden states [T, hidden_size] and logits [T, vocab_size].
+
+    One graph instead of two saves a launch, which shows when a step is a few milliseconds.
+
+    head: None in a pipeline stage before the last, which has hidden states only. encoder: of an
+        encoder-decoder.
+    """
+
+    def __init__(self, decoder: nn.Cell, head: nn.Cell | None, encoder: nn.Cell | None = None) -> None:
+        super().__init__(auto_prefix=False)
+        self.decoder = decoder
+        self.head = head
+        self.encoder = encoder
+
+    def construct(
+        self, ids: Tensor, positions: Tensor, step: tuple[Tensor, ...], adapters: tuple[Tensor, ...]
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        hidden = self.decoder(ids, positions, step, adapters)
+        if self.head is None:
+            return hidden
+        return hidden, self.head(hidden, adapters)

@@ -66,9 +66,7 @@ class NativeLibrary:
 
     def meeting_bytes(self, size: int) -> int:
         """Bytes of memory in which so many ranks meet."""
-        count = self.handle.mb_meeting_bytes
-        count.restype = ctypes.c_int64
-        return int(count(size))
+        return int(self.handle.mb_meeting_bytes(size))
 
     def join_meeting(self, file: int, rank: int, size: int) -> int:
         """Maps an open file of `meeting_bytes`; the number that the meeting has in this process."""
@@ -166,6 +164,7 @@ def _open(path: Path) -> ctypes.CDLL:
             "(python setup.py build_ext --inplace, or install again), or set runtime.kernels=reference"
         )
     handle.mb_run_program.restype = ctypes.c_int64
+    handle.mb_meeting_bytes.restype = ctypes.c_int64
     handle.mb_variant.restype = ctypes.c_char_p
     handle.mb_set_variant.argtypes = [ctypes.c_char_p]
     handle.mb_set_num_threads.argtypes = [ctypes.c_int]

@@ -1,8 +1,22 @@
-"""The layouts in which the C++ kernels keep matrices, by the type of their numbers: csrc/linear_*.h."""
+"""The layouts in which the C++ kernels keep matrices (csrc/linear_*.h), by type of number, and adapters."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mindbatch.kernels.arrays import Arena, Array, FloatArray
+from mindbatch.kernels.adapters import (
+    WHOLE_WEIGHT,
+    AdaptedParameter,
+    AdaptedShape,
+    AdapterParts,
+    AdapterStore,
+    LowRankPart,
+    Ranks,
+    WholePart,
+)
+from mindbatch.kernels.arrays import Arena, Array, FloatArray, aligned_zeros
 from mindbatch.kernels.memory import BFLOAT16, FLOAT32, INT8, NumberType
 from mindbatch.kernels.native_library import NativeLibrary
 
@@ -37,11 +51,11 @@ class NativeWeights:
         assert packed.flags.c_contiguous
         return self._library.pack(_KINDS[self.type], _STORED[rows.dtype], rows, packed, first_output)
 
-
-class Int8Weights(NativeWeights):
-    """[panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32)."""
-
     def pack_integers(self, packed: Array, first_output: int, numbers: Array, scales: FloatArray) -> None:
+        """Packs int8 as it is.
+
+        [panels]([inputs / 4, PANEL, 4] int8, scales [PANEL] float32, 128 * sums of outputs [PANEL] int32).
+        """
         words = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).view(np.int32)
         # Kernels add 128 to inputs, for bytes without a sign; this much is then taken off each output.
         offsets = 128 * numbers.sum(axis=1, dtype=np.int32)
@@ -58,5 +72,101 @@ class Int8Weights(NativeWeights):
             done = rows.stop
 
 
-def native_weights(kind: NumberType, library: NativeLibrary) -> NativeWeights:
-    return Int8Weights(INT8, library) if kind == INT8 else NativeWeights(kind, library)
+# Outputs of a packed panel, and floats that offsets count: kAdapterPanel in csrc/variant_table.h.
+ADAPTER_PANEL = 16
+FIELDS = 6  # rank, a, b, scale, offset, whole: of AdapterPart there
+
+
+def panels(numbers: int) -> int:
+    """Panels that so many outputs fill."""
+    return -(-numbers // ADAPTER_PANEL)
+
+
+class NativeAdapters(AdapterStore):
+    """One arena for all slots, and a table for each parameter.
+
+    Each slot is a stretch of the arena that the largest adapter fills; another leaves its end unused.
+
+    The first panel of the arena belongs to nobody, so that an offset of 0 means nothing. Memory of a slot
+    comes from the system when it is first written.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, AdaptedShape],
+        adapters: Sequence[Ranks],
+        slots: int,
+        as_parameter: Callable[[str, Array], Any],
+    ) -> None:
+        self._shapes = shapes
+        self._slot_panels = max(self._size(ranks) for ranks in adapters)
+        self._arena = aligned_zeros((1 + slots * self._slot_panels, ADAPTER_PANEL), np.dtype(np.float32))
+        self._at = 0
+        arena = as_parameter("adapters.arena", self._arena)
+        self._tables: dict[str, npt.NDArray[np.int32]] = {}
+        self.parameters = {}
+        for name, shape in shapes.items():
+            table = aligned_zeros((slots + 1, len(shape.widths), FIELDS), np.dtype(np.int32))
+            self._tables[name] = table
+            stored = (arena, as_parameter(f"adapters.{name}.table", table))
+            self.parameters[name] = AdaptedParameter(stored, shape)
+
+    def _size(self, ranks: Ranks) -> int:
+        """Panels of the arena that an adapter fills at most."""
+        return sum(
+            _part_size(self._shapes[name], width, rank)
+            for name, part_ranks in ranks.items()
+            for rank, width in zip(part_ranks, self._shapes[name].widths, strict=True)
+        )
+
+    def write(self, slot: int, parts: AdapterParts) -> None:
+        self._at = 1 + (slot - 1) * self._slot_panels
+        for name, table in self._tables.items():
+            table[slot] = 0
+            for part in parts.get(name, ()):
+                table[slot, part.part] = self._put(part, self._shapes[name])
+
+    def _put(self, part: LowRankPart | WholePart, shape: AdaptedShape) -> tuple[int, ...]:
+        """Writes a part to the arena; its fields."""
+        if isinstance(part, WholePart):
+            return (0, 0, 0, 0, 0, self._pack(part.weight, PANEL))
+        a = self._flat(part.a.T) if shape.is_embedding else self._pack(part.a)
+        b = self._pack(part.b)
+        scale, offset = (0 if vector is None else self._flat(vector) for vector in (part.scale, part.offset))
+        return (len(part.a), a, b, scale, offset, 0)
+
+    def _take(self, count: int) -> tuple[int, FloatArray]:
+        """The next panels of the slot, and the first one's number."""
+        first = self._at
+        self._at += count
+        return first, self._arena[first : self._at].reshape(-1)
+
+    def _flat(self, array: FloatArray) -> int:
+        """Writes an array as it is; returns its first panel."""
+        first, memory = self._take(panels(array.size))
+        memory[: array.size].reshape(array.shape)[:] = array
+        return first
+
+    def _pack(self, matrix: FloatArray, panel: int = ADAPTER_PANEL) -> int:
+        """Writes [outputs, inputs] in panels of outputs; returns the first of the arena's panels."""
+        outputs, inputs = matrix.shape
+        whole, rest = divmod(outputs, panel)
+        count = -(-outputs // panel)
+        first, memory = self._take(count * inputs * panel // ADAPTER_PANEL)
+        packed = memory.reshape(count, inputs, panel)
+        packed[:whole] = matrix[: whole * panel].reshape(whole, panel, inputs).swapaxes(1, 2)
+        if rest:
+            packed[whole] = 0
+            packed[whole, :, :rest] = matrix[whole * panel :].T
+        return first
+
+
+def _part_size(shape: AdaptedShape, width: int, rank: int) -> int:
+    """Panels of a part with a scale and an offset."""
+    if rank == WHOLE_WEIGHT:
+        outputs, inputs = (shape.inputs, width) if shape.is_embedding else (width, shape.inputs)
+        return -(-outputs // PANEL) * inputs * PANEL // ADAPTER_PANEL
+    if rank == 0:
+        return 0
+    a = panels(rank * shape.inputs) if shape.is_embedding else panels(rank) * shape.inputs
+    return a + panels(width) * (rank + 2)

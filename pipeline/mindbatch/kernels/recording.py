@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -136,3 +136,24 @@ def operation(
 
 def _as_first(x: Shape, *others: Shape, **settings: Any) -> tuple[int, ...]:
     return tuple(x[1:])
+
+
+def with_added_norms(recording: Recording) -> Recording:
+    """The recording, with one call for each sum and the first norm of it."""
+    sums = {call.outputs[0] for call in recording.calls if call.operation == "sum"}
+    norms: dict[Symbol, RecordedCall] = {}
+    for call in recording.calls:
+        if call.operation == "norm" and call.inputs[0] in sums:
+            norms.setdefault(call.inputs[0], call)
+    joined = {id(call) for call in norms.values()}
+    calls = []
+    for call in recording.calls:
+        norm = norms.get(call.outputs[0]) if call.operation == "sum" else None
+        if norm is not None:
+            outputs = (norm.outputs[0], call.outputs[0])
+            calls.append(
+                replace(norm, operation="add_norm", inputs=(*call.inputs, *norm.inputs[1:]), outputs=outputs)
+            )
+        elif id(call) not in joined:
+            calls.append(call)
+    return replace(recording, calls=calls)

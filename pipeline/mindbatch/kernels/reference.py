@@ -10,9 +10,9 @@ import numpy as np
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, aligned_zeros
 from mindbatch.kernels.interface import ProgramKernels
-from mindbatch.kernels.program.buffers import OutputMemory
+from mindbatch.kernels.native_program import OutputMemory
 from mindbatch.kernels.recording import OPERATIONS, Recording, Symbol
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes
 from mindbatch.parallel.topology import Stage, TensorSlice
 
 
@@ -33,9 +33,7 @@ class ReferenceKernels(ProgramKernels):
     ) -> AdapterStore:
         return SlotArrays(shapes, adapters, slots, self.dtype, self.as_parameter)
 
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
         size = (geometry.num_blocks + 1, geometry.block_size, shape.kv_heads, shape.head_dim)
         return size, size
 
@@ -52,8 +50,6 @@ class ReferenceKernels(ProgramKernels):
 
 
 class ReferenceProgram:
-    """Runs what was recorded, one operation after the other."""
-
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 

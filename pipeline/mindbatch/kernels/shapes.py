@@ -111,6 +111,10 @@ class DeltaShape:
         return self.value_heads, -(-self.value_dim // STATE_PANEL) * self.key_dim, STATE_PANEL
 
 
+CacheShapes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Of one layer's key and value cache; the first dimension is the block."""
+
+
 @dataclass(frozen=True)
 class CacheGeometry:
     """Size of the paged cache. One block more than num_blocks is allocated: padding is written there.

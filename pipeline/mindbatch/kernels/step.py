@@ -120,7 +120,6 @@ class PartArrays(NamedTuple):
     adapters: IntArray | None = None
 
     def arrays(self) -> list[IntArray]:
-        """Lists the arrays that there are, in their order."""
         return [array for array in self if array is not None]
 
 

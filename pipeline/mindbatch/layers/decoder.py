@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from mindbatch.kernels.operations.collectives import receive_hidden, send_hidden
-from mindbatch.kernels.operations.dense import capped
+from mindbatch.kernels.operations.dense import capped, receive_hidden, send_hidden
 from mindbatch.layers.embedding import Head, TokenEmbedding
 from mindbatch.layers.rank import Module, Rank, Tokens
 from mindbatch.models.architecture import Architecture

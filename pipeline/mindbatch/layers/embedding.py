@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from mindbatch.kernels.operations.collectives import all_gather
-from mindbatch.kernels.operations.dense import adapted_embedding, embedding, ids_from, table_rows
+from mindbatch.kernels.operations.dense import adapted_embedding, all_gather, embedding, ids_from, table_rows
 from mindbatch.layers.linear import Product, bias_of, reduced
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models.tensor_spec import Layout, Part, Sharding

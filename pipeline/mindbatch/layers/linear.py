@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindbatch.kernels.operations.attention import head_products
-from mindbatch.kernels.operations.collectives import all_reduce
-from mindbatch.kernels.operations.dense import adapted_linear, linear
+from mindbatch.kernels.operations.dense import adapted_linear, all_reduce, linear
 from mindbatch.kernels.shapes import HeadProductsShape
 from mindbatch.layers.rank import Module, Rank, Tokens, declared
 from mindbatch.models.tensor_spec import Layout, Part, Sharding

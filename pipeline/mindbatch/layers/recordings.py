@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels.program.fusion import with_added_norms
-from mindbatch.kernels.program.step import StepRecordings
-from mindbatch.kernels.recording import ROWS, Recording
+from mindbatch.kernels.recording import ROWS, Recording, with_added_norms
+from mindbatch.kernels.step_programs import StepRecordings
 from mindbatch.layers.decoder import Decoder, EncoderDecoder
 from mindbatch.layers.rank import Tokens
 from mindbatch.models.architecture import Architecture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs
@@ -37,11 +37,8 @@ Scored = tuple[float, bool]
 """A log-probability (nats), and whether each of its tokens is the likeliest."""
 
 
-class HarnessRow(NamedTuple):
-    """One request to the engine."""
-
-    token_ids: list[int]
-    params: DecodingParams
+Row = tuple[list[int], DecodingParams]
+"""Tokens of a request to the engine, and what is asked of it."""
 
 
 class MindBatchLM(TemplateLM):  # type: ignore[misc]
@@ -97,7 +94,9 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             )
         if llm is None:
             assert pretrained is not None
-            llm = LLM(pretrained, **_batch_size(batch_size), **_with_peft(options, peft))
+            if peft is not None:
+                options |= {"lora_adapters": {PEFT: peft}, "lora_default": PEFT}
+            llm = LLM(pretrained, **_batch_size(batch_size), **options)
         if date is not None and not is_day(date):
             raise ConfigError(f"date={date!r}: {DAY_RULE}")
         self._llm, self._adapter, self._on_progress = llm, adapter, on_progress
@@ -129,7 +128,6 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         return sha256(f"{template}{date}".encode()).hexdigest()
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The text of the model's chat template, for the record."""
         return self._tokenizer.chat_template if chat_template else None
 
     def apply_chat_template(
@@ -217,7 +215,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
             tokens = [*context, *continuation][-most:]
             start = min(len(tokens) - len(continuation), len(tokens) - 1)
             scores = DecodingParams(max_new_tokens=1, prompt_logprobs=1, prompt_logprobs_start=start)
-            rows.append(HarnessRow(tokens, scores))
+            rows.append((tokens, scores))
         _warn_of_cut(cut, most)
         outputs = self._run(rows, "loglikelihood", disable_tqdm)
         scores_of_requests = []
@@ -250,7 +248,7 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
                 )
             tokens = self.tok_encode(context)
             cut += len(tokens) > room
-            rows.append(HarnessRow(tokens[-room:], params))
+            rows.append((tokens[-room:], params))
         _warn_of_cut(cut, self.max_length)
         texts = []
         for output, stop_texts in zip(self._run(rows, "generate_until", disable_tqdm), stops, strict=True):
@@ -266,20 +264,15 @@ class MindBatchLM(TemplateLM):  # type: ignore[misc]
         tokens, count = self._tokenizer.encode_continued("a", " b")
         return not self._tokenizer.decode(tokens[-count:]).startswith(" ")
 
-    def _run(self, rows: Sequence[HarnessRow], title: str, is_quiet: bool) -> list[RequestOutput]:
+    def _run(self, rows: Sequence[Row], title: str, is_quiet: bool) -> list[RequestOutput]:
         """Runs the rows and lists their outputs in the same order."""
         by_key: dict[str, RequestOutput] = {}
         asked = (
             (
-                Prompt(
-                    key=str(number),
-                    source=f"request {number}",
-                    token_ids=row.token_ids,
-                    adapter=self._adapter,
-                ),
-                row.params,
+                Prompt(key=str(number), source=f"request {number}", token_ids=tokens, adapter=self._adapter),
+                params,
             )
-            for number, row in enumerate(rows)
+            for number, (tokens, params) in enumerate(rows)
         )
         with (
             tqdm(total=len(rows), desc=title, disable=is_quiet or self._on_progress is not None) as bar,
@@ -305,16 +298,11 @@ def _batch_size(batch_size: int | str) -> dict[str, int]:
     return {"batch_size": int(batch_size)}
 
 
-def _with_peft(options: Mapping[str, Any], folder: str | None) -> dict[str, Any]:
-    """The keywords of `LLM` with one adapter for all requests."""
-    adapters = {} if folder is None else {"lora_adapters": {PEFT: folder}, "lora_default": PEFT}
-    return {**options, **adapters}
-
-
 def _decoding(task_arguments: Mapping[str, Any]) -> DecodingParams:
     """The generation arguments of a task as decoding parameters."""
     params = dict(normalize_gen_kwargs(dict(task_arguments), MOST_GENERATED))
-    params["stop"] = [text for text in _texts(params.pop("until", None)) if text]
+    until = params.pop("until", None) or ()
+    params["stop"] = [text for text in ([until] if isinstance(until, str) else until) if text]
     params["max_new_tokens"] = params.pop("max_gen_toks")
     if params.get("seed") == RANDOM:
         raise ConfigError("generation_kwargs: seed=random: must be a number, for scores to be had again")
@@ -322,10 +310,6 @@ def _decoding(task_arguments: Mapping[str, Any]) -> DecodingParams:
         return DecodingParams(**params)
     except TypeError as error:  # a name that is none
         raise ConfigError(f"generation_kwargs: {error}") from error
-
-
-def _texts(value: Any) -> Iterable[str]:
-    return [value] if isinstance(value, str) else value or ()
 
 
 def _scored(continuation: Sequence[int], output: RequestOutput) -> Scored:

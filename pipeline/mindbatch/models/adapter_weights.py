@@ -16,11 +16,11 @@ from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,
     AdapterParts,
-    Floats,
     LowRankPart,
     Ranks,
     WholePart,
 )
+from mindbatch.kernels.arrays import FloatArray
 from mindbatch.models.dora import RowScale, row_scale
 from mindbatch.models.stage_cut import is_tied, stage_specs
 from mindbatch.models.tensor_spec import TensorSpec
@@ -118,7 +118,7 @@ class AdapterPlace(NamedTuple):
         a, offset = whole.a[:, self.inputs], None if offset is None else self._rows(offset)
         return LowRankPart(self.part, a, self._rows(b), scale, offset)
 
-    def _rows(self, array: Floats) -> Floats:
+    def _rows(self, array: FloatArray) -> FloatArray:
         if len(self.outputs) == 1:
             return array[self.outputs[0]]
         return np.concatenate([array[rows] for rows in self.outputs])
@@ -256,7 +256,7 @@ def _place(spec: TensorSpec, number: int, source: str, shard: TensorSlice, base:
     return AdapterPlace(base, parts[0].transposed, spec.name, number, outputs, inputs)
 
 
-def _sum(first: Floats | None, second: Floats | None) -> Floats | None:
+def _sum(first: FloatArray | None, second: FloatArray | None) -> FloatArray | None:
     if first is None or second is None:
         return second if first is None else first
     return first + second

@@ -5,15 +5,15 @@ from typing import NamedTuple
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.lora.modules import LowRank, row_factors
 from mindbatch.io.errors import CheckpointError
-from mindbatch.kernels.adapters import Floats
+from mindbatch.kernels.arrays import FloatArray
 from mindbatch.parallel.topology import WHOLE
 
 
 class RowScale(NamedTuple):
     """magnitude / norm of each row, and what keeps the module's own bias as it is: bias * (1 - factor)."""
 
-    factor: Floats
-    offset: Floats | None
+    factor: FloatArray
+    offset: FloatArray | None
 
 
 def row_scale(whole: LowRank, folder: StoredWeights, name: str, *, is_turned: bool) -> RowScale:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # MindSpore
-    from mindbatch.kernels.cache import PagedCache
-    from mindbatch.kernels.graphs import Network
-    from mindbatch.kernels.interface import Kernels
-    from mindbatch.kernels.program.step import StepRecordings
+    from mindbatch.kernels.interface import Kernels, PagedCache
+    from mindbatch.kernels.mindspore_kernels import Network
     from mindbatch.kernels.shapes import AttentionShape
+    from mindbatch.kernels.step_programs import StepRecordings
     from mindbatch.models.adapter_bank import AdapterBank
 
 

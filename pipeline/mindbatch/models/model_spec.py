@@ -152,14 +152,14 @@ class ModelSpec:
 
     @property
     def _ascend_head(self) -> int:
-        from mindbatch.kernels.ascend.limits import ALIBI_NUMBERS
+        from mindbatch.kernels.ascend.step import ALIBI_NUMBERS
 
         return self.head_dim + (ALIBI_NUMBERS if self._has_alibi_numbers else 0)
 
     @property
     def is_gathered(self) -> bool:
         """True where Ascend computes attention by plain operators: see `needs_gathering`."""
-        from mindbatch.kernels.ascend.limits import needs_gathering
+        from mindbatch.kernels.ascend.step import needs_gathering
 
         arch = self.architecture
         return needs_gathering(
@@ -171,7 +171,7 @@ class ModelSpec:
 
     def ascend_faults(self, block_size: int) -> Iterator[str]:
         """Yields reasons why Ascend's operators do not take the model, or blocks of so many tokens."""
-        from mindbatch.kernels.ascend.limits import limit_faults
+        from mindbatch.kernels.ascend.step import limit_faults
 
         if beyond := declaration(self.model_type).beyond_ascend:
             yield (
@@ -184,7 +184,7 @@ class ModelSpec:
         """Most tokens of a step, where attention's memory bounds them."""
         if device != "Ascend" or not self.is_gathered:
             return None
-        from mindbatch.kernels.ascend.limits import most_gathered_tokens
+        from mindbatch.kernels.ascend.step import most_gathered_tokens
 
         return most_gathered_tokens(seq_length, 2 * self._kv_heads * self.architecture.head_dim)
 

@@ -161,8 +161,7 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     adapters: FittedAdapters | None = None,
 ) -> Model:
-    from mindbatch.kernels.cache import allocate
-    from mindbatch.kernels.interface import ProgramKernels
+    from mindbatch.kernels.interface import ProgramKernels, allocate
     from mindbatch.layers.attention import attention_shape, layer_shapes
     from mindbatch.layers.rank import Rank
     from mindbatch.layers.recordings import recordings_of

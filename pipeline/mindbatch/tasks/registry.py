@@ -66,8 +66,8 @@ _ALL = (
     Task(
         name="compare",
         summary="run the same prompts under several decoding strategies and compare what comes of it",
-        keys="mindbatch.tasks.compare.schema:CompareConfig",
-        module="mindbatch.tasks.compare.task",
+        keys="mindbatch.tasks.evaluate.compare_schema:CompareConfig",
+        module="mindbatch.tasks.evaluate.compare",
         examples=(
             """mindbatch compare model=tiny_gpt2 prompts='["An increasing sequence: one,"]' """
             "output.dir=compared",
@@ -142,8 +142,8 @@ _ALL = (
     Task(
         name="diff",
         summary="compare two batches row by row",
-        keys="mindbatch.tasks.diff.task:DiffConfig",
-        module="mindbatch.tasks.diff.task",
+        keys="mindbatch.tasks.diff:DiffConfig",
+        module="mindbatch.tasks.diff",
         examples=("mindbatch diff runs/a runs/b",),
     ),
     Task(

@@ -21,7 +21,7 @@ from mindbatch.run.generation import entry_of
 from mindbatch.run.identity import fingerprint_fields
 from mindbatch.run.manifest import computed_with, differences
 from mindbatch.run.survey import DataInput
-from mindbatch.tasks.diff.run_pair import difference
+from mindbatch.tasks.diff import difference
 
 
 def run(config: ReplayConfig) -> int:

@@ -172,11 +172,11 @@ def _last_sample(path: Path) -> Mapping[str, Any]:
             lines = file.read().splitlines()
     except OSError:
         return {}
-    samples = (_mapping(line) for line in reversed(lines))
+    samples = (json_mapping(line) for line in reversed(lines))
     return next((sample for sample in samples if sample), {})
 
 
-def _mapping(text: bytes) -> Mapping[str, Any]:
+def json_mapping(text: bytes) -> Mapping[str, Any]:
     try:
         content = orjson.loads(text)
     except orjson.JSONDecodeError:

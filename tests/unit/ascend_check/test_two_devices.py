@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ascend_check import two_devices
-from ascend_check.commands import CommandError
 from ascend_check.page import COMPILED, FAILED, PASSED, SKIPPED
+from ascend_check.two_devices import CommandError
 
 GOOD = {"kind": "decode", "is_compiled": True, "operator": "", "rule": None}
 BAD = {"kind": "head", "is_compiled": False, "operator": "MatMul", "rule": "not this"}

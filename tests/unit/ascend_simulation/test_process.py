@@ -10,8 +10,8 @@ import pytest
 
 import simulated_functions
 from mindbatch.ascend_simulation import process
-from mindbatch.ascend_simulation.plugin import AscendPlugin
 from mindbatch.ascend_simulation.process import SimulationLimits, simulate
+from mindbatch.ascend_simulation.stubs import AscendPlugin
 from mindbatch.io.errors import BackendError
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mindbatch.ascend_simulation.plugin import AscendPlugin, plugin_in
 from mindbatch.ascend_simulation.stubs import (
     FOLDER,
     LIBRARIES,
     PACKAGES,
+    AscendPlugin,
     looked_up,
+    plugin_in,
     stub_libraries,
     wanted_functions,
 )

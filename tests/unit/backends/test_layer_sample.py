@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindbatch.backends.mindformers import families
-from mindbatch.backends.mindformers.layer_sample import all_layers, layer_sample
+from mindbatch.backends.mindformers.families import all_layers, layer_sample
 from mindbatch.models.architecture import Architecture
 from mindformers_configs import config
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.backends.mindformers.adapter_specs import adapter_specs
 from mindbatch.backends.mindformers.families import FAMILIES, MindFormersSpec, describe
+from mindbatch.backends.mindformers.provider import adapter_specs
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.registry import MODEL_TYPES, tensor_specs, unused_tensors
 from mindbatch.models.tensor_spec import source_shapes

@@ -15,7 +15,7 @@ from mindbatch.config.environment import cache_folder, prepare_environment, thre
 LIBRARIES = """
 import sys
 from mindbatch.config.environment import prepare_environment
-from mindbatch.backends.mindformers.hyper_parallel import stand_in_for_hyper_parallel
+from mindbatch.backends.mindformers.imports import stand_in_for_hyper_parallel
 prepare_environment(verbose="verbose" in sys.argv)
 stand_in_for_hyper_parallel()
 import numpy, mindspore, mindformers, transformers

@@ -6,7 +6,7 @@ import pytest
 
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
-from mindbatch.tasks.diff.task import DiffConfig
+from mindbatch.tasks.diff import DiffConfig
 from mindbatch.tasks.registry import TASKS
 from mindbatch.tasks.runs import RunsConfig
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.evaluation import word_changes
-from mindbatch.evaluation.word_changes import stretches, words
+from mindbatch.evaluation import rendering
+from mindbatch.evaluation.rendering import stretches, words
 
 TEXT = st.text(alphabet=st.sampled_from("ab  \n,今天.ß😀"), max_size=60) | st.text(max_size=40)
 
@@ -43,6 +43,6 @@ def test_single_words_are_shared_by_chance() -> None:
 
 
 def test_long_texts_share_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_changes, "MOST_WORDS", 4)
+    monkeypatch.setattr(rendering, "MOST_WORDS", 4)
     found = stretches("one TWO three four five", "one two three four five")
     assert [stretch.text for stretch in found if stretch.shared] == ["one"]

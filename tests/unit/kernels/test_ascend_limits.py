@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindbatch.kernels.ascend.limits import (
+from mindbatch.kernels.ascend.step import (
     flash_is_legal,
     limit_faults,
     most_gathered_tokens,

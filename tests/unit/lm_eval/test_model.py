@@ -164,7 +164,7 @@ def test_scores_stand_behind_what_an_output_follows(tmp_path: Path, monkeypatch:
         return tokenizer.encode(text, add_special_tokens=False)
 
     def keep(rows: Sequence[Any], *others: Any) -> None:
-        asked_for.extend((row.token_ids, row.params.prompt_logprobs_start) for row in rows)
+        asked_for.extend((tokens, params.prompt_logprobs_start) for tokens, params in rows)
         raise InterruptedError
 
     asked_for: list[tuple[list[int], int]] = []

@@ -15,8 +15,7 @@ from mindbatch.tasks.evaluate.schema import EvaluateConfig
 @pytest.fixture(autouse=True)
 def _is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    for name in ("mindbatch.lm_eval.tasks", "mindbatch.lm_eval.model"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "mindbatch.lm_eval.model", raising=False)
 
 
 def test_its_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +26,7 @@ def test_its_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_evaluate() -> None:
     config = EvaluateConfig()
     config.harness.tasks = ["mine"]
-    with mock.patch("mindbatch.tasks.evaluate.matrix_run.LLM") as llm, pytest.raises(ConfigError) as error:
+    with mock.patch("mindbatch.tasks.evaluate.runs.LLM") as llm, pytest.raises(ConfigError) as error:
         run_harness(config)
     assert error.value.faults == (f"harness.tasks: {MISSING}",)
     assert not llm.mock_calls

@@ -11,7 +11,7 @@ from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.kernels.program.step import StepPrograms
+from mindbatch.kernels.step_programs import StepPrograms
 from mindbatch.llm import LLM
 from mindbatch.loading import memory_check
 from mindbatch.loading.memory_check import MemoryDemand, naming_exhaustion, refuse_beyond_memory

@@ -1,6 +1,6 @@
-"""The families of models that MindFormers 1.9 runs: the one table, and what their classes are given."""
+"""The families of models that MindFormers 1.9 runs: the table, what classes are given, how models are cut."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,3 +139,76 @@ FAMILIES: dict[str, Family] = {
         "telechat2", "telechat2", "Telechat2", "Telechat2", arguments.of_telechat2, layers_key="n_layer"
     ),
 }
+
+
+_DENSE_LAYERS = "first_k_dense_replace"
+
+
+@dataclass(frozen=True)
+class LayerSample:
+    """layers: of the whole model. counts: how many layers each stands for. config: with these layers only."""
+
+    layers: tuple[int, ...]
+    counts: tuple[int, ...]
+    config: Mapping[str, Any]
+
+
+def layer_sample(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
+    """The first layer, and the first with experts where that is another: all others are like one of them.
+
+    config: the content of config.json that `arch` was described from.
+    """
+    count = arch.num_layers
+    dense = 0 if arch.experts is None else count - len(arch.experts.layers)
+    layers: tuple[int, ...] = (0,)
+    counts: tuple[int, ...] = (count,)
+    dense_count: dict[str, int] = {}
+    if 0 < dense < count:
+        layers, counts, dense_count = (0, dense), (dense, count - dense), {_DENSE_LAYERS: 1}
+    lists = {
+        key: [value[layer] for layer in layers]
+        for key, value in config.items()
+        if "layer" in key and isinstance(value, list) and len(value) == count  # one entry a layer
+    }
+    return LayerSample(
+        layers, counts, {**config, **lists, FAMILIES[arch.model_type].layers_key: len(layers), **dense_count}
+    )
+
+
+def all_layers(arch: Architecture, config: Mapping[str, Any]) -> LayerSample:
+    return LayerSample(tuple(range(arch.num_layers)), (1,) * arch.num_layers, config)
+
+
+def stages_fault(stages: int) -> str:
+    return (
+        f"parallel.pipeline_stage={stages}: not with model.provider=mindformers, whose networks are not "
+        "divided by layers; allowed: 1 with parallel.model_parallel, or model.provider=native"
+    )
+
+
+def division_faults(arch: Architecture, size: int) -> Iterator[str]:
+    """Yields why a model cannot be divided over so many ranks: all that does not divide, and what would."""
+    undivided = _undivided(arch, size)
+    if undivided:
+        numbers = ", ".join(f"{name}={number}" for name, number in undivided.items())
+        allowed = ", ".join(
+            str(candidate) for candidate in range(1, arch.heads + 1) if not _undivided(arch, candidate)
+        )
+        yield f"parallel.model_parallel={size}: does not divide {numbers}; allowed for this model: {allowed}"
+
+
+def _undivided(arch: Architecture, size: int) -> Mapping[str, int]:
+    """Sizes that so many ranks cannot share, by their keys in config.json; the vocabulary is not padded."""
+    numbers = {
+        "num_attention_heads": arch.heads,
+        "intermediate_size": arch.intermediate_size,
+        "vocab_size": arch.vocab_size,
+    }
+    if arch.experts is not None:
+        numbers["moe_intermediate_size"] = arch.experts.intermediate_size
+        if arch.experts.shared:
+            numbers["shared_expert_intermediate_size"] = sum(arch.experts.shared)
+    undivided = {name: number for name, number in numbers.items() if number % size}
+    if arch.latent is None and arch.kv_heads % size and size % arch.kv_heads:
+        undivided["num_key_value_heads"] = arch.kv_heads
+    return undivided

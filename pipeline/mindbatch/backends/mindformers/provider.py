@@ -5,19 +5,20 @@ A folder is checked as a whole before anything of MindFormers is imported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mindbatch.backends.mindformers.adapter_specs import adapter_specs
-from mindbatch.backends.mindformers.division import division_faults, stages_fault
 from mindbatch.backends.mindformers.families import (
     NOT_ON_ASCEND,
     PROVIDER,
     MindFormersSpec,
     describe,
+    division_faults,
     family_of,
+    stages_fault,
 )
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
@@ -27,7 +28,6 @@ from mindbatch.checkpoint.lora.plan import BaseTensors
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible
-from mindbatch.kernels.choice import compiled
 from mindbatch.models.adapter_weights import AdapterPlaces, FittedAdapters, fit_beside, rank_places
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.experts import ExpertNames
@@ -35,7 +35,7 @@ from mindbatch.models.folder_tensors import left_out_faults
 from mindbatch.models.merged_adapter import MergedAdapter, planned_merge, prefix_renames
 from mindbatch.models.model_spec import ModelSpec
 from mindbatch.models.registry import tied_tensors, unused_tensors
-from mindbatch.models.tensor_spec import source_shapes
+from mindbatch.models.tensor_spec import TensorSpec, source_shapes
 from mindbatch.parallel.topology import RankPart
 
 if TYPE_CHECKING:  # MindSpore is imported where a model is loaded
@@ -116,6 +116,8 @@ def load(
     if adapters is not None and kernels.device_target == "Ascend":
         raise ConfigError(NOT_ON_ASCEND)
     with interruptible():  # tables are computed, and MindSpore then takes SIGINT for itself
+        from mindbatch.backends.mindformers.graph_kernels import compiled
+
         kernels = compiled(kernels)
         from mindbatch.backends.mindformers.network import assemble, build_network
         from mindbatch.backends.mindformers.weights import load_weights
@@ -127,3 +129,18 @@ def load(
     if adapters is not None:
         bank = AdapterBank(adapters, _places(spec, adapters), (weights, str), kernels)
     return assemble(network, spec.architecture, kernels, geometry, bank)
+
+
+_ADAPTED = re.compile(r"(embedding|head|layers\.\d+\.(attention\.(qkv|output)|mlp\.(up|down)))\.weight")
+
+
+def adapter_specs(spec: ModelSpec) -> list[TensorSpec]:
+    """The linear layers, the token embedding and the head; of no router, no experts, no compressed vectors.
+
+    Not of keys and values that the checkpoint has in one tensor either: MindFormers divides it by heads.
+    """
+    return [
+        parameter
+        for parameter in spec.parameters
+        if _ADAPTED.fullmatch(parameter.name) and not any(part.run for part in parameter.parts)
+    ]

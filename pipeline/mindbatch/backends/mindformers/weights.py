@@ -32,7 +32,6 @@ class StoredSlice:
         self.was_read = False
 
     def get_shape(self) -> list[int]:
-        """Sizes of the tensor, as safetensors gives them."""
         return [*self._folder.info(self._name).shape]
 
     def __getitem__(self, key: Any) -> Array:
@@ -78,7 +77,8 @@ def load_weights(
         CheckpointError: a tensor that is damaged, that MindFormers did not take, or a parameter of its
             network that none was loaded into, by name.
     """
-    names = [name for name in folder.names if not _is_unused(name, arch)]
+    unused = unused_tensors(arch)
+    names = [name for name in folder.names if not any(fnmatchcase(name, pattern) for pattern in unused)]
     slices = {name: StoredSlice(folder, name, kernels) for name in names}
     translate = translation(network, arch)
 
@@ -113,10 +113,6 @@ def _parts(
             yield name.replace(KEY_VALUE, part), HeadHalves(stored, arch.kv_heads, half)
     else:
         yield name, stored
-
-
-def _is_unused(name: str, arch: Architecture) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in unused_tensors(arch))
 
 
 def translation(network: nn.Cell, arch: Architecture) -> Callable[[str], str]:

@@ -1,5 +1,17 @@
-"""The outermost cells on Ascend: the names that operators look inputs up by, masks, and float32 outside."""
+"""Cells of a step on Ascend: a recording as the source of a `construct`, and the outermost cells.
 
+Those have the names that operators look inputs up by, the masks, and are float32 outside.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -8,6 +20,8 @@ from mindspore import dtype as mstype
 
 from mindbatch.kernels.ascend.attention import HIDDEN
 from mindbatch.kernels.ascend.step import CHUNKS, PROMPTS
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels
+from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
 
 TRIANGLE = 128
 """Side of the causal mask that FlashAttentionScore takes for a sequence of any length in layout TH."""
@@ -70,7 +84,7 @@ class AdaptedAscendGraph(StepCell):
         return _float32(self.cell(ids, positions, step, (adapters,)))
 
 
-class AscendHead(nn.Cell):
+class TypedHead(nn.Cell):
     """float32 hidden states to float32 logits over a head of another type."""
 
     def __init__(self, head: nn.Cell, dtype: Any) -> None:
@@ -78,17 +92,14 @@ class AscendHead(nn.Cell):
         self.head = head
         self.dtype = dtype
 
+
+class AscendHead(TypedHead):
     def construct(self, hidden: Tensor) -> Tensor:
         return ops.cast(self.head(ops.cast(hidden, self.dtype)), mstype.float32)
 
 
-class AdaptedAscendHead(nn.Cell):
+class AdaptedAscendHead(TypedHead):
     """Head with the slots [S] of the hidden states' adapters."""
-
-    def __init__(self, head: nn.Cell, dtype: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.head = head
-        self.dtype = dtype
 
     def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
         return ops.cast(self.head(ops.cast(hidden, self.dtype), (adapters,)), mstype.float32)
@@ -106,3 +117,98 @@ def _fixed_mask(graph: str, dtype: Any) -> Any:
         return np.zeros((1, 1), np.float32)
     hidden = 1.0 if dtype == mstype.bfloat16 else HIDDEN
     return np.triu(np.full((TRIANGLE, TRIANGLE), hidden, np.float32), 1)
+
+
+DECODER = ("ids", "positions", "step[0]", "step[1]", "step[2]", "step[3]", "adapters[0]")
+"""The inputs of a step's recording as the outermost cell hands them on; attention takes all of `step`."""
+OF_PART = ("ids", *(f"step[{place}]" for place in range(5)), "positions", "adapters[0]")
+"""The same of an encoder or its decoder."""
+HEAD = ("hidden", "adapters[0]")
+
+LAYER_DOT = "__"
+"""Stands in names of cells for the dot in those of layers."""
+_TAKE_STEPS = ("attention", "distance_attention")
+_EXPRESSIONS = {
+    "columns": "mint.narrow({0}, -1, {first}, {count})",
+    "ids_from": "{0} - {first}",
+    "joined": "ops.cat(({0}, {1}), 1)",
+    "scaled": "{0} * {factor!r}",
+    "sum": "{0} + {1}",
+    "table_rows": "ops.gather({1}, {0}, 0)",
+}
+"""Operations that are one operator of MindSpore, by their inputs and settings."""
+_NUMBERS = count()
+
+
+def recorded_cell(recording: Recording, kernels: MindSporeKernels, inputs: Sequence[str]) -> nn.Cell:
+    """inputs: expressions for those of the recording, of the arguments of DECODER or of HEAD."""
+    arguments = "hidden, adapters=()" if inputs is HEAD else "ids, positions, step, adapters"
+    written = _Writer(kernels, dict(zip(recording.inputs, inputs, strict=False)))
+    lines = [written.line(call) for call in recording.calls]
+    results = ", ".join(written.expression(symbol) for symbol in recording.outputs)
+    body = "".join(f"        {line}\n" for line in (*lines, f"return {results}"))
+    source = f"class Recorded(nn.Cell):\n    def construct(self, {arguments}):\n{body}"
+    cell: nn.Cell = _module_of(source).Recorded(auto_prefix=False)
+    for name, value in written.attributes.items():
+        setattr(cell, name, value)
+    return cell
+
+
+def _module_of(source: str) -> ModuleType:
+    """A module of such a source. MindSpore's parser reads it from its file, and imports it by its name."""
+    name = f"mindbatch_recorded_{next(_NUMBERS)}"
+    path = Path(_folder(os.getpid()).name, f"{name}.py")
+    path.write_text(f"from mindspore import mint, nn, ops\n\n\n{source}")
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@lru_cache(maxsize=1)
+def _folder(process: int) -> TemporaryDirectory[str]:
+    """Folder of a process: a fork has its own, which goes with it."""
+    return TemporaryDirectory(prefix="mindbatch-graphs-")
+
+
+class _Writer:
+    """Lines of calls, and the cells and parameters that they name."""
+
+    def __init__(self, kernels: MindSporeKernels, names: Mapping[Symbol, str]) -> None:
+        self._kernels, self._names = kernels, dict(names)
+        self._held: dict[int, str] = {}
+        self.attributes: dict[str, Any] = {"absent": kernels.absent()}
+
+    def expression(self, argument: Any) -> str:
+        if argument is None:
+            return "self.absent"
+        if isinstance(argument, Symbol):
+            return self._names[argument]
+        if id(argument) not in self._held:
+            name = f"held_{len(self._held)}"
+            self._held[id(argument)], self.attributes[name] = name, argument
+        return f"self.{self._held[id(argument)]}"
+
+    def line(self, call: RecordedCall) -> str:
+        if call.operation in _EXPRESSIONS:
+            inputs = [*map(self.expression, call.inputs)]
+            [symbol] = call.outputs
+            self._names[symbol] = f"x_{len(self._names)}"
+            return f"{self._names[symbol]} = {_EXPRESSIONS[call.operation].format(*inputs, **call.settings)}"
+        where = f"{call.layer}.{call.operation}" if call.layer else call.operation
+        cell = f"{where.replace('.', LAYER_DOT)}{LAYER_DOT}n{len(self.attributes)}"
+        self.attributes[cell] = self._kernels.cell(call.operation, **call.settings)
+        if call.operation in _TAKE_STEPS:
+            qkv, keys, values, *others = call.inputs
+            weights = [weight for weight in others if not isinstance(weight, Symbol)]
+            arguments = [*map(self.expression, (qkv, keys, values)), "*step", *map(self.expression, weights)]
+        else:
+            arguments = [*map(self.expression, call.inputs)]
+        for symbol in call.outputs:
+            self._names[symbol] = f"x_{len(self._names)}"
+        # What writes the cache gives what it is written before.
+        outputs = [self._names[symbol] for symbol in call.outputs] or arguments[:1]
+        return f"{', '.join(outputs)} = self.{cell}({', '.join(arguments)})"

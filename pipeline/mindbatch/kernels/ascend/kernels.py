@@ -10,44 +10,14 @@ from mindspore import Parameter, Tensor, nn
 
 from mindbatch.kernels.adapters import AdaptedShape, AdapterStore, Ranks, SlotArrays
 from mindbatch.kernels.arrays import Array, Copy, aligned_zeros
-from mindbatch.kernels.ascend.alibi import AlibiAttention, widened
+from mindbatch.kernels.ascend import graphs, operators, plain_attention, plain_cells
 from mindbatch.kernels.ascend.attention import (
-    AscendCacheWriter,
+    AlibiAttention,
     CachedAttention,
     PlainAttention,
     PromptAttention,
     is_plain,
-)
-from mindbatch.kernels.ascend.experts import ExpertsCell
-from mindbatch.kernels.ascend.graphs import AdaptedAscendGraph, AdaptedAscendHead, AscendGraph, AscendHead
-from mindbatch.kernels.ascend.limits import flash_is_legal
-from mindbatch.kernels.ascend.operators import (
-    Activation,
-    AddLayerNorm,
-    AddRmsNorm,
-    LayerNormCell,
-    LinearCell,
-    RmsNormCell,
-    RotaryCell,
-)
-from mindbatch.kernels.ascend.plain_attention import (
-    CacheWrite,
-    CrossAttentionCell,
-    DistanceAttentionCell,
-    StepAttention,
-)
-from mindbatch.kernels.ascend.plain_cells import (
-    Capped,
-    EmbeddingCell,
-    GatheredEmbedding,
-    GatheredLinear,
-    HeadProducts,
-    LatentHeads,
-    NormBySums,
-    RotaryAngles,
-    SquareSums,
-    Tempered,
-    block_copies,
+    widened,
 )
 from mindbatch.kernels.ascend.step import (
     CHUNKS,
@@ -55,36 +25,35 @@ from mindbatch.kernels.ascend.step import (
     TOKENS,
     arrays_of,
     each_token_alone,
+    flash_is_legal,
     rounded_sequences,
     shape_of,
 )
 from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
-from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, ExpertsShape
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes, ExpertsShape
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
 from mindbatch.parallel.collectives import ReceiveHidden, SendHidden, all_gather, all_reduce
 
 _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
-    "activation": Activation,
-    "adapted_embedding": lambda shape: GatheredEmbedding(EmbeddingCell()),
-    "adapted_linear": lambda outputs, shape: GatheredLinear(LinearCell()),
-    "add_norm": lambda epsilon, centred: (AddLayerNorm if centred else AddRmsNorm)(epsilon),
+    "activation": operators.Activation,
+    "adapted_embedding": lambda shape: plain_cells.GatheredEmbedding(plain_cells.EmbeddingCell()),
+    "adapted_linear": lambda outputs, shape: plain_cells.GatheredLinear(operators.LinearCell()),
     "all_gather": all_gather,
     "all_reduce": all_reduce,
-    "capped": Capped,
-    "cross_attention": CrossAttentionCell,
-    "embedding": lambda width: EmbeddingCell(),
-    "head_products": HeadProducts,
-    "latent_heads": LatentHeads,
-    "linear": lambda outputs: LinearCell(),
-    "norm": lambda epsilon, centred: (LayerNormCell if centred else RmsNormCell)(epsilon),
-    "norm_by_sums": NormBySums,
-    "rotary": RotaryCell,
-    "rotary_angles": RotaryAngles,
+    "capped": plain_cells.Capped,
+    "cross_attention": plain_attention.CrossAttentionCell,
+    "embedding": lambda width: plain_cells.EmbeddingCell(),
+    "head_products": plain_cells.HeadProducts,
+    "latent_heads": plain_cells.LatentHeads,
+    "linear": lambda outputs: operators.LinearCell(),
+    "norm_by_sums": plain_cells.NormBySums,
+    "rotary": operators.RotaryCell,
+    "rotary_angles": plain_cells.RotaryAngles,
     "send_hidden": SendHidden,
-    "square_sums": SquareSums,
-    "tempered": Tempered,
-    "write_cache": lambda shape: CacheWrite(AscendCacheWriter()),
+    "square_sums": plain_cells.SquareSums,
+    "tempered": plain_cells.Tempered,
+    "write_cache": lambda shape: plain_attention.CacheWrite(),
 }
 """Kernels of operations that every kind of step computes in the same way, but for those of one operator.
 
@@ -131,11 +100,17 @@ class AscendKernels(MindSporeKernels):
         cell: nn.Cell = (getattr(self, operation) if make is None else make)(**settings)
         return cell
 
+    def norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return operators.LayerNormCell(epsilon) if centred else operators.RmsNormCell(epsilon)
+
+    def add_norm(self, epsilon: float, centred: bool) -> nn.Cell:
+        return operators.AddLayerNorm(epsilon) if centred else operators.AddRmsNorm(epsilon)
+
     def receive_hidden(self, stage: int, tensor_rank: int, width: int) -> nn.Cell:
         return ReceiveHidden(stage, tensor_rank, width, self.absent().dtype)
 
     def experts(self, shape: ExpertsShape) -> nn.Cell:
-        return ExpertsCell(shape, Activation(shape.activation, gated=True))
+        return operators.ExpertsCell(shape, operators.Activation(shape.activation, gated=True))
 
     def attention(self, shape: AttentionShape) -> nn.Cell:
         """A window is in the mask of steps of kind CHUNKS: all where it hides."""
@@ -147,17 +122,16 @@ class AscendKernels(MindSporeKernels):
         return cell if shape.alibi is None else AlibiAttention(shape, cell, self.dtype)
 
     def distance_attention(self, shape: AttentionShape, within_step: bool) -> nn.Cell:
-        return StepAttention(shape) if within_step else DistanceAttentionCell(shape, AscendCacheWriter())
+        make = plain_attention.StepAttention if within_step else plain_attention.DistanceAttentionCell
+        return make(shape)
 
-    def cache_shapes(
-        self, shape: AttentionShape, geometry: CacheGeometry
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def cache_shapes(self, shape: AttentionShape, geometry: CacheGeometry) -> CacheShapes:
         cached = widened(shape)
         size = (geometry.num_blocks + 1, geometry.block_size, cached.kv_heads, cached.head_dim)
         return size, size
 
     def block_copies(self, arrays: Sequence[Array], parameters: Sequence[Parameter], padding: int) -> Copy:
-        return block_copies(parameters, padding)
+        return plain_cells.block_copies(parameters, padding)
 
     def spare_tokens(self, batch_size: int) -> int:
         return rounded_sequences(batch_size + 1)
@@ -183,11 +157,11 @@ class AscendKernels(MindSporeKernels):
         return AscendKernels(self.float_type, single_tokens=True)
 
     def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
-        kind = AdaptedAscendGraph if adapted else AscendGraph
+        kind = graphs.AdaptedAscendGraph if adapted else graphs.AscendGraph
         return kind(cell, self.graph, self._dtype, geometry.block_size)
 
     def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
-        kind = AdaptedAscendHead if adapted else AscendHead
+        kind = graphs.AdaptedAscendHead if adapted else graphs.AscendHead
         return kind(head, self._dtype)
 
 

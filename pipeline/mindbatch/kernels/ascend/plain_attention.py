@@ -37,74 +37,6 @@ class StepAttention(nn.Cell):
         return ops.cast(heads, mstype.float32)
 
 
-class DistanceAttentionCell(nn.Cell):
-    """Cell of `operations.attention.distance_attention`: gathers each token's blocks of the cache."""
-
-    def __init__(self, shape: AttentionShape, write: nn.Cell) -> None:
-        """`write`: as `AscendCacheWriter`."""
-        super().__init__(auto_prefix=False)
-        self.heads, self.head_dim, self.scale = shape.heads, shape.head_dim, shape.scale
-        self.write = write
-        self.scores = ops.BatchMatMul(transpose_b=True)
-        self.weigh = ops.BatchMatMul()
-
-    def construct(self, qkv: Tensor, key_cache: Tensor, value_cache: Tensor, *step: Tensor) -> Tensor:
-        slots, rows, block_tables, lengths, firsts, positions, bias = step
-        query, key, value = mint.chunk(qkv, 3, -1)
-        query, keys, values = self.write(query, key, value, key_cache, value_cache, slots)
-        tables = ops.gather(block_tables, rows, 0)
-        tokens, context = qkv.shape[0], tables.shape[1] * key_cache.shape[1]
-        batch = tokens * self.heads
-        keys = by_head(ops.gather(keys, tables, 0), tokens)
-        values = by_head(ops.gather(values, tables, 0), tokens)
-        query = ops.cast(query, mstype.float32).reshape(batch, 1, self.head_dim)
-        scores = self.scores(query, keys).reshape(tokens, self.heads, context) * self.scale
-        places = ops.arange(context).expand_dims(0)
-        scores = scores + biases(bias, places - positions.expand_dims(1)).swapaxes(0, 1)
-        is_seen = ops.logical_and(places < lengths.expand_dims(1), places >= firsts.expand_dims(1))
-        weights = ops.softmax(ops.where(is_seen.expand_dims(1), scores, NEVER), -1)
-        y = self.weigh(weights.reshape(batch, 1, context), values).reshape(tokens, -1)
-        return ops.cast(y, qkv.dtype)
-
-
-class CrossAttentionCell(nn.Cell):
-    """Cell of `operations.attention.cross_attention`."""
-
-    def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(auto_prefix=False)
-        self.heads, self.head_dim = shape.heads, shape.head_dim
-        self.over = GatheredAttention(shape)
-
-    def construct(
-        self,
-        queries: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        rows: Tensor,
-        block_tables: Tensor,
-        lengths: Tensor,
-    ) -> Tensor:
-        tables = ops.gather(block_tables, rows, 0)
-        heads = queries.reshape(-1, self.heads, self.head_dim)
-        keys, values = ops.gather(key_cache, tables, 0), ops.gather(value_cache, tables, 0)
-        return ops.cast(self.over(heads, keys, values, lengths), queries.dtype)
-
-
-class CacheWrite(nn.Cell):
-    """Cell of `operations.attention.write_cache`."""
-
-    def __init__(self, write: nn.Cell) -> None:
-        """`write`: as `AscendCacheWriter`."""
-        super().__init__(auto_prefix=False)
-        self.write = write
-
-    def construct(
-        self, x: Tensor, keys_values: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
-    ) -> Tensor:
-        key, value = mint.chunk(keys_values, 2, -1)
-        return self.write(x, key, value, key_cache, value_cache, slots)[0]
-
-
 def biases(table: Tensor, distances: Tensor) -> Tensor:
     """[heads, 2 * farthest + 1] by distances [a, b] of key and query: [heads, a, b]."""
     farthest = table.shape[1] // 2
@@ -138,14 +70,10 @@ class GatheredAttention(nn.Cell):
     def construct(
         self, queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, *sinks: Tensor
     ) -> Tensor:
-        tokens, context = queries.shape[0], keys.shape[1] * keys.shape[2]
-        batch, group = tokens * self.kv_heads, self.heads // self.kv_heads
-        grouped = ops.cast(queries, mstype.float32).reshape(batch, group, self.head_dim)
-        keys, values = by_head(keys, tokens), by_head(values, tokens)
-        scores = self.scores(grouped, keys).reshape(tokens, self.heads, context) * self.scale
+        scores = self.products(queries, keys)
         if self.softcap > 0:
             scores = capped(scores, self.softcap)
-        positions = ops.arange(context).expand_dims(0)
+        positions = ops.arange(scores.shape[2]).expand_dims(0)
         limits = lengths.expand_dims(1)
         if self.has_alibi:
             scores = scores + self._biases(positions, limits)
@@ -153,15 +81,26 @@ class GatheredAttention(nn.Cell):
         if self.window > 0:
             first = limits - ((limits - 1) % self.window + 1 if self.is_chunked else self.window)
             visible = ops.logical_and(visible, positions >= first)
+        return self.weighed(scores, visible, values, *sinks)
+
+    def products(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Scores [T, heads, context], times the scale."""
+        tokens, group = queries.shape[0], self.heads // self.kv_heads
+        grouped = ops.cast(queries, mstype.float32).reshape(-1, group, self.head_dim)
+        return self.scores(grouped, by_head(keys)).reshape(tokens, self.heads, -1) * self.scale
+
+    def weighed(self, scores: Tensor, visible: Tensor, values: Tensor, *sinks: Tensor) -> Tensor:
+        """Softmax of the scores where visible [T or 1, context], times values: [T, heads * head_dim]."""
+        tokens, heads, context = scores.shape
         scores = ops.where(visible.expand_dims(1), scores, NEVER)
         if len(sinks) > 0:
-            apart = ops.broadcast_to(sinks[0].reshape(1, self.heads, 1), (tokens, self.heads, 1))
+            apart = ops.broadcast_to(sinks[0].reshape(1, heads, 1), (tokens, heads, 1))
             scores = ops.cat((scores, apart), -1)
         weights = ops.softmax(scores, -1)
         if len(sinks) > 0:
             weights = mint.narrow(weights, -1, 0, context)
-        weights = weights.reshape(batch, group, context)
-        return self.weigh(weights, values).reshape(tokens, self.heads * self.head_dim)
+        weights = weights.reshape(-1, heads // self.kv_heads, context)
+        return self.weigh(weights, by_head(values)).reshape(tokens, -1)
 
     def _biases(self, positions: Tensor, limits: Tensor) -> Tensor:
         """[T or 1, heads, context] of ALiBi, relative to a token's own position unless they are rounded."""
@@ -173,10 +112,80 @@ class GatheredAttention(nn.Cell):
         return slopes * distances * self.factor
 
 
-def by_head(cached: Tensor, tokens: int) -> Tensor:
+class AscendCacheWriter(nn.Cell):
+    """(x, keys, values [T, heads * head_dim], caches, slots) -> x and the caches, once they are written."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.write = ops.auto_generate.ReshapeAndCache()
+
+    def construct(
+        self, x: Tensor, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    ) -> tuple[Tensor, ...]:
+        x = ops.depend(x, self.write(key, value, key_cache, value_cache, slots))
+        return x, key_cache, value_cache
+
+
+class DistanceAttentionCell(GatheredAttention):
+    """Cell of `operations.attention.distance_attention`: gathers each token's blocks of the cache."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self.write = AscendCacheWriter()
+
+    def construct(self, qkv: Tensor, key_cache: Tensor, value_cache: Tensor, *step: Tensor) -> Tensor:
+        slots, rows, block_tables, lengths, firsts, positions, bias = step
+        query, key, value = mint.chunk(qkv, 3, -1)
+        query, keys, values = self.write(query, key, value, key_cache, value_cache, slots)
+        tables = ops.gather(block_tables, rows, 0)
+        scores = self.products(query, ops.gather(keys, tables, 0))
+        places = ops.arange(scores.shape[2]).expand_dims(0)
+        scores = scores + biases(bias, places - positions.expand_dims(1)).swapaxes(0, 1)
+        is_seen = ops.logical_and(places < lengths.expand_dims(1), places >= firsts.expand_dims(1))
+        return ops.cast(self.weighed(scores, is_seen, ops.gather(values, tables, 0)), qkv.dtype)
+
+
+class CrossAttentionCell(nn.Cell):
+    """Cell of `operations.attention.cross_attention`."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(auto_prefix=False)
+        self.heads, self.head_dim = shape.heads, shape.head_dim
+        self.over = GatheredAttention(shape)
+
+    def construct(
+        self,
+        queries: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Tensor:
+        tables = ops.gather(block_tables, rows, 0)
+        heads = queries.reshape(-1, self.heads, self.head_dim)
+        keys, values = ops.gather(key_cache, tables, 0), ops.gather(value_cache, tables, 0)
+        return ops.cast(self.over(heads, keys, values, lengths), queries.dtype)
+
+
+class CacheWrite(nn.Cell):
+    """Cell of `operations.attention.write_cache`."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.write = AscendCacheWriter()
+
+    def construct(
+        self, x: Tensor, keys_values: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    ) -> Tensor:
+        key, value = mint.chunk(keys_values, 2, -1)
+        return self.write(x, key, value, key_cache, value_cache, slots)[0]
+
+
+def by_head(cached: Tensor) -> Tensor:
     """Arranges [T, W, block_size, heads, head_dim] as [T * heads, W * block_size, head_dim] in float32."""
-    heads, head_dim = cached.shape[3:]
-    context = cached.shape[1] * cached.shape[2]
+    tokens, table_width, block_size, heads, head_dim = cached.shape
+    context = table_width * block_size
     heads_first = cached.reshape(tokens, context, heads, head_dim).swapaxes(1, 2)
     return ops.cast(heads_first.reshape(tokens * heads, context, head_dim), mstype.float32)
 

@@ -1,5 +1,5 @@
 // The entry points of products whose input is a norm or an activation, which the product computes as it reads its rows:
-// see LinearArgs. They take what the two functions take, but for what is between them (kernels/program/fusion.py).
+// see LinearArgs. They take what the two functions take, but for what is between them (kernels/native_program.py).
 #include "operators.h"
 #include "thread_pool.h"
 

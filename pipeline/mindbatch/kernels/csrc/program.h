@@ -1,4 +1,4 @@
-// A step as a flat list of calls of the entry points, recorded once (kernels/program/) and run for any number of
+// A step as a flat list of calls of the entry points, recorded once (kernels/recording.py) and run for any number of
 // tokens: what MindSpore's graphs do elsewhere, without anything to compile or to launch.
 #pragma once
 #include <cstdint>
@@ -11,7 +11,7 @@ constexpr int kMostDimensions = 4;
 // The signature of every MB_OP.
 using EntryPoint = int (*)(int, void**, int*, int64_t**, const char**, void*, void*);
 
-// `_Calls` of kernels/program/program.py. Arrays have numbers; their addresses and shapes are those of this run.
+// `_Calls` of kernels/native_program.py. Arrays have numbers; their addresses and shapes are those of this run.
 struct Program {
   int64_t calls;
   const EntryPoint* functions;  // [calls]

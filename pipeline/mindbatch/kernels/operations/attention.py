@@ -43,21 +43,7 @@ def attention(
     queries, own = heads[:, : shape.heads], heads[:, shape.heads :]
     _write(keys, own[:, : shape.kv_heads], slots)
     _write(values, own[:, shape.kv_heads :], slots)
-    y = np.zeros_like(queries)
-    for tokens, table in _sequences(rows, tables, lengths):
-        seen = lengths[tokens][:, None]
-        positions = np.arange(seen.max())
-        scores = _products(queries[tokens], _positions(keys, table, len(positions)), shape)
-        if shape.softcap:
-            scores = capped(scores, cap=shape.softcap)
-        if shape.alibi is not None:
-            scores = scores + _alibi(shape, positions, seen)
-        visible = positions < seen
-        if shape.window:
-            chunk = (seen - 1) // shape.window * shape.window
-            visible &= positions >= (chunk if shape.is_chunked else seen - shape.window)
-        y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)), sinks)
-    return y.reshape(len(qkv), -1)
+    return cross_attention(queries, keys, values, rows, tables, lengths, sinks, shape=shape)
 
 
 @operation(_heads)
@@ -103,6 +89,7 @@ def cross_attention(
     rows: IntArray,
     tables: IntArray,
     lengths: IntArray,
+    sinks: Array | None = None,
     *,
     shape: AttentionShape,
 ) -> FloatArray:
@@ -113,10 +100,15 @@ def cross_attention(
         seen = lengths[tokens][:, None]
         positions = np.arange(seen.max())
         scores = _products(heads[tokens], _positions(keys, table, len(positions)), shape)
+        if shape.softcap:
+            scores = capped(scores, cap=shape.softcap)
+        if shape.alibi is not None:
+            scores = scores + _alibi(shape, positions, seen)
         visible = positions < seen
         if shape.window:
-            visible &= positions >= seen - shape.window
-        y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)))
+            chunk = (seen - 1) // shape.window * shape.window
+            visible &= positions >= (chunk if shape.is_chunked else seen - shape.window)
+        y[tokens] = _weighed(scores, visible, _positions(values, table, len(positions)), sinks)
     return y.reshape(len(queries), -1)
 
 

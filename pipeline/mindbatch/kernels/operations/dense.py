@@ -1,9 +1,10 @@
-"""Products, sums and functions of single rows.
+"""Products, sums and functions of single rows, and collectives of the ranks of one model.
 
 x, y [T, width] float32. "or None" is of vectors that a model has not.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from mindbatch.kernels.adapters import AdaptedShape
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.recording import operation
 from mindbatch.kernels.step import IntArray
+from mindbatch.parallel.topology import TensorSlice
 
 
 @operation(lambda x, weight, bias, outputs: outputs)
@@ -171,3 +173,31 @@ def adapted_embedding(
     added: FloatArray = np.einsum("tr,tor->to", inner, b[slots])
     rows: FloatArray = y * scale[slots] + offset[slots] + added
     return rows
+
+
+@operation()
+def all_reduce(x: FloatArray, *, shard: TensorSlice) -> FloatArray:
+    """The sum over the ranks of the slice; [T, width] on each."""
+    return _alone(x)
+
+
+@operation(lambda x, shard, total: total)
+def all_gather(x: FloatArray, *, shard: TensorSlice, total: int) -> FloatArray:
+    """x [T, width] on each rank of the slice -> [T, total], side by side; the rest is padding."""
+    return _alone(x)
+
+
+@operation()
+def send_hidden(x: FloatArray, *, stage: int, tensor_rank: int) -> FloatArray:
+    """x [T, width], handed over by a rank of a stage to its fellow of the next one."""
+    return _alone(x)
+
+
+@operation(lambda ids, stage, tensor_rank, width: width)
+def receive_hidden(ids: IntArray, *, stage: int, tensor_rank: int, width: int) -> FloatArray:
+    """ids [T] -> [T, width], what the fellow of the stage before hands over."""
+    return _alone(ids)
+
+
+def _alone(x: Any) -> Any:
+    raise NotImplementedError("NumPy computes one rank of one")

@@ -1,14 +1,17 @@
-"""`mindbatch evaluate harness.tasks=...`: the columns over tasks of lm-evaluation-harness."""
+"""`mindbatch evaluate harness.tasks=...`: the columns over tasks of lm-evaluation-harness, an extra."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, dataclass
 from hashlib import sha256
+from importlib import import_module
 from itertools import groupby
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +19,36 @@ import orjson
 from rich.console import Console
 
 from mindbatch.config.composition import save_config
-from mindbatch.io.amounts import decimal, is_day, table, today
+from mindbatch.io.amounts import is_day, today
 from mindbatch.io.errors import EXIT_DONE, ConfigError
+from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.moving_bar import MovingBar
-from mindbatch.io.screen_text import concealed, discarded_output, printable, say
+from mindbatch.io.screen_text import concealed, discarded_output, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.lm_eval import MISSING
-from mindbatch.run.identity import file_digest, fingerprint_fields
-from mindbatch.tasks.evaluate.columns import Column, baseline_of, columns_of, run_config
-from mindbatch.tasks.evaluate.matrix_run import SharedLLM
-from mindbatch.tasks.evaluate.schema import CONFIG, RESULTS, EvaluateConfig
+from mindbatch.run.identity import fingerprint_fields
+from mindbatch.tasks.evaluate.harness_evaluation import (
+    Scores,
+    harness_evaluation,
+    harness_page,
+    named_scores,
+)
+from mindbatch.tasks.evaluate.runs import SharedLLM, run_config
+from mindbatch.tasks.evaluate.schema import (
+    CONFIG,
+    RESULTS,
+    Column,
+    EvaluateConfig,
+    baseline_of,
+    columns_of,
+)
+from mindbatch.tasks.evaluate.task_schema import HarnessConfig
+from mindbatch.tasks.runs import json_mapping
 
-if TYPE_CHECKING:  # an extra
-    from mindbatch.lm_eval.tasks import HarnessTasks
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
+    from mindbatch.lm_eval.model import MindBatchLM
 
 OURS = "mindbatch.lm_eval"
 """The logger of what the model class warns of."""
@@ -36,9 +56,8 @@ FINGERPRINT = "mindbatch_fingerprint"
 """Key of what a column's results depend on, in its results.json."""
 DATE = "mindbatch_date"
 """Key of the date that its chat templates were told, there."""
-
-Scores = dict[str, dict[str, Any]]
-"""By task and by metric."""
+BOOTSTRAP = 1000
+"""Resamples for the standard errors that have no formula."""
 
 
 def run_harness(config: EvaluateConfig) -> int:
@@ -50,7 +69,7 @@ def run_harness(config: EvaluateConfig) -> int:
         StorageError: the results cannot be written.
     """
     try:
-        from mindbatch.lm_eval.tasks import read_tasks
+        import_module("lm_eval.evaluator")
     except ModuleNotFoundError as error:
         raise ConfigError(f"harness.tasks: {MISSING}") from error
     folder = config.harness.include_path
@@ -60,16 +79,21 @@ def run_harness(config: EvaluateConfig) -> int:
     with _quiet(config):
         tasks = read_tasks(config.harness.tasks, None if folder is None else Path(folder))
     scores: dict[str, Scores] = {}
-    digest = cache(file_digest)
     for _, grouped in groupby(columns, key=lambda column: column.checkpoint):
         group = [*grouped]
         with SharedLLM(config, group[0], home) as model:
             for column in group:
-                scores[column.name] = _scores_of(config, column, tasks, home, model, digest, date)
+                scores[column.name] = named_scores(_results_of(model, column, tasks, date))
     results = {
         "tasks": [*tasks.names],
         "columns": {
-            column.name: {**_described(column), "results": scores[column.name]} for column in columns
+            column.name: {
+                "folder": f"columns/{column.folder}",
+                "checkpoint": column.checkpoint,
+                "adapter": column.adapter,
+                "results": scores[column.name],
+            }
+            for column in columns
         },
         "settings": concealed(config.resolved_settings),
     }
@@ -77,7 +101,6 @@ def run_harness(config: EvaluateConfig) -> int:
     save_config(config, home / CONFIG)
     written = [home / RESULTS]
     if config.report is not None:
-        from mindbatch.tasks.evaluate.harness_evaluation import harness_evaluation
         from mindbatch.tasks.evaluate.report import report_page  # only a page pays for the templates
 
         write_whole(Path(config.report), report_page(harness_evaluation(config, columns)).encode())
@@ -94,7 +117,8 @@ def _quiet(config: EvaluateConfig, name: str = "") -> Iterator[Callable[[str, in
     if config.wants_verbose:
         yield None
         return
-    warnings = _Warnings()
+    warnings = BufferingHandler(sys.maxsize)
+    warnings.setLevel(logging.WARNING)
     logging.getLogger(OURS).addHandler(warnings)
     try:
         with (
@@ -106,62 +130,104 @@ def _quiet(config: EvaluateConfig, name: str = "") -> Iterator[Callable[[str, in
             yield lambda title, done, total: bar.set(done, total, f"{name}: {title}")
     finally:
         logging.getLogger(OURS).removeHandler(warnings)
-    say(*(f"{name}: {text}" for text in warnings.texts))
+    say(*(f"{name}: {record.getMessage()}" for record in warnings.buffer))
 
 
-class _Warnings(logging.Handler):
-    """Keeps the texts of warnings."""
+@dataclass(frozen=True)
+class HarnessTasks:
+    """Tasks with their data. digest: of what is asked and how, and of the data."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
+    names: Sequence[str]
+    manager: TaskManager
+    digest: str
 
 
-def _described(column: Column) -> dict[str, Any]:
-    return {
-        "folder": f"columns/{column.folder}",
-        "checkpoint": column.checkpoint,
-        "adapter": column.adapter,
-    }
+def read_tasks(names: Sequence[str], include_path: Path | None) -> HarnessTasks:
+    """Reads tasks and their data: those of a folder, or the harness's own where there is none.
+
+    Raises:
+        ConfigError: a task that there is not, or whose files or data cannot be read.
+    """
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager(include_path=include_path, include_defaults=include_path is None)
+    if unknown := [name for name in names if name not in manager.all_tasks]:
+        where = f"in {include_path}" if include_path else "in lm-evaluation-harness"
+        known = [name for name in manager.all_tasks if name]
+        raise ConfigError(
+            [
+                f"harness.tasks: {shown(task)}: no such task {where}{did_you_mean(task, known)}"
+                for task in unknown
+            ]
+        )
+    try:
+        loaded = manager.load([*names])["tasks"]
+    except Exception as error:  # whatever a task's own code and the reader of its data may raise
+        raise ConfigError(f"harness.tasks: cannot be read: {type(error).__name__}: {error}") from error
+    digest = sha256()
+    for name in sorted(loaded):
+        task = loaded[name]
+        digest.update(_bytes([name, task.dump_config()]))
+        for split, docs in sorted((task.dataset or {}).items()):
+            digest.update(_bytes([split]))
+            for doc in docs:
+                digest.update(_bytes(doc))
+    return HarnessTasks(names, manager, digest.hexdigest())
 
 
-def _scores_of(
-    config: EvaluateConfig,
-    column: Column,
-    tasks: HarnessTasks,
-    home: Path,
-    model: SharedLLM,
-    digest_file: Callable[[Path], str],
-    date: str,
-) -> Scores:
-    """Reads a column's scores if all that they depend on is as in an earlier command, else computes them."""
+def evaluated(model: MindBatchLM, tasks: HarnessTasks, config: HarnessConfig) -> dict[str, Any]:
+    """Runs the harness and returns what it found as plain JSON: `results`, `configs`, `samples` and the rest.
+
+    Raises:
+        ConfigError, PromptError: as from the model.
+    """
+    from lm_eval import simple_evaluate
+
+    results = simple_evaluate(
+        model,
+        tasks=[*tasks.names],
+        task_manager=tasks.manager,
+        num_fewshot=config.num_fewshot,
+        limit=config.limit,
+        apply_chat_template=config.apply_chat_template,
+        bootstrap_iters=BOOTSTRAP,
+    )
+    plain: dict[str, Any] = json.loads(_bytes(results))
+    return plain
+
+
+def _bytes(value: Any) -> bytes:
+    """Encodes as JSON; what has no form there as its text."""
+
+    def plain(value: Any) -> Any:
+        return value.item() if hasattr(value, "item") else str(value)
+
+    return json.dumps(value, default=plain, sort_keys=True, ensure_ascii=False).encode()
+
+
+def _results_of(model: SharedLLM, column: Column, tasks: HarnessTasks, date: str) -> Mapping[str, Any]:
+    """Reads a column's results if all that they depend on is as in an earlier command, else computes them."""
     from mindbatch.lm_eval.model import MindBatchLM
-    from mindbatch.lm_eval.tasks import evaluated, scores_of
 
-    folder = home / "columns" / column.folder
+    config, folder = model.config, model.home / "columns" / column.folder
     made = run_config(config, column, Path(), folder, is_scored=False)
     asked = {name: value for name, value in asdict(config.harness).items() if name != "include_path"}
-    depends = [fingerprint_fields(made, digest_file), asked, tasks.digest]
+    depends = [fingerprint_fields(made, model.digest_file), asked, tasks.digest]
     fingerprint = sha256(
         orjson.dumps(depends, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     ).hexdigest()
     if (finished := _finished(folder / RESULTS, fingerprint, date)) is not None:
-        return scores_of(finished)
-    options = {name: value for name, value in asked.items() if name != "tasks"}
+        return finished
     llm = model.llm
     with _quiet(config, column.name) as on_progress:
         lm = MindBatchLM(llm=llm, adapter=column.adapter, date=date, on_progress=on_progress)
-        results = evaluated(lm, tasks, **options)
+        results = evaluated(lm, tasks, config.harness)
     make_folder(folder)
     for name, samples in results.pop("samples", {}).items():
-        write_whole(
-            folder / f"samples_{name}.jsonl", b"".join(_json(sample, indent=False) for sample in samples)
-        )
+        lines = b"".join(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE) for sample in samples)
+        write_whole(folder / f"samples_{name}.jsonl", lines)
     write_whole(folder / RESULTS, _json({**results, FINGERPRINT: fingerprint, DATE: date}))
-    return scores_of(results)
+    return results
 
 
 def _begun_on(home: Path) -> str:
@@ -170,45 +236,19 @@ def _begun_on(home: Path) -> str:
     return min((date for date in dates if isinstance(date, str) and is_day(date)), default=today())
 
 
-def _finished(path: Path, fingerprint: str, date: str) -> dict[str, Any] | None:
+def _finished(path: Path, fingerprint: str, date: str) -> Mapping[str, Any] | None:
     """The results of a column that an earlier command has finished, whatever the date if it has none."""
     results = _read(path)
     return results if results.get(FINGERPRINT) == fingerprint and results.get(DATE, date) == date else None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Mapping[str, Any]:
     """The results of a column; nothing where there are none."""
     try:
-        content = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
+        return json_mapping(path.read_bytes())
+    except OSError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
-def harness_page(scores: dict[str, Scores]) -> str:
-    """The scores for people: a row for each metric of each task, a column for each of the evaluation."""
-    rows = [["task", "metric", "filter", *map(printable, scores)]]
-    for task, metric in _rows(scores):
-        named, _, filtered = metric.partition(",")
-        cells = [printable(task), printable(named), printable(filtered)]
-        rows.append(cells + [_cell(column.get(task, {}), named, filtered) for column in scores.values()])
-    return "\n".join(table(rows, range(3, len(rows[0])), ruled=True))
-
-
-def _rows(scores: dict[str, Scores]) -> Iterator[tuple[str, str]]:
-    named = [
-        (task, metric) for column in scores.values() for task, metrics in column.items() for metric in metrics
-    ]
-    return ((task, metric) for task, metric in dict.fromkeys(named) if "_stderr," not in metric)
-
-
-def _cell(metrics: dict[str, Any], name: str, filtered: str) -> str:
-    value, error = metrics.get(f"{name},{filtered}"), metrics.get(f"{name}_stderr,{filtered}")
-    if not isinstance(value, int | float):
-        return "-" if value is None else printable(str(value))
-    text = decimal(value, ".4f")
-    return f"{text} ± {error:.4f}" if isinstance(error, int | float) else text
-
-
-def _json(value: Any, *, indent: bool = True) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 * indent | orjson.OPT_APPEND_NEWLINE)
+def _json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -1,39 +1,81 @@
-"""Columns over tasks of lm-evaluation-harness as an `Evaluation`: what the page is made of."""
+"""Results of lm-evaluation-harness: as a table, and as an `Evaluation` for the page."""
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from mindbatch.evaluation.scoring.chance import Estimate, Interval
-from mindbatch.evaluation.scoring.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
-from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
-from mindbatch.io.screen_text import concealed
-from mindbatch.tasks.evaluate.columns import Column, baseline_of
-from mindbatch.tasks.evaluate.measured import MeasuredColumn
+from mindbatch.evaluation.metric import Answer, ChoiceScores, FloatArray, Generated, Metric
+from mindbatch.evaluation.scores import Estimate, Interval, MetricScores, scores_of
+from mindbatch.io.amounts import decimal, table
+from mindbatch.io.screen_text import concealed, printable
 from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.results import Evaluation
-from mindbatch.tasks.evaluate.schema import RESULTS, EvaluateConfig
+from mindbatch.tasks.evaluate.schema import RESULTS, Column, EvaluateConfig, baseline_of
 
 UNFILTERED = "none"
 _OF_95_PERCENT = 1.96
 """Standard errors on both sides of a value."""
 
+Scores = Mapping[str, Mapping[str, Any]]
+"""By task or group, and by metric as the harness names it: `acc,none`."""
 Sample = Mapping[str, Any]
 Samples = Mapping[str, Sequence[Sample]]
 """By task: a line for each question and filter, as the harness writes them."""
 
 
 class _Score(NamedTuple):
-    """One of the harness's scores, of one task and one way of reading answers."""
+    """One of the harness's scores, of one task or group and one way of reading answers."""
 
     task: str
     metric: str
     filtered: str
+
+    def value(self, scores: Scores) -> Any:
+        return scores.get(self.task, {}).get(f"{self.metric},{self.filtered}")
+
+    def stderr(self, scores: Scores) -> Any:
+        return scores.get(self.task, {}).get(f"{self.metric}_stderr,{self.filtered}")
+
+
+def named_scores(results: Mapping[str, Any]) -> Scores:
+    """Selects the scores of each task and group, without the names of tasks."""
+    both = {**results.get("results", {}), **results.get("groups", {})}
+    return {
+        name: {metric: value for metric, value in scores.items() if "," in metric}
+        for name, scores in both.items()
+    }
+
+
+def _scores(columns: Mapping[str, Scores]) -> list[_Score]:
+    """Every score that any column has, but for standard errors."""
+    names = [
+        _Score(task, *metric.split(",", 1))
+        for scores in columns.values()
+        for task, metrics in scores.items()
+        for metric in metrics
+    ]
+    return [score for score in dict.fromkeys(names) if not score.metric.endswith("_stderr")]
+
+
+def harness_page(columns: Mapping[str, Scores]) -> str:
+    """The scores for people: a row for each metric of each task, a column for each of the evaluation."""
+    rows = [["task", "metric", "filter", *map(printable, columns)]]
+    for score in _scores(columns):
+        rows.append([*map(printable, score), *(_cell(score, scores) for scores in columns.values())])
+    return "\n".join(table(rows, range(3, len(rows[0])), ruled=True))
+
+
+def _cell(score: _Score, scores: Scores) -> str:
+    value, error = score.value(scores), score.stderr(scores)
+    if not isinstance(value, int | float):
+        return "-" if value is None else printable(str(value))
+    text = decimal(value, ".4f")
+    return f"{text} ± {error:.4f}" if isinstance(error, int | float) else text
 
 
 def harness_evaluation(config: EvaluateConfig, columns: Sequence[Column]) -> Evaluation:
@@ -41,22 +83,21 @@ def harness_evaluation(config: EvaluateConfig, columns: Sequence[Column]) -> Eva
     home = Path(config.output.dir or "") / "columns"
     results = {column.name: orjson.loads((home / column.folder / RESULTS).read_bytes()) for column in columns}
     samples = {column.name: _samples(home / column.folder, results[column.name]) for column in columns}
+    scores = {name: named_scores(content) for name, content in results.items()}
     first = samples[columns[0].name]
     questions = {
         (task, sample["doc_id"]): _question(task, sample) for task, lines in first.items() for sample in lines
     }
     numbers = {key: number for number, key in enumerate(questions)}
-    baseline = baseline_of(config, list(columns)).name
+    asked, baseline = [*questions.values()], baseline_of(config, columns)
     return Evaluation(
         task=", ".join(config.harness.tasks),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        questions=[*questions.values()],
-        columns=columns,
-        measured={name: _measured(tasks, numbers, [*questions.values()]) for name, tasks in samples.items()},
+        questions=asked,
+        columns={column.name: _measured(column, samples[column.name], numbers, asked) for column in columns},
         baseline=baseline,
-        scores=[_scored(score, results, samples, numbers, baseline) for score in _scores(results.values())],
-        few_shot=config.harness.num_fewshot or 0,
+        scores=[_scored(score, scores, results, samples, numbers, baseline) for score in _scores(scores)],
         settings=concealed(config.resolved_settings),
+        few_shot=config.harness.num_fewshot or 0,
     )
 
 
@@ -67,18 +108,6 @@ def _samples(folder: Path, results: Mapping[str, Any]) -> Samples:
         for task, path in paths.items()
         if path.is_file()
     }
-
-
-def _scores(columns: Any) -> list[_Score]:
-    """Every score that any column has, but for standard errors and names of tasks."""
-    scores = dict[_Score, None]()
-    for results in columns:
-        for task, metrics in {**results["results"], **results.get("groups", {})}.items():
-            for name in metrics:
-                metric, comma, filtered = name.partition(",")
-                if comma and not metric.endswith("_stderr"):
-                    scores[_Score(task, metric, filtered)] = None
-    return [*scores]
 
 
 def _question(task: str, sample: Sample) -> Question:
@@ -98,31 +127,32 @@ def _question(task: str, sample: Sample) -> Question:
 
 
 def _measured(
-    samples: Samples, numbers: Mapping[tuple[str, int], int], questions: Sequence[Question]
+    column: Column, samples: Samples, numbers: Mapping[tuple[str, int], int], questions: Sequence[Question]
 ) -> MeasuredColumn:
     """The answers of a column, read in the first of several ways."""
-    column = MeasuredColumn(num_tokens=None)
+    measured = MeasuredColumn(column, num_tokens=None)
     for task, lines in samples.items():
         for sample in lines:
             number = numbers[task, sample["doc_id"]]
-            if number in column.outputs or number in column.choices:
+            if number in measured.outputs or number in measured.choices:
                 continue
             question, responses = questions[number], sample["resps"]
             if question.choices:
                 logprobs = tuple(response[0][0] for response in responses[: len(question.choices)])
                 lengths = tuple(len(text.encode()) for text in question.choices)
-                column.choices[number] = ChoiceScores(logprobs, lengths, question.correct)
+                measured.choices[number] = (ChoiceScores(logprobs, lengths, question.correct),)
             elif responses and responses[0] and isinstance(responses[0][0], str):
-                column.outputs[number] = (Generated(responses[0][0]),)
+                measured.outputs[number] = (Generated(responses[0][0]),)
                 read = sample["filtered_resps"][:1]
                 answer = read[0] if read and isinstance(read[0], str) else None
-                column.generation[number] = (Answer(answer, question.references),)
-    return column
+                measured.generation[number] = (Answer(answer, question.references),)
+    return measured
 
 
 def _scored(
     score: _Score,
-    results: Mapping[str, Any],
+    scores: Mapping[str, Scores],
+    results: Mapping[str, Mapping[str, Any]],
     samples: Mapping[str, Samples],
     numbers: Mapping[tuple[str, int], int],
     baseline: str,
@@ -136,7 +166,7 @@ def _scored(
         }
         for name, tasks in samples.items()
     }
-    harness = {name: _estimate(column, score) for name, column in results.items()}
+    harness = {name: _estimate(score, scores[name], column) for name, column in results.items()}
     is_better = [
         column["higher_is_better"].get(score.task, {}).get(score.metric) for column in results.values()
     ]
@@ -148,17 +178,15 @@ def _scored(
         for name, estimate in harness.items()
     ):
         return scores_of(metric, columns, [None] * len(numbers), baseline)
-    return MetricScores(metric, (), dict.fromkeys(harness, ()), harness, {})
+    return MetricScores(metric, (), dict.fromkeys(harness, {}), harness, {})
 
 
-def _estimate(results: Mapping[str, Any], score: _Score) -> Estimate:
+def _estimate(score: _Score, scores: Scores, results: Mapping[str, Any]) -> Estimate:
     """As the harness has it."""
-    scores = {**results["results"], **results.get("groups", {})}.get(score.task, {})
-    value = scores.get(f"{score.metric},{score.filtered}")
-    stderr = scores.get(f"{score.metric}_stderr,{score.filtered}")
-    count = results["n-samples"].get(score.task, {}).get("effective", 0)
+    value, stderr = score.value(scores), score.stderr(scores)
     if not isinstance(value, int | float):
         return Estimate(math.nan, 0, None, None)
+    count = results["n-samples"].get(score.task, {}).get("effective", 0)
     if not isinstance(stderr, int | float):
         return Estimate(value, count, None, None)
     away = _OF_95_PERCENT * stderr
@@ -168,8 +196,8 @@ def _estimate(results: Mapping[str, Any], score: _Score) -> Estimate:
 class _HarnessMetric(Metric[Any]):
     """As the harness measures it."""
 
-    needs = "generation"
-    sums_known = True
+    sums_known: bool
+    """True if the value of any questions follows from their values."""
 
     def sums(self, sample: Any) -> tuple[float, ...]:
         return (
@@ -192,7 +220,7 @@ class _Bits(_HarnessMetric):
 
 
 def _metric(score: _Score, values: Sequence[Any], is_low_best: bool) -> _HarnessMetric:
-    """The metric of a score; `sums_known` if its value of any questions follows from these values."""
+    """The metric of a score, which has these values of questions."""
     are_numbers = all(isinstance(value, int | float) for value in values)
     are_pairs = all(
         isinstance(value, list)
@@ -200,18 +228,14 @@ def _metric(score: _Score, values: Sequence[Any], is_low_best: bool) -> _Harness
         and all(isinstance(number, int | float) for number in value)
         for value in values
     )
-    kind = _HarnessMetric
+    metric = _HarnessMetric()
     if are_pairs and not are_numbers:
-        kind = _Bits if score.metric.startswith("bits") else _Perplexity
+        metric = _Bits() if score.metric.startswith("bits") else _Perplexity()
     filtered = "" if score.filtered == UNFILTERED else f" ({score.filtered})"
-    settled = {
-        "__doc__": kind.__doc__,
-        "name": score.metric if not filtered else f"{score.metric}{filtered}",
-        "title": f"{score.task}: {score.metric}{filtered}",
-        "best": "low" if is_low_best else "high",
-        "scale": 1.0 if are_numbers and all(0 <= value <= 1 for value in values) else 0.0,
-        "is_right_or_wrong": are_numbers and {*values} <= {0, 1},
-        "sums_known": bool(values) and (are_numbers or are_pairs),
-    }
-    made: _HarnessMetric = type(kind.__name__, (kind,), settled)()
-    return made
+    metric.name = f"{score.metric}{filtered}"
+    metric.title = f"{score.task}: {metric.name}"
+    metric.best = "low" if is_low_best else "high"
+    metric.scale = 1.0 if are_numbers and all(0 <= value <= 1 for value in values) else 0.0
+    metric.is_right_or_wrong = are_numbers and {*values} <= {0, 1}
+    metric.sums_known = bool(values) and (are_numbers or are_pairs)
+    return metric

@@ -1,10 +1,10 @@
 """The rows of a task as questions: what is asked, what is right, and what else must be scored."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from mindbatch.config.machine import parse_bytes
 from mindbatch.dataset.column_rows import from_text
@@ -12,41 +12,95 @@ from mindbatch.dataset.data_config import DataConfig
 from mindbatch.dataset.dataset import MOST_LOOKED_AT, Dataset
 from mindbatch.dataset.rows import DataRow, RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.evaluation.scoring.instructions import instruction
-from mindbatch.evaluation.scoring.names import metric_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.answers import instruction
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.fault_lines import did_you_mean, shown
 from mindbatch.io.storage import TemporaryFolder
 from mindbatch.run.index import RowIndex
 from mindbatch.run.result_rows import columns_of
 from mindbatch.run.survey import selection_of, survey
-from mindbatch.tasks.evaluate.continuation import Examples, text_joint
 from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 USUAL_REFERENCES = ("reference", "references", "answer", "target")
 USUAL_CORRECT = "answer"
 INSTRUCTED = ("prompt_level_strict_acc", "inst_level_strict_acc")
 MOST_FAULTS = 5
+SYSTEM = "system"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+Content = Mapping[str, Any]
+"""Content of a prompt, as `Prompt` takes it."""
+Columns = Mapping[str, Any]
+"""Values of a row."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Question:
     """A row of the task.
 
-    content: of the prompt, as `Prompt` takes it; empty of a text that is scored as a whole.
+    content: of the prompt; empty of a text that is scored as a whole.
     references: right answers. choices, correct: continuations, and which is the right one. text: scored as a
     whole. cluster: rows that belong together have the same.
     """
 
     key: str
     place: str
-    content: Mapping[str, Any]
+    content: Content
     references: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     correct: int = 0
     text: str | None = None
     cluster: str | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples of a task, each a prompt with its right answer. separator: stands after each in a text."""
+
+    solved: Sequence[tuple[Content, str]] = ()
+    separator: str = ""
+
+    def before(self, content: Content) -> Content:
+        """A prompt with the examples before it; system messages are those of the prompt alone.
+
+        Raises:
+            ValueError: the prompt is a text and the examples are chats, or the other way round.
+        """
+        kind = _kind(content)
+        others = {_kind(example) for example, _ in self.solved} - {kind}
+        if others:
+            raise ValueError(
+                f"task.few_shot: the prompt is {kind}, the examples are {' and '.join(sorted(others))}"
+            )
+        if not self.solved:
+            return content
+        if kind == "text":
+            solved = "".join(example["text"] + answer + self.separator for example, answer in self.solved)
+            return {**content, "text": solved + content["text"]}
+        turns: list[Mapping[str, Any]] = []
+        for example, answer in self.solved:
+            turns += [message for message in example["messages"] if message["role"] != SYSTEM]
+            turns.append({"role": "assistant", "content": answer.strip()})
+        messages = content["messages"]
+        begin = sum(message["role"] == SYSTEM for message in messages[:1])
+        return {**content, "messages": [*messages[:begin], *turns, *messages[begin:]]}
+
+
+def _kind(content: Content) -> str:
+    return "chat" if "messages" in content else "text" if "text" in content else "token ids"
+
+
+def text_joint(prefix: str | None, text: str, answer: str) -> str:
+    """Chooses the separator of a text and an answer.
+
+    It is `task.target_prefix`; or else one space, unless the text ends or the answer begins with white space.
+    """
+    if prefix is not None:
+        return prefix
+    return "" if not text or text[-1].isspace() or answer[:1].isspace() else " "
 
 
 def needed(names: Sequence[str]) -> set[str]:
@@ -61,47 +115,17 @@ def read_questions(config: EvaluateConfig) -> list[Question]:
         ConfigError: a column that is not there, or rows that cannot be used, the first few of them: a score
             over some rows of a task would not be the task's.
     """
-    names = _column_names(config, _first_columns(config.data))
-    reader = _QuestionReader(config, names, _examples(config, names))
-    questions: list[Question] = []
-    faults: list[str] = []
-    for row in _rows(config.rows_data, names.all):
-        if isinstance(row, RowFailure):
-            faults.append(f"{row.place}: {row.reason}")
-            continue
-        try:
-            questions.append(reader.read(row))
-        except ValueError as error:
-            faults.append(f"{row.source}:{row.line}: {error}")
-    if faults:
-        more = [f"and {len(faults) - MOST_FAULTS} more rows"] if len(faults) > MOST_FAULTS else []
-        raise ConfigError([*faults[:MOST_FAULTS], *more])
-    return questions
+    task, names = config.task, _column_names(config, _first_columns(config.data))
+    examples = _examples(config, names)
+    return _each_row(config.rows_data, names, lambda row: _question(task, names, examples, row))
 
 
-@dataclass(frozen=True)
-class _ColumnNames:
-    """The columns that the task reads; None where it does not."""
-
-    reference: str | None
-    choices: str | None
-    correct: str | None
-    cluster: str | None
-    instructions: str | None
-    arguments: str | None
-
-    @property
-    def all(self) -> list[str]:
-        right = (self.reference, self.choices, self.correct, self.instructions, self.arguments)
-        names = (*right, self.cluster)
-        return [*dict.fromkeys(name for name in names if name is not None)]
-
-
-def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNames:
-    """Raises ConfigError for each column that the first row has not."""
+def _column_names(config: EvaluateConfig, columns: Collection[str]) -> dict[str, str]:
+    """The columns that the task reads. Raises ConfigError for each that the first row has not."""
     task, needs, faults = config.task, needed(config.metric_names), list[str]()
+    names: dict[str, str] = {}
 
-    def named(key: str, column: str | None, usual: Sequence[str] = ()) -> str | None:
+    def read(key: str, column: str | None, usual: Sequence[str] = ()) -> None:
         name = column or next((usual_name for usual_name in usual if usual_name in columns), None)
         if name is None and usual:
             hint = f"must be given, for the data has no column {' or '.join(usual)}"
@@ -111,7 +135,8 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNa
             faults.append(
                 f"task.{key}={shown(name)}: no column of the data, which has {', '.join(columns)}{near}"
             )
-        return name
+        elif name is not None:
+            names[key] = name
 
     answered = task.text_column is None and needs & {"generation", "likelihood"}  # not what needs no answer
     follows = task.instructions_column is not None
@@ -125,17 +150,17 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNa
         faults.append(
             "task.choices: must be given for acc and acc_norm: a list of texts, or the column of one"
         )
-    names = _ColumnNames(
-        reference=named("reference_column", task.reference_column, USUAL_REFERENCES)
-        if answered and not follows
-        else None,
-        choices=named("choices", task.choices) if of_choices and isinstance(task.choices, str) else None,
-        correct=named("correct_column", task.correct_column, [USUAL_CORRECT]) if of_choices else None,
-        cluster=named("cluster_column", task.cluster_column),
-        instructions=named("instructions_column", task.instructions_column),
-        arguments=named("arguments_column", task.arguments_column),
-    )
-    named("text_column", task.text_column)
+    if answered and not follows:
+        read("reference_column", task.reference_column, USUAL_REFERENCES)
+    if of_choices and isinstance(task.choices, str):
+        read("choices", task.choices)
+    if of_choices:
+        read("correct_column", task.correct_column, [USUAL_CORRECT])
+    read("cluster_column", task.cluster_column)
+    read("instructions_column", task.instructions_column)
+    read("arguments_column", task.arguments_column)
+    read("text_column", task.text_column)
+    names.pop("text_column", None)  # a row's prompt, which it has anyway
     if task.text_column is not None and needs != {"likelihood"}:
         faults.append(
             "task.text_column: a text as a whole has a likelihood only; use perplexity metrics alone"
@@ -146,9 +171,8 @@ def _column_names(config: EvaluateConfig, columns: Collection[str]) -> _ColumnNa
 
 
 def _first_columns(data: DataConfig) -> list[str]:
-    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
     first = None
-    for first in islice(dataset.records(), MOST_LOOKED_AT):
+    for first in islice(_dataset(data).records(), MOST_LOOKED_AT):
         if first.columns is not None:
             return [*first.columns]
     if first is None:
@@ -156,18 +180,34 @@ def _first_columns(data: DataConfig) -> list[str]:
     return []
 
 
-def _rows(data: DataConfig, columns: Sequence[str]) -> Iterator[DataRow | RowFailure]:
-    """The chosen rows of a dataset with the columns, of which any may be lacking."""
-    dataset = Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
+def _dataset(data: DataConfig) -> Dataset:
+    return Dataset(data.path or "", data.format, parse_bytes(data.max_line_bytes))
+
+
+def _each_row(data: DataConfig, names: Mapping[str, str], read: Callable[[DataRow], Item]) -> list[Item]:
+    """Reads each chosen row. ConfigError names the first few rows that `read` raises ValueError for."""
+    items, faults = list[Item](), list[str]()
     with ExitStack() as stack:
+        columns = [*dict.fromkeys(names.values())]
         maker = stack.enter_context(closing(RowMaker(data, DecodingParams(), False, columns=columns)))
         folder = stack.enter_context(TemporaryFolder())
         index = stack.enter_context(RowIndex(folder / "rows.sqlite"))
-        survey(dataset, maker, selection_of(data), index)
-        yield from (row for row, _ in index.in_order())
+        survey(_dataset(data), maker, selection_of(data), index)
+        for row, _ in index.in_order():
+            if isinstance(row, RowFailure):
+                faults.append(f"{row.place}: {row.reason}")
+                continue
+            try:
+                items.append(read(row))
+            except ValueError as error:
+                faults.append(f"{row.source}:{row.line}: {error}")
+    if faults:
+        more = [f"and {len(faults) - MOST_FAULTS} more rows"] if len(faults) > MOST_FAULTS else []
+        raise ConfigError([*faults[:MOST_FAULTS], *more])
+    return items
 
 
-def _examples(config: EvaluateConfig, names: _ColumnNames) -> Examples:
+def _examples(config: EvaluateConfig, names: Mapping[str, str]) -> Examples:
     """The solved examples, each a prompt and its right answer; none where none are asked for."""
     task = config.task
     if not task.few_shot:
@@ -179,75 +219,59 @@ def _examples(config: EvaluateConfig, names: _ColumnNames) -> Examples:
         limit=task.few_shot,
         skip=0,
         shuffle_seed=None,
+        filter_keys=None,
     )
-    reader = _QuestionReader(config, names, Examples())
-    solved, faults = [], []
-    for row in _rows(replace(data, filter_keys=None), names.all):
-        if isinstance(row, RowFailure):
-            faults.append(f"{row.place}: {row.reason}")
-        elif "token_ids" in row.content:
-            faults.append(
-                f"{row.source}:{row.line}: task.few_shot: examples are texts or chats, no token ids"
-            )
-        else:
-            solved.append((row.content, reader.target(reader.read(row))))
-    if not faults and len(solved) < task.few_shot:
-        faults.append(f"task.few_shot={task.few_shot}: {task.few_shot_path} has {len(solved)} rows")
-    if faults:
-        raise ConfigError(faults[:MOST_FAULTS])
-    return Examples(solved, task.few_shot_separator)
 
-
-class _QuestionReader:
-    """Makes questions of rows. ValueError says what a row lacks."""
-
-    def __init__(self, config: EvaluateConfig, names: _ColumnNames, examples: Examples) -> None:
-        self._task, self._names, self._examples = config.task, names, examples
-
-    def read(self, row: DataRow) -> Question:
-        columns, names = columns_of(row), self._names
-        choices = self._choices(columns)
-        question = Question(
-            key=row.key,
-            place=f"{row.source}:{row.line}",
-            content=self._examples.before(row.content),
-            references=self._references(columns),
-            choices=choices,
-            correct=_correct(columns, names.correct, choices) if names.correct and choices else 0,
-            text=row.content["text"] if self._task.text_column is not None else None,
-            cluster=None if names.cluster is None else str(columns[names.cluster]),
-        )
-        return question
-
-    def target(self, question: Question) -> str:
-        """The right answer as it stands after an example's prompt."""
-        text = question.content.get("text") or ""
+    def solved(row: DataRow) -> tuple[Content, str]:
+        if "token_ids" in row.content:
+            raise ValueError("task.few_shot: examples are texts or chats, no token ids")
+        question = _question(task, names, Examples(), row)
         answer = question.choices[question.correct] if question.choices else question.references[0]
-        return text_joint(self._task.target_prefix, text, answer) + answer
+        return row.content, text_joint(task.target_prefix, row.content.get("text") or "", answer) + answer
 
-    def _references(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
-        names = self._names
-        if names.instructions is not None and names.arguments is not None:
-            return _instructions(columns, names.instructions, names.arguments)
-        return () if names.reference is None else _references(columns, names.reference)
-
-    def _choices(self, columns: Mapping[str, Any]) -> tuple[str, ...]:
-        asked = self._task.choices
-        if self._names.correct is None or asked is None:
-            return ()
-        choices = columns[asked] if isinstance(asked, str) else asked
-        if isinstance(choices, str):
-            choices = from_text(choices)
-        if (
-            not isinstance(choices, list | tuple)
-            or len(choices) < 2
-            or not all(isinstance(e, str) for e in choices)
-        ):
-            raise ValueError(f"{asked}={shown(choices)}: must be a list of two texts or more")
-        return tuple(choices)
+    examples = _each_row(data, names, solved)
+    if len(examples) < task.few_shot:
+        raise ConfigError(f"task.few_shot={task.few_shot}: {task.few_shot_path} has {len(examples)} rows")
+    return Examples(examples, task.few_shot_separator)
 
 
-def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _question(task: AnswerConfig, names: Mapping[str, str], examples: Examples, row: DataRow) -> Question:
+    """Makes a question of a row. Raises ValueError for what the row lacks."""
+    columns = columns_of(row)
+    references: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    if "instructions_column" in names:
+        references = _instructions(columns, names["instructions_column"], names["arguments_column"])
+    elif "reference_column" in names:
+        references = _references(columns, names["reference_column"])
+    correct = 0
+    if "correct_column" in names:
+        choices = _choices(columns, task.choices)
+        correct = _correct(columns, names["correct_column"], choices)
+    return Question(
+        key=row.key,
+        place=f"{row.source}:{row.line}",
+        content=examples.before(row.content),
+        references=references,
+        choices=choices,
+        correct=correct,
+        text=row.content["text"] if task.text_column is not None else None,
+        cluster=str(columns[names["cluster_column"]]) if "cluster_column" in names else None,
+    )
+
+
+def _choices(columns: Columns, asked: Any) -> tuple[str, ...]:
+    """The choices of all rows, or those in the column of the name."""
+    choices = columns[asked] if isinstance(asked, str) else asked
+    if isinstance(choices, str):
+        choices = from_text(choices)
+    is_list = isinstance(choices, list | tuple) and len(choices) >= 2
+    if not is_list or not all(isinstance(choice, str) for choice in choices):
+        raise ValueError(f"{asked}={shown(choices)}: must be a list of two texts or more")
+    return tuple(choices)
+
+
+def _references(columns: Columns, name: str) -> tuple[str, ...]:
     value = columns[name]
     if isinstance(value, Mapping) and "text" in value:
         value = value["text"]
@@ -263,7 +287,7 @@ def _references(columns: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _instructions(columns: Mapping[str, Any], names: str, arguments: str) -> tuple[str, ...]:
+def _instructions(columns: Columns, names: str, arguments: str) -> tuple[str, ...]:
     listed, mappings = columns[names], columns[arguments]
     if (
         not isinstance(listed, list | tuple)
@@ -278,7 +302,7 @@ def _instructions(columns: Mapping[str, Any], names: str, arguments: str) -> tup
     return tuple(instruction(name, mapping) for name, mapping in zip(listed, mappings, strict=True))
 
 
-def _correct(columns: Mapping[str, Any], name: str, choices: Sequence[str]) -> int:
+def _correct(columns: Columns, name: str, choices: Sequence[str]) -> int:
     """The number of the right choice, which a row gives as a number, a letter or the text itself."""
     value = columns[name]
     last = _LETTERS[min(len(choices), len(_LETTERS)) - 1]

@@ -1,48 +1,123 @@
-"""Requests of a task: files of prompts to continue, and of tokens the last of which are scored."""
+"""Requests of a task: files of prompts to continue, and of tokens to score; what their results measure."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import orjson
 
 from mindbatch.dataset.data_config import DataConfig
-from mindbatch.io.errors import CheckpointError, ConfigError, PromptError
+from mindbatch.evaluation.extraction import EXTRACTIONS, pattern_extraction
+from mindbatch.evaluation.metric import FACTS, Answer, ChoiceScores, Generated, TextLikelihood
+from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError
 from mindbatch.io.fault_lines import shown
 from mindbatch.io.screen_text import say
 from mindbatch.io.storage import make_folder, write_whole
+from mindbatch.ledger.run_folder import RunFolder
 from mindbatch.loading.providers import open_model
-from mindbatch.prompts.prompts import NO_TOKENIZER, TEMPLATE_KWARGS, TOOLS
+from mindbatch.prompts.prompts import NO_TOKENIZER, TEMPLATE_KWARGS, TOOLS, Prompt, token_ids_of
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.evaluate.columns import DECODING, Column, model_of
-from mindbatch.tasks.evaluate.continuation import Continuations
-from mindbatch.tasks.evaluate.questions import Question, needed
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.questions import Content, Question, needed, text_joint
+from mindbatch.tasks.evaluate.schema import Column, EvaluateConfig, model_of
+from mindbatch.tasks.evaluate.task_schema import AnswerConfig
 
 GENERATION, CHOICES, LIKELIHOOD = "generation", "choices", "likelihood"
-KINDS = (GENERATION, CHOICES, LIKELIHOOD)
+"""What a file of requests measures."""
+DECODING = "decoding"
+"""The column of a request with its own decoding parameters: from where on its tokens are scored."""
+_ASKED, _ANSWERED = "question", "answer"
+"""A chat by which a template shows what it writes before an answer."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Requests:
-    """A file of requests for a model: what it measures, its rows, and what continues their prompts."""
+class Continuations:
+    """Prompts continued by given answers, for one tokenizer. prefix: `task.target_prefix`."""
 
-    kind: str
-    path: Path
-    count: int
+    prefix: str | None
+    tokenizer: Tokenizer
+
+    def text(self, content: Content, answer: str) -> str:
+        """The answer with what stands between the prompt and it."""
+        if self.prefix is not None or answer[:1].isspace() or self.tokenizer.output_start:
+            return (self.prefix or "") + answer  # behind `output_start` it begins a text
+        if "messages" in content:
+            return self._chat_joint + answer
+        text = content.get("text") or self.tokenizer.decode(content.get("token_ids", ()))
+        return text_joint(None, text, answer) + answer
+
+    def tokens(self, content: Content, answer: str) -> tuple[list[int], int]:
+        """The tokens of a prompt and its continuation, encoded as one text, and how many of them are scored.
+
+        Scored are those that reach beyond the last character of the prompt: white space at its end is in a
+        token with the first word behind it, where a vocabulary has them together. What stands behind
+        `output_start`, or behind token ids that are no text's, is encoded by itself. Before what has no
+        prompt stands the token that begins a text, if there is one.
+        """
+        text, tokenizer = self.text(content, answer), self.tokenizer
+        if not tokenizer.output_start and (prompt := self._prompt_text(content)):
+            tokens, count = tokenizer.encode_continued(prompt, text)
+        elif not tokenizer.output_start and "messages" in content:
+            tools = {"tools": content.get("tools")}
+            variables = {**(content.get("chat_template_kwargs") or {}), **tools}
+            tokens, count = tokenizer.encode_chat_continued(
+                content["messages"], text, variables, content.get("date")
+            )
+        else:
+            added = tokenizer.encode(text, add_special_tokens=False)
+            context = token_ids_of(Prompt(key="", source="", **content), tokenizer)
+            tokens, count = [*context, *added], len(added)
+        begin = tokenizer.bos_token_id
+        if count == len(tokens) and begin is not None and tokens[:1] != [begin]:
+            tokens = [begin, *tokens]
+        return tokens, count
+
+    def _prompt_text(self, content: Content) -> str | None:
+        """The text of a prompt, also of token ids that are those of a text."""
+        if "token_ids" not in content:
+            return content.get("text")
+        text = self.tokenizer.decode(content["token_ids"])
+        return text if self.tokenizer.encode(text) == [*content["token_ids"]] else None
+
+    @cached_property
+    def _chat_joint(self) -> str:
+        """The white space that the chat template writes between its generation prompt and an answer; where it
+        writes something else there, as with a text."""
+        asked = [{"role": "user", "content": _ASKED}]
+        answered = [*asked, {"role": "assistant", "content": _ANSWERED}]
+        try:
+            prompt = self.tokenizer.chat_text(asked)
+            text = self.tokenizer.chat_text(answered, add_generation_prompt=False)
+        except MindBatchError:
+            return ""  # the row's own chat tells why
+        between, marker, _ = text.removeprefix(prompt).partition(_ANSWERED)
+        is_written = text.startswith(prompt) and marker and not between.strip()
+        return between if is_written else text_joint(None, prompt, _ANSWERED)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests for a model: by what they measure, a file and the number of its rows.
+
+    continuations: of the prompts; None where nothing is scored.
+    """
+
+    files: Mapping[str, tuple[Path, int]]
     continuations: Continuations | None
 
 
 def prepare_requests(
     config: EvaluateConfig, column: Column, questions: list[Question], home: Path
-) -> Iterator[Requests]:
+) -> Requests:
     """Writes the requests for a model: its tokenizer says where a continuation begins."""
     folder, needs = home / "requests" / column.checkpoint, needed(config.metric_names)
     model = model_of(config, column)
-    rows: dict[str, Iterable[dict[str, object]]] = {GENERATION: generation_rows(questions, config.data)}
+    rows: dict[str, Iterable[Row]] = {GENERATION: generation_rows(questions, config.data)}
     continuations = None
     if needs & {CHOICES, LIKELIHOOD}:
         place = Path(model.tokenizer or model.checkpoint_name_or_path or "")
@@ -57,24 +132,23 @@ def prepare_requests(
             rows[LIKELIHOOD] = text_rows(questions, tokenizer, window, config.task.stride)
     if "outputs" in needs:
         needs.add(GENERATION)
-    for kind in KINDS:
-        if kind in needs:
-            path = folder / f"{kind}.jsonl"
-            yield Requests(kind, path, write_requests(path, rows[kind]), continuations)
+    paths = {kind: folder / f"{kind}.jsonl" for kind in rows if kind in needs}
+    files = {kind: (path, write_requests(path, rows[kind])) for kind, path in paths.items()}
     if continuations is not None and (note := continuations.tokenizer.take_note()) is not None:
         say(note)
+    return Requests(files, continuations)
 
 
 def generation_rows(questions: Iterable[Question], data: DataConfig) -> Iterator[Row]:
     """The prompts, by the number of the question, with what only they give the chat template."""
     for number, question in enumerate(questions):
-        content = dict(question.content)
+        content = question.content
         name = "messages" if "messages" in content else "prompt"
         value = content.get("messages") or content.get("text") or content.get("token_ids")
         yield {"key": str(number), name: value, **_own_options(content, data)}
 
 
-def _own_options(content: Mapping[str, Any], data: DataConfig) -> Row:
+def _own_options(content: Content, data: DataConfig) -> Row:
     """Tools and variables of a chat that `requests_data` does not give to all; those may be secrets."""
     shared, own = data.chat_template_kwargs or {}, content.get(TEMPLATE_KWARGS) or {}
     variables = {name: value for name, value in own.items() if name not in shared or shared[name] != value}
@@ -113,19 +187,12 @@ def text_rows(
         if not start and not has_begin and tokenizer.bos_token_id is not None:
             tokens = [tokenizer.bos_token_id, *tokens]
         scored = 0 if start else 1
-        ends = _ends(len(tokens), window, step) if len(tokens) > scored else ()
+        if len(tokens) <= scored:
+            continue
+        ends = [*range(min(window, len(tokens)), len(tokens), step), len(tokens)]
         for place, end in enumerate(ends):
             yield _scored(f"{number}.{place}", [*start, *tokens[max(0, end - window) : end]], end - scored)
             scored = end
-
-
-def _ends(length: int, window: int, step: int) -> Iterator[int]:
-    """Yields the ends of windows that advance by `step` tokens and reach the end of the text."""
-    end = min(window, length)
-    while end < length:
-        yield end
-        end = min(end + step, length)
-    yield end
 
 
 def _continued(question: Question, answer: str, continuations: Continuations) -> tuple[list[int], int]:
@@ -162,3 +229,120 @@ def write_requests(path: Path, rows: Iterable[Row]) -> int:
         make_folder(path.parent)
         write_whole(path, data)
     return len(lines)
+
+
+@dataclass
+class MeasuredColumn:
+    """Samples of a column for the metrics, by what these need and the number of the question; errors too.
+
+    outputs: the texts as they came, and generation: what was read out of them, each of as many samples.
+    num_tokens: generated; None: not known. speeds: tokens/s of each time that the column was timed.
+    continuations: of the prompts, where they were scored.
+    """
+
+    column: Column
+    outputs: dict[int, tuple[Generated, ...]] = field(default_factory=dict)
+    generation: dict[int, tuple[Answer, ...]] = field(default_factory=dict)
+    choices: dict[int, tuple[ChoiceScores]] = field(default_factory=dict)
+    likelihood: dict[int, tuple[TextLikelihood]] = field(default_factory=dict)
+    num_tokens: int | None = 0
+    speeds: Sequence[float] = ()
+    errors: dict[int, str] = field(default_factory=dict)
+    continuations: Continuations | None = None
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens per second, the median; None where it was not timed."""
+        return median(self.speeds) if self.speeds else None
+
+    def scored_text(self, question: Question, answer: str = "") -> str:
+        """The text that was scored: an answer with what stands before it, or the question's text."""
+        if question.text is not None:
+            return question.text
+        assert self.continuations is not None
+        return self.continuations.text(question.content, answer)
+
+
+def measured(
+    column: Column,
+    folders: Mapping[str, RunFolder],
+    continuations: Continuations | None,
+    task: AnswerConfig,
+    questions: Sequence[Question],
+) -> MeasuredColumn:
+    """Reads the results of a column's runs, whose folders are by what they measure.
+
+    A row that could not be run is an error, and its answer a wrong one where any row could be run.
+    """
+    measured_column = MeasuredColumn(column, continuations=continuations)
+    for kind, folder in folders.items():
+        for failure in _json_lines(folder.errors):
+            measured_column.errors[int(failure["key"].partition(".")[0])] = failure["reason"]
+        lines = _json_lines(folder.results("jsonl"))
+        if kind == GENERATION:
+            _take_generations(measured_column, lines, task, questions)
+        else:
+            _take_scored(measured_column, lines, kind, questions)
+    return measured_column
+
+
+def _take_generations(
+    column: MeasuredColumn, lines: Sequence[Row], task: AnswerConfig, questions: Sequence[Question]
+) -> None:
+    column.outputs = {int(line["key"]): tuple(map(_generated, line["generations"])) for line in lines}
+    column.num_tokens = sum(line["generated_tokens"] for line in lines)
+    if not lines:
+        return
+    of_output = of_reference = EXTRACTIONS.get(task.extract, str.strip)
+    if task.extract_pattern is not None:  # no pattern searches the references
+        of_output = pattern_extraction(task.extract_pattern)
+    num_samples = max(map(len, column.outputs.values()))
+    for number, question in enumerate(questions):
+        wanted = (of_reference(reference) for reference in question.references)
+        references = tuple(answer for answer in wanted if answer is not None)
+        texts = [output.text for output in column.outputs.get(number, ())]
+        answers = [Answer(of_output(text), references) for text in texts]
+        column.generation[number] = tuple(answers) or (Answer(None, references),) * num_samples
+
+
+def _generated(line: Row) -> Generated:
+    facts = {name: line.get(name) for name in FACTS}
+    return Generated(line["text"], line.get("token_ids", ()), line["cumulative_logprob"], facts)
+
+
+def _take_scored(
+    column: MeasuredColumn, lines: Sequence[Row], kind: str, questions: Sequence[Question]
+) -> None:
+    """Takes the questions all of whose parts were scored."""
+    scored: dict[int, dict[int, list[float]]] = defaultdict(dict)
+    for line in lines:
+        number, part = map(int, line["key"].split("."))
+        scored[number][part] = _logprobs(line)
+    for number, parts in scored.items():
+        question = questions[number]
+        if number in column.errors:
+            continue
+        if kind == CHOICES:
+            logprobs = tuple(sum(parts[place]) for place in range(len(question.choices)))
+            lengths = tuple(len(column.scored_text(question, text).encode()) for text in question.choices)
+            column.choices[number] = (ChoiceScores(logprobs, lengths, question.correct),)
+            continue
+        text = column.scored_text(question, *question.references[:1])
+        likelihood = TextLikelihood(
+            logprob=sum(map(sum, parts.values())),
+            num_tokens=sum(map(len, parts.values())),
+            num_words=len(text.split()),
+            num_bytes=len(text.encode()),
+        )
+        column.likelihood[number] = (likelihood,)
+
+
+def _logprobs(line: Row) -> list[float]:
+    """Log-probabilities of the tokens of a request that were scored, its last ones."""
+    likely = line["prompt_logprobs"]
+    tokens = line["prompt"][-len(likely) :]
+    return [logprobs[str(token)] for token, logprobs in zip(tokens, likely, strict=True)]
+
+
+def _json_lines(path: Path) -> list[Row]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []

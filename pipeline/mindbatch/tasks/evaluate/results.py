@@ -1,54 +1,89 @@
-"""Results of an evaluation and their files: results.json, and those that lm-evaluation-harness has, too."""
+"""Results of an evaluation: their files, as lm-evaluation-harness has them too, and the table printed."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from mindbatch.evaluation.scoring.chance import Difference, smallest_difference
-from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.scoreboard import MetricScores
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.metric import Generated, Metric
+from mindbatch.evaluation.scores import (
+    CONFIDENCE,
+    POWER,
+    Difference,
+    Interval,
+    MetricScores,
+    rows_needed,
+    scores_of,
+    smallest_difference,
+)
+from mindbatch.io.amounts import counted, decimal, in_parts, table
+from mindbatch.io.screen_text import printable
 from mindbatch.io.storage import make_folder, write_whole
-from mindbatch.tasks.evaluate.columns import Column
-from mindbatch.tasks.evaluate.measured import MeasuredColumn
 from mindbatch.tasks.evaluate.questions import Question
+from mindbatch.tasks.evaluate.requests import MeasuredColumn
 from mindbatch.tasks.evaluate.schema import RESULTS
+
+FULL_METRICS = 6
+"""With more metrics the table has a number for each, and a mark in place of intervals and p-values."""
+BEYOND_CHANCE = "*"
+POINTS = 2.0
+"""Points of a hundred of which it is said how many questions would show them."""
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All of an evaluation. columns, measured: in one order. settings: plain JSON, secrets as written."""
+    """All of an evaluation. columns: by their names. settings: plain JSON, secrets as written."""
 
     task: str
-    created: str
     questions: Sequence[Question]
-    columns: Sequence[Column]
-    measured: Mapping[str, MeasuredColumn]
+    columns: Mapping[str, MeasuredColumn]
     baseline: str
     scores: Sequence[MetricScores]
-    few_shot: int
     settings: Mapping[str, Any]
+    few_shot: int = 0
     how_timed: str = ""
+    created: str = field(default_factory=_now)
 
     @property
-    def alike(self) -> list[list[str]]:
-        """The names of columns that generated the same for every question, in groups of two and more."""
+    def alike(self) -> list[str]:
+        """Sentences on the columns that generated the same for every question."""
         groups: dict[Any, list[str]] = {}
-        for name, column in self.measured.items():
+        for name, column in self.columns.items():
             texts = tuple(
                 (key, *(output.text for output in column.outputs[key])) for key in sorted(column.outputs)
             )
             groups.setdefault(texts, []).append(name)
-        return [names for texts, names in groups.items() if texts and len(names) > 1]
+        return [
+            f"{', '.join(names[:-1])} and {names[-1]} generated the same texts throughout"
+            for texts, names in groups.items()
+            if texts and len(names) > 1
+        ]
 
-    @property
-    def num_errors(self) -> int:
-        """Rows that could not be run, in all columns."""
-        return sum(len(column.errors) for column in self.measured.values())
+
+def scores_by(
+    metrics: Sequence[str],
+    columns: Mapping[str, MeasuredColumn],
+    questions: Sequence[Question],
+    baseline: str,
+) -> list[MetricScores]:
+    """Measures the columns by each of the metrics."""
+    clusters = [question.cluster for question in questions]
+    scores = []
+    for metric in map(metric_of, metrics):
+        samples = {name: getattr(column, metric.needs) for name, column in columns.items()}
+        scores.append(scores_of(metric, samples, clusters, baseline))
+    return scores
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -58,28 +93,28 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "created": evaluation.created,
         "questions": len(evaluation.questions),
         "baseline": evaluation.baseline,
-        "columns": {column.name: _column(evaluation, column) for column in evaluation.columns},
+        "columns": {name: _column(evaluation, name) for name in evaluation.columns},
         "settings": evaluation.settings,
     }
 
 
-def _column(evaluation: Evaluation, column: Column) -> dict[str, Any]:
-    measured = evaluation.measured[column.name]
+def _column(evaluation: Evaluation, name: str) -> dict[str, Any]:
+    measured = evaluation.columns[name]
+    column = measured.column
     return {
         "folder": f"columns/{column.folder}",
         "checkpoint": column.checkpoint,
         "adapter": column.adapter,
         "decoding": column.decoding,
-        "results": harness_scores(evaluation, column.name),
+        "results": harness_scores(evaluation, name),
         "intervals": {
-            scores.metric.name: _listed(scores.estimates[column.name].interval)
-            for scores in evaluation.scores
+            scores.metric.name: _listed(scores.estimates[name].interval) for scores in evaluation.scores
         },
-        "rows": {scores.metric.name: scores.estimates[column.name].num_rows for scores in evaluation.scores},
+        "rows": {scores.metric.name: scores.estimates[name].num_rows for scores in evaluation.scores},
         "differences": {
-            scores.metric.name: _difference(scores.differences[column.name])
+            scores.metric.name: _difference(scores.differences[name])
             for scores in evaluation.scores
-            if column.name in scores.differences
+            if name in scores.differences
         },
         "generated_tokens": measured.num_tokens,
         "tokens_per_second": [*measured.speeds],
@@ -115,7 +150,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _listed(interval: Sequence[float] | None) -> list[float] | None:
+def _listed(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [*interval]
 
 
@@ -126,15 +161,13 @@ def write_results(evaluation: Evaluation, folder: Path, *, samples: bool) -> lis
         StorageError: a file cannot be written.
     """
     written = [_written(folder / RESULTS, as_json(evaluation))]
-    for column in evaluation.columns:
-        home = folder / "columns" / column.folder
+    for name, measured in evaluation.columns.items():
+        home = folder / "columns" / measured.column.folder
         make_folder(home)
-        _written(home / RESULTS, _harness(evaluation, column))
+        _written(home / RESULTS, _harness(evaluation, name))
         if samples:
-            lines = b"".join(
-                orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in _samples(evaluation, column)
-            )
-            write_whole(home / f"samples_{evaluation.task}.jsonl", lines)
+            lines = (orjson.dumps(line) + b"\n" for line in _samples(evaluation, name))
+            write_whole(home / f"samples_{evaluation.task}.jsonl", b"".join(lines))
     return written
 
 
@@ -143,40 +176,39 @@ def _written(path: Path, content: Mapping[str, Any]) -> Path:
     return path
 
 
-def _harness(evaluation: Evaluation, column: Column) -> dict[str, Any]:
+def _harness(evaluation: Evaluation, column: str) -> dict[str, Any]:
     task, count = evaluation.task, len(evaluation.questions)
     return {
-        "results": {task: harness_scores(evaluation, column.name)},
+        "results": {task: harness_scores(evaluation, column)},
         "group_subtasks": {task: []},
         "configs": {task: {"task": task, "num_fewshot": evaluation.few_shot, "metadata": {"version": 1.0}}},
         "versions": {task: 1.0},
         "n-shot": {task: evaluation.few_shot},
         "higher_is_better": {task: {e.metric.name: e.metric.best == "high" for e in evaluation.scores}},
         "n-samples": {task: {"original": count, "effective": count}},
-        "config": {"model": "mindbatch", "model_args": {"column": column.name}, "limit": None},
+        "config": {"model": "mindbatch", "model_args": {"column": column}, "limit": None},
         "date": evaluation.created,
         "task_hashes": {},
     }
 
 
-def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]:
+def _samples(evaluation: Evaluation, column: str) -> Iterator[dict[str, Any]]:
     """A line for each question: what was asked, what came, and its scores."""
-    measured = evaluation.measured[column.name]
+    measured = evaluation.columns[column]
     for number, question in enumerate(evaluation.questions):
         prompt = question.content.get("text") or orjson.dumps(dict(question.content)).decode()
         target = question.choices[question.correct] if question.choices else [*question.references]
-        every = {scored.metric.name: scored.of_row(column.name, number) for scored in evaluation.scores}
+        every = {scored.metric.name: scored.per_row[column].get(number) for scored in evaluation.scores}
         scores = {name: score for name, score in every.items() if score is not None}
         outputs = measured.outputs.get(number, ())
-        chosen = measured.choices.get(number)
+        texts: list[Any] = [output.text for output in outputs]
+        logprobs = [logprob for chosen in measured.choices.get(number, ()) for logprob in chosen.logprobs]
         yield {
             "doc_id": number,
             "doc": {"key": question.key, "source": question.place},
             "target": target,
             "arguments": _arguments(measured, question, prompt),
-            "resps": [
-                [output.text for output in outputs] if outputs else [*(chosen.logprobs if chosen else ())]
-            ],
+            "resps": [texts or logprobs],
             "filtered_resps": [answer.text for answer in measured.generation.get(number, ())] or [None],
             "outputs": [_output(output) for output in outputs if output.token_ids],
             "filter": "none",
@@ -189,7 +221,8 @@ def _samples(evaluation: Evaluation, column: Column) -> Iterator[dict[str, Any]]
 
 
 def _output(output: Generated) -> dict[str, Any]:
-    return {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **output.facts}
+    known = {name: fact for name, fact in output.facts.items() if fact is not None}
+    return {"token_ids": [*output.token_ids], "logprob": _number(output.logprob), **known}
 
 
 def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dict[str, dict[str, str]]:
@@ -203,3 +236,96 @@ def _arguments(measured: MeasuredColumn, question: Question, prompt: str) -> dic
 
 def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()
+
+
+def evaluation_page(evaluation: Evaluation) -> str:
+    heading = f"{printable(evaluation.task)}: {counted(len(evaluation.questions), 'question')}"
+    scores = in_parts(evaluation.scores, partial(_table, evaluation))
+    return "\n".join([heading, "", scores, "", *_notes(evaluation)]).rstrip()
+
+
+def _table(evaluation: Evaluation, scores: Sequence[MetricScores]) -> list[str]:
+    measured = evaluation.columns
+    columns, numbers = [["", *map(printable, measured)]], list[int]()
+    for metric_scores in scores:
+        metric, estimates = metric_scores.metric, metric_scores.estimates
+        differences = [metric_scores.differences.get(name) for name in measured]
+        values = [metric.text(estimates[name].value) for name in measured]
+        numbers.append(len(columns))
+        if len(evaluation.scores) > FULL_METRICS:
+            columns.append([f"{metric.name} ", *map(_marked, values, differences)])
+            continue
+        columns.append([metric.name, *values])
+        intervals = (interval_text(metric, estimates[name].interval) for name in measured)
+        columns.append([f"{CONFIDENCE:.0%}", *intervals])
+        if metric_scores.differences:
+            texts = [difference_text(metric, compared) if compared else "" for compared in differences]
+            columns.append([f"against {printable(evaluation.baseline)}", *texts])
+    is_last = scores[-1:] == evaluation.scores[-1:]
+    if is_last and any(column.speeds for column in measured.values()):
+        numbers += (len(columns), len(columns) + 1)
+        columns.append(["tokens/s", *(speed_text(column.speed) for column in measured.values())])
+        columns.append(["tokens", *(f"{column.num_tokens or 0:,}" for column in measured.values())])
+    return table([*zip(*columns, strict=True)], numbers, ruled=True)
+
+
+def _marked(value: str, difference: Difference | None) -> str:
+    """A mark or a space stands behind the number, so that numbers stay aligned."""
+    return value + (BEYOND_CHANCE if difference is not None and difference.is_beyond_chance else " ")
+
+
+def speed_text(value: float | None) -> str:
+    return "-" if value is None else decimal(value, ",.0f")
+
+
+def interval_text(metric: Metric[Any], interval: Interval | None, sign: str = "") -> str:
+    """The ends of an interval; nothing where there is none."""
+    return " to ".join(metric.text(end, sign) for end in interval or ())
+
+
+def difference_text(metric: Metric[Any], difference: Difference) -> str:
+    """A difference, with its p-value, or that it is within noise."""
+    text = metric.text(difference.value, "+")
+    p_value = difference.p_value if difference.adjusted is None else difference.adjusted
+    if p_value is None:
+        return f"{text} (too few rows to tell)"
+    bound = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+    return f"{text} ({bound})" if difference.is_beyond_chance else f"{text} (noise: {bound})"
+
+
+def _notes(evaluation: Evaluation) -> Iterator[str]:
+    for scores in evaluation.scores:
+        if scores.unscored:
+            names = ", ".join(map(printable, scores.unscored))
+            where = f" of {names}" if len(scores.unscored) < len(evaluation.columns) else ""
+            yield f"{scores.metric.name}: nothing{where} was scored, for no question could be run"
+        left_out = len(evaluation.questions) - len(scores.rows)
+        if left_out and scores.rows:
+            count = counted(left_out, "question")
+            yield f"{scores.metric.name}: {count} left out, which not every column could run"
+    yield from map(printable, evaluation.alike)
+    differences = [difference for scores in evaluation.scores for difference in scores.differences.values()]
+    if len(evaluation.scores) > FULL_METRICS:
+        if any(difference.is_beyond_chance for difference in differences):
+            yield f"{BEYOND_CHANCE} differs from {printable(evaluation.baseline)} by more than chance"
+        elif differences and all(difference.p_value is None for difference in differences):
+            yield f"{counted(len(evaluation.questions), 'question')}: too few to tell differences from chance"
+    elif any(difference.adjusted is not None for difference in differences):
+        yield "p: of no difference, after Holm's correction for the number of columns"
+    yield from filter(None, map(power_text, evaluation.scores))
+
+
+def power_text(scores: MetricScores) -> str:
+    """The difference that these questions would show, and how many would show POINTS; empty where it is not
+    known, or the metric has no points."""
+    metric = scores.metric
+    errors = [difference.stderr for difference in scores.differences.values() if difference.stderr]
+    if not errors or not metric.scale:
+        return ""
+    count, points = len(scores.rows), POINTS / 100 * metric.scale
+    shown = metric.text(smallest_difference(max(errors)))
+    needed = rows_needed(max(errors), count, points)
+    return (
+        f"{metric.name}: {counted(count, 'question')} would show a difference of {shown} (in {POWER:.0%} of "
+        f"such evaluations); {POINTS:g} points would take {needed:,}"
+    )

@@ -1,14 +1,17 @@
-"""The keys of `mindbatch evaluate`, and the files that it writes."""
+"""The keys of `mindbatch evaluate`, the columns that they name, and the files that it writes."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mindbatch.config.faults import shown
 from mindbatch.config.hub_models import NO_MODEL
-from mindbatch.config.model_schema import DecodingConfig
+from mindbatch.config.model_schema import DecodingConfig, ModelConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.config.path_faults import (
     folder_fault,
@@ -21,8 +24,9 @@ from mindbatch.config.path_faults import (
 from mindbatch.config.schema import SchemaKeys, option, section
 from mindbatch.dataset.data_config import SOURCES, DataConfig, data_faults, date_faults, settle_data
 from mindbatch.decoding.params import PARAMETERS
-from mindbatch.evaluation.scoring.names import METRIC_NAMES
-from mindbatch.io.fault_lines import did_you_mean
+from mindbatch.evaluation import METRIC_NAMES
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.fault_lines import as_written, did_you_mean
 from mindbatch.tasks.evaluate.task_schema import (
     NAME,
     NAME_RULE,
@@ -95,18 +99,13 @@ class EvaluateConfig(ModelTaskConfig):
                 for name, folder in self.checkpoints.items()
             }
         self.report = settled("report", self.report, page_fault, faults)
-        self.harness.include_path = settled(
-            "harness.include_path", self.harness.include_path, folder_fault, faults
-        )
+        harness, task = self.harness, self.task
+        harness.include_path = settled("harness.include_path", harness.include_path, folder_fault, faults)
         fault_of = input_file_fault("rows to take examples from")
-        self.task.few_shot_path = settled("task.few_shot_path", self.task.few_shot_path, fault_of, faults)
-        self.output.dir = settled(
-            "output.dir", self.output.dir or self._own_folder(), evaluation_folder_fault, faults
-        )
+        task.few_shot_path = settled("task.few_shot_path", task.few_shot_path, fault_of, faults)
+        folder = self.output.dir or (str(Path(self.report).with_suffix("")) if self.report else "evaluation")
+        self.output.dir = settled("output.dir", folder, evaluation_folder_fault, faults)
         return faults
-
-    def _own_folder(self) -> str:
-        return str(Path(self.report).with_suffix("")) if self.report else "evaluation"
 
     @property
     def rows_data(self) -> DataConfig:
@@ -132,7 +131,12 @@ class EvaluateConfig(ModelTaskConfig):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """The metrics, each once."""
-        return tuple(dict.fromkeys(_listed(self.task.metrics if self.metrics is None else self.metrics)))
+        return tuple(dict.fromkeys(self._metrics))
+
+    @property
+    def _metrics(self) -> Any:
+        metrics = self.task.metrics if self.metrics is None else self.metrics
+        return [metrics] if isinstance(metrics, str) else metrics
 
     def run_faults(self, keys: SchemaKeys) -> Iterable[str]:
         yield from super().run_faults(keys)
@@ -147,45 +151,33 @@ class EvaluateConfig(ModelTaskConfig):
             yield from date_faults(self.data)
             return
         yield from data_faults(self.data)
-        yield from self._own_task_faults()
+        yield from _metric_faults("task.metrics" if self.metrics is None else "metrics", self._metrics)
+        yield from answer_faults(self.task)
+        if self.data.format == "openai":
+            yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
 
     def _idle_with_harness(self) -> Iterator[str]:
         """Yields validation errors of keys that the harness's tasks set themselves."""
         idle = ["metrics"] if self.metrics is not None else []
         if self.baseline is not None and self.report is None:
             yield "baseline: has no effect with harness.tasks but on the page of report=FILE"
-        for section_name, unset in (("data", DataConfig()), ("task", AnswerConfig())):
-            values = vars(getattr(self, section_name))
-            idle += [
-                f"{section_name}.{name}"
-                for name, value in values.items()
-                if _differ(value, vars(unset)[name])
-            ]
+        idle += [f"data.{name}" for name in _changed(self.data, DataConfig())]
+        idle += [f"task.{name}" for name in _changed(self.task, AnswerConfig())]
         if self.harness.apply_chat_template and "data.date" in idle:
             idle.remove("data.date")
-        plain = asdict(DecodingConfig())
-        if any(
-            _differ(asdict(variant)[name], plain[name])
-            for variant in self.variants.values()
-            for name in plain
-        ):
+        if any(_changed(variant, DecodingConfig()) for variant in self.variants.values()):
             idle.append("decoding")
         for name in idle:
             yield f"{name}: has no effect with harness.tasks, which say it themselves; remove one of them"
 
-    def _own_task_faults(self) -> Iterator[str]:
-        where = "task.metrics" if self.metrics is None else "metrics"
-        yield from _metric_faults(where, _listed(self.task.metrics if self.metrics is None else self.metrics))
-        yield from answer_faults(self.task)
-        if self.data.format == "openai":
-            yield "data.format=openai: requests have no right answers beside them; use jsonl, csv or parquet"
+
+def _changed(chosen: object, unset: object) -> list[str]:
+    """The keys of a section that are set; a configuration has lists where a schema has tuples."""
+    return [name for name, value in vars(unset).items() if _plain(vars(chosen)[name]) != _plain(value)]
 
 
-def _differ(one: Any, other: Any) -> bool:
-    """True if two values of a key differ; a configuration has lists where a schema has tuples."""
-    return bool(
-        (list(one) if isinstance(one, tuple) else one) != (list(other) if isinstance(other, tuple) else other)
-    )
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
@@ -199,10 +191,6 @@ def _checkpoint_faults(checkpoints: Any) -> Iterator[str]:
             yield f"checkpoints: {shown(name)}: {NAME_RULE}"
         if not isinstance(folder, str) or not folder:
             yield f"checkpoints.{name}={shown(folder)}: must be the folder of a model"
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 def _metric_faults(where: str, metrics: Any) -> Iterator[str]:
@@ -234,3 +222,65 @@ def page_fault(path: Path) -> str | None:
         head = file.read(_HEAD_BYTES)
     is_own = not head or f'content="{GENERATOR}"'.encode() in head
     return None if is_own else "is there already and is no report; give another name"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One of the things that are compared.
+
+    name: in the results: what it does not share with all others. checkpoint: the name of a model. adapter: of
+    `lora.adapters`; None where there are none. decoding: the option.
+    """
+
+    name: str
+    checkpoint: str
+    decoding: str
+    adapter: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder, whatever other columns there are."""
+        return f"{self.scored_as}+{self.decoding}"
+
+    @property
+    def scored_as(self) -> str:
+        """Key of what decides the likelihood of a given text; columns that differ in decoding share it."""
+        return self.checkpoint if self.adapter is None else f"{self.checkpoint}+{_file_name(self.adapter)}"
+
+
+def columns_of(config: EvaluateConfig) -> list[Column]:
+    """Every checkpoint with every adapter and every decoding; `model` is the first one, where it is given."""
+    own = [] if config.model.checkpoint_name_or_path is None else [OWN_MODEL]
+    checkpoints = [*own, *(config.checkpoints or {})]
+    adapters: list[str | None] = [*config.lora.names] or [None]
+    decodings = [*config.variants]
+    columns = []
+    for checkpoint, adapter, decoding in product(checkpoints, adapters, decodings):
+        parts = [checkpoint] * (len(checkpoints) > 1) + ([] if adapter is None else [adapter])
+        parts += [decoding] * (len(decodings) > 1)
+        columns.append(Column("+".join(parts) or checkpoint, checkpoint, decoding, adapter))
+    return columns
+
+
+def baseline_of(config: EvaluateConfig, columns: Iterable[Column]) -> str:
+    """The column that the others are compared with. Raises ConfigError where there is none of its name."""
+    names = [column.name for column in columns]
+    if config.baseline is None:
+        return names[0]
+    if config.baseline not in names:
+        baseline, near = shown(config.baseline, notation=as_written), did_you_mean(config.baseline, names)
+        raise ConfigError(f"baseline={baseline}: no such column; there are {', '.join(names)}{near}")
+    return config.baseline
+
+
+def model_of(config: EvaluateConfig, column: Column) -> ModelConfig:
+    folder = (config.checkpoints or {}).get(column.checkpoint)
+    if folder is None:
+        return config.model
+    return replace(config.model, type="auto", checkpoint_name_or_path=folder)
+
+
+def _file_name(name: str) -> str:
+    """A folder's name for an adapter: itself where it can be one, else with a digest that tells it apart."""
+    safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+    return safe if safe == name else f"{safe}-{blake2b(name.encode(), digest_size=4).hexdigest()}"

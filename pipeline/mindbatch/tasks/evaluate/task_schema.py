@@ -7,8 +7,8 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.schema import option
-from mindbatch.evaluation.scoring.extraction import EXTRACTIONS
-from mindbatch.evaluation.scoring.names import METRIC_NAMES
+from mindbatch.evaluation import METRIC_NAMES
+from mindbatch.evaluation.extraction import EXTRACTIONS
 
 NAME = re.compile(r"[\w.+-]{1,80}", re.ASCII)
 NAME_RULE = "must be 1 to 80 letters, digits, and . _ + -"

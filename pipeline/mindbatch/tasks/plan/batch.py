@@ -51,13 +51,7 @@ def plan_batch(config: PlanConfig, device_map: DeviceMap = None) -> Plan:
 
 
 def _make_plan(config: PlanConfig, setup: EngineSetup, topology: Topology, scratch: RunFolder) -> Plan:
-    """The plan of a run.
-
-    setup: of a rank. scratch: a folder that may be written to, and is removed by the caller.
-
-    Raises:
-        ConfigError: the data is not what the settings ask for, or calibrating failed.
-    """
+    """setup: of a rank. scratch: a folder that may be written to, and is removed by the caller."""
     params = DecodingParams(**vars(config.decoding))
     with RowIndex(scratch.index) as index:
         _survey(config, params, index, scratch)
@@ -117,7 +111,6 @@ def _memory_notes(config: PlanConfig, plan: Plan) -> Iterator[str]:
 
 
 def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str]:
-    """Yields the error that would refuse a run on this machine, or a note of the memory it might lack."""
     if fault := demand.fault(machine):
         yield fault
     elif demand.setup.runtime.device_target == "CPU" and demand.total > machine.free:
@@ -128,7 +121,6 @@ def _machine_notes(demand: MemoryDemand, machine: MachineMemory) -> Iterator[str
 
 
 def _run_notes(config: PlanConfig) -> Iterator[str]:
-    """Yields a note of what the run's folder holds already."""
     folder = config.output.dir
     if folder is not None and RunFolder(Path(folder)).holds_a_run:
         state = state_of(Path(folder))
@@ -218,7 +210,6 @@ def _memory(plan: Plan) -> list[str]:
 
 
 def _ranks(ranks: RankMemory) -> Iterator[str]:
-    """Yields the memory of all ranks, then that of a rank by stage."""
     topology, total = ranks.topology, ranks.demand(range(ranks.topology.world_size)).total
     replicas = "1 replica" if topology.data_parallel == 1 else f"{topology.data_parallel} replicas"
     yield f"ranks      {size(total)} on {topology.world_size}: {replicas} of {topology.replica_size}"

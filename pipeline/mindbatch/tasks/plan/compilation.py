@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from mindbatch.checkpoint.folders.folder_files import existing_folder
@@ -13,7 +14,7 @@ from mindbatch.config.machine import parse_bytes
 from mindbatch.config.model_schema import ParallelConfig, ignored_keys
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
-from mindbatch.io.screen_text import say, show, show_json
+from mindbatch.io.screen_text import say
 from mindbatch.kernels.memory import kernel_dtype
 from mindbatch.loading.prepared_adapters import open_adapters
 from mindbatch.loading.setup import engine_settings
@@ -33,9 +34,8 @@ from mindbatch.tasks.plan.compilation_report import (
     Report,
     compilation_page,
 )
-from mindbatch.tasks.plan.layout import FindLayout, FoundLayout
-from mindbatch.tasks.plan.ranks import plan_ranks, write_files
-from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
+from mindbatch.tasks.plan.layout import FindLayout, PlanPart, show_parts
+from mindbatch.tasks.plan.ranks import plan_ranks, write_layout
 from mindbatch.tasks.plan.schema import ALL, RESERVE_BYTES, PlanConfig
 
 _COMPILED_BLOCKS = 16
@@ -53,10 +53,7 @@ def run(config: PlanConfig) -> int:
     for answer in _answers(config, job):
         _take(ranks[answer["rank"]], answer)
     layout = None if find_layout is None else find_layout()
-    if config.report == "json":
-        show_json(report.as_json() | ({} if layout is None else {"layout": layout.json}))
-    else:
-        show("\n\n".join([compilation_page(report), *([] if layout is None else [layout.page])]))
+    show_parts(config.report, PlanPart(report.as_json(), compilation_page(report)), layout=layout)
     return EXIT_DONE if report.is_good else EXIT_FAILED
 
 
@@ -101,12 +98,7 @@ def _prepare_layout(config: PlanConfig) -> FindLayout:
         return mindformers.prepare_layout(config)
     dtype = kernel_dtype(config.model.dtype, "Ascend").name
     ranks = plan_ranks(replace(config, model=replace(config.model, dtype=dtype)))
-
-    def find() -> FoundLayout:
-        paths = write_files(config, ranks)
-        return FoundLayout(ranks_json(ranks, paths), ranks_page(ranks, paths))
-
-    return find
+    return partial(write_layout, config, ranks)
 
 
 def _rank(
@@ -222,13 +214,13 @@ def _native(config: PlanConfig, told: Mapping[str, Any], arch: Architecture) -> 
 
 
 def _mindformers(config: PlanConfig, told: Mapping[str, Any]) -> CompilationJob:
-    from mindbatch.backends.mindformers import families, layer_sample
+    from mindbatch.backends.mindformers import families
 
     if config.lora.folders:
         raise ConfigError(families.NOT_ON_ASCEND)
     shard, ignore = TensorSlice(0, config.parallel.model_parallel), ignored_keys(config.model)
     spec = families.describe(told["config"], told["source"], ignore=ignore, shard=shard)
-    choose = layer_sample.layer_sample if config.layers == "sample" else layer_sample.all_layers
+    choose = families.layer_sample if config.layers == "sample" else families.all_layers
     sample = choose(spec.architecture, told["config"])
     told = {**told, "config": sample.config}
     return CompilationJob(spec, (sample.layers,), told, counts=sample.counts)

@@ -100,19 +100,11 @@ class CompiledGraph:
     layer: str = ""
     rule: str | None = None
 
-    @property
-    def fused(self) -> dict[str, int]:
-        return self._counts(FUSED)
-
-    @property
-    def collectives(self) -> dict[str, int]:
-        return self._counts(COLLECTIVES)
-
-    def _counts(self, operators: frozenset[str]) -> dict[str, int]:
+    def counts(self, operators: frozenset[str]) -> dict[str, int]:
         return {name: count for name, count in self.kernels.items() if name in operators}
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "fused": self.fused, "is_compiled": self.rule is None}
+        return {**asdict(self), "fused": self.counts(FUSED), "is_compiled": self.rule is None}
 
 
 @dataclass
@@ -241,7 +233,7 @@ def _rank(rank: RankReport) -> Iterator[str]:
 
 def _outcome(graph: CompiledGraph) -> str:
     if graph.rule is None:
-        shown = {**graph.fused, **graph.collectives}
+        shown = graph.counts(FUSED) | graph.counts(COLLECTIVES)
         return ", ".join(f"{count} {name}" for name, count in shown.items()) or "none fused"
     where = f" in {graph.layer}" if graph.layer else ""
     return printable(f"refused: {graph.operator or 'an operator'}{where}: {graph.rule}")

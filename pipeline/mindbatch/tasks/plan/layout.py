@@ -1,4 +1,4 @@
-"""Layouts over ranks, whoever works them out, and the folder of their strategy files."""
+"""The parts of what a plan shows, and the folder of the strategy files of layouts over ranks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,20 +8,29 @@ from typing import Any
 from mindbatch.checkpoint.strategy.strategy_file import MAX_STRATEGY_BYTES, strategy_in
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.regular_file import read_regular
-from mindbatch.io.screen_text import printable
+from mindbatch.io.screen_text import printable, show, show_json
 from mindbatch.io.storage import StorageError, write_whole
 
 
 @dataclass(frozen=True)
-class FoundLayout:
+class PlanPart:
     """json: for programs. page: for people."""
 
     json: dict[str, Any]
     page: str
 
 
-FindLayout = Callable[[], FoundLayout]
+FindLayout = Callable[[], PlanPart]
 """Works a layout out whose settings have been checked, and writes its strategy files."""
+
+
+def show_parts(report: str, first: PlanPart, **others: PlanPart | None) -> None:
+    """Prints pages below each other, or with report=json one object, which has the others by their names."""
+    there = {name: part for name, part in others.items() if part is not None}
+    if report == "json":
+        show_json(first.json | {name: part.json for name, part in there.items()})
+    else:
+        show("\n\n".join(part.page for part in (first, *there.values())))
 
 
 def refuse_other_files(folder: Path, own: Iterable[str]) -> None:

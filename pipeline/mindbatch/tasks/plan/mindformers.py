@@ -7,18 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindbatch.backends.llama_options import llama_options
 from mindbatch.checkpoint.folders.folder_files import existing_folder
 from mindbatch.checkpoint.strategy.strategy_file import strategy_name
 from mindbatch.config.model_schema import ignored_keys
 from mindbatch.io.amounts import shape_text, table
-from mindbatch.io.errors import EXIT_DONE, ConfigError
-from mindbatch.io.screen_text import printable, say, show, show_json
+from mindbatch.io.errors import ConfigError
+from mindbatch.io.screen_text import printable, say
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.described_config import described_config
 from mindbatch.tasks.plan.layout import (
     FindLayout,
-    FoundLayout,
+    PlanPart,
     refuse_other_files,
     strategy_lines,
     write_strategies,
@@ -28,6 +27,7 @@ from mindbatch.tasks.plan.mindformers_layout import (
     LayoutJob,
     ParameterLayout,
     infer_layouts,
+    llama_options,
 )
 from mindbatch.tasks.plan.schema import PlanConfig
 
@@ -43,23 +43,15 @@ _NOT_AS_COMPILED = (
 _WAIT = "MindSpore works out the layout of {} ranks, which takes 10 s to some minutes ({} s at most)"
 
 
-def run(config: PlanConfig) -> int:
-    """Prints the layout and writes the strategy files."""
-    layout = prepare_layout(config)()
-    if config.report == "json":
-        show_json(layout.json)
-    else:
-        show(layout.page)
-    return EXIT_DONE
-
-
 def prepare_layout(config: PlanConfig) -> FindLayout:
     """Checks all that can be checked beforehand.
 
     Raises:
         ConfigError, CheckpointError: the model cannot be described or cut so, or layout.dir holds others.
     """
-    arch = _architecture(config)
+    assert config.model.checkpoint_name_or_path is not None
+    home = existing_folder(config.model.checkpoint_name_or_path)
+    arch = described_config(home, config.model.type, ignored_keys(config.model)).architecture
     job = _job(config, arch)
     folder = Path(config.layout.dir) if config.layout.dir is not None else None
     if folder is not None:
@@ -67,20 +59,14 @@ def prepare_layout(config: PlanConfig) -> FindLayout:
     return partial(_find_layout, config, arch, job, folder)
 
 
-def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder: Path | None) -> FoundLayout:
+def _find_layout(config: PlanConfig, arch: Architecture, job: LayoutJob, folder: Path | None) -> PlanPart:
     if sys.stderr.isatty():
         say(_WAIT.format(job.num_ranks, config.layout.timeout))
     (layout,) = infer_layouts([job], config.layout.timeout, verbose=config.runtime.verbose)
     paths = [] if folder is None else write_strategies(folder, layout.strategy_files, config.layout.replace)
     page = layout_page(arch.model_type, job, layout, paths)
     note = f"\n\n{_NOT_AS_COMPILED}" if config.compile and job.vocab_emb_dp and job.model_parallel > 1 else ""
-    return FoundLayout(_as_json(arch, job, layout, paths), page + note)
-
-
-def _architecture(config: PlanConfig) -> Architecture:
-    assert config.model.checkpoint_name_or_path is not None
-    folder = existing_folder(config.model.checkpoint_name_or_path)
-    return described_config(folder, config.model.type, ignored_keys(config.model)).architecture
+    return PlanPart(_as_json(arch, job, layout, paths), page + note)
 
 
 def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
@@ -90,18 +76,10 @@ def _job(config: PlanConfig, arch: Architecture) -> LayoutJob:
             f"parallel.pipeline_stage={parallel.pipeline_stage}: must be at most {arch.num_layers}, "
             "the model's layers"
         )
-    return LayoutJob(
-        llama_options(
-            arch,
-            parallel.data_parallel,
-            parallel.model_parallel,
-            qkv_concat=config.layout.qkv_concat,
-        ),
-        parallel.data_parallel,
-        parallel.model_parallel,
-        parallel.pipeline_stage,
-        not config.compile if config.layout.vocab_emb_dp is None else config.layout.vocab_emb_dp,
-    )
+    sizes, layout = (parallel.data_parallel, parallel.model_parallel), config.layout
+    options = llama_options(arch, *sizes, qkv_concat=layout.qkv_concat)
+    vocab_emb_dp = not config.compile if layout.vocab_emb_dp is None else layout.vocab_emb_dp
+    return LayoutJob(options, *sizes, parallel.pipeline_stage, vocab_emb_dp)
 
 
 def _as_json(arch: Architecture, job: LayoutJob, layout: InferredLayout, paths: list[Path]) -> dict[str, Any]:

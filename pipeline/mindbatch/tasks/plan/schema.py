@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mindbatch.backends.mindformers.division import stages_fault
 from mindbatch.config.faults import shown
 from mindbatch.config.hub_models import settle_model_paths
 from mindbatch.config.lora_schema import lora_faults, settle_lora_paths
@@ -38,7 +37,7 @@ RESERVE_BYTES = 4 * GIB
 RESERVE = f"{RESERVE_BYTES // GIB}GiB"
 ALL = "all"
 _ONLY_TO_COMPILE = ("ranks", "layers", "runtime.device_memory")
-_USED_TO_COMPILE = {
+_USED_TO_COMPILE = _USED | {
     "compile",
     *_ONLY_TO_COMPILE,
     "layout.qkv_concat",
@@ -46,22 +45,13 @@ _USED_TO_COMPILE = {
     "lora.adapters",
     "lora.max_loaded",
     "model.batch_size",
-    "model.checkpoint_name_or_path",
     "model.dtype",
-    "model.ignore_config_keys",
-    "model.provider",
     "model.seq_length",
-    "model.type",
-    "parallel.data_parallel",
     "parallel.device_map",
-    "parallel.model_parallel",
-    "parallel.pipeline_stage",
-    "report",
     "runtime.block_size",
     "runtime.cache_memory",
     "runtime.device_target",
     "runtime.max_batched_tokens",
-    "runtime.verbose",
 }
 
 
@@ -198,7 +188,6 @@ def _layout_faults(config: PlanConfig, keys: SchemaKeys) -> Iterator[str]:
 
 
 def _without_effect(config: PlanConfig, name: str) -> str | None:
-    """Explains why a key would be ignored; None if it would not be."""
     if config.compile:
         return _without_effect_to_compile(config, name)
     if name in _ONLY_TO_COMPILE:
@@ -235,13 +224,14 @@ def _rank_faults(config: PlanConfig) -> Iterator[str]:
 
 
 def _compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: RuntimeConfig) -> Iterator[str]:
-    """Yields validation errors that keep the model from being compiled so."""
     if runtime.device_target != "Ascend":
         yield (
             f"runtime.device_target={runtime.device_target}: compile=true compiles for Ascend; set "
             "runtime.device_target=Ascend, or runtime=ascend for larger blocks and cache, too"
         )
     if parallel.pipeline_stage > 1 and model.provider == "mindformers":
+        from mindbatch.backends.mindformers.families import stages_fault
+
         yield stages_fault(parallel.pipeline_stage)
     yield from device_map_faults(parallel)
     if fault := batch_fault(model, runtime):
@@ -253,7 +243,6 @@ def _compile_faults(model: ModelConfig, parallel: ParallelConfig, runtime: Runti
 
 
 def _device_memory_faults(text: str) -> Iterator[str]:
-    """Checks that the text is an amount of memory and leaves some for weights and cache."""
     try:
         size = parse_bytes(text)
     except ValueError as error:
@@ -264,7 +253,6 @@ def _device_memory_faults(text: str) -> Iterator[str]:
 
 
 def _chosen_ranks_faults(ranks: Any, parallel: ParallelConfig) -> Iterator[str]:
-    """Yields the validation error of ranks that the job does not have."""
     size = parallel.data_parallel * parallel.model_parallel * parallel.pipeline_stage
     if ranks == ALL:
         return

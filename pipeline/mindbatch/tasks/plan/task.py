@@ -1,7 +1,8 @@
 """`mindbatch plan`: what a batch would need before it is run, and what ranks would hold of the model."""
 
 from mindbatch.io.errors import EXIT_DONE
-from mindbatch.io.screen_text import show, show_json
+from mindbatch.parallel.topology import DeviceMap
+from mindbatch.tasks.plan.layout import PlanPart, show_parts
 from mindbatch.tasks.plan.schema import PlanConfig
 
 
@@ -13,32 +14,20 @@ def run(config: PlanConfig) -> int:
     if config.asks_mindspore:
         from mindbatch.tasks.plan import mindformers  # most plans need none of it
 
-        return mindformers.run(config)
-    if config.plans_ranks:
-        return _run_with_ranks(config)
+        show_parts(config.report, mindformers.prepare_layout(config)())
+    elif config.plans_ranks:
+        from mindbatch.tasks.plan.ranks import plan_ranks, write_layout
+
+        ranks = plan_ranks(config)
+        batch = None if config.data.path is None else _batch(config, ranks.device_map)
+        show_parts(config.report, write_layout(config, ranks), batch=batch)
+    else:
+        show_parts(config.report, _batch(config))
+    return EXIT_DONE
+
+
+def _batch(config: PlanConfig, device_map: DeviceMap = None) -> PlanPart:
     from mindbatch.tasks.plan.batch import plan_batch, plan_page  # layouts need no engine
 
-    plan = plan_batch(config)
-    if config.report == "json":
-        show_json(plan.as_json())
-    else:
-        show(plan_page(plan))
-    return EXIT_DONE
-
-
-def _run_with_ranks(config: PlanConfig) -> int:
-    """Prints what each rank holds, and below it the plan of a batch where there are data."""
-    from mindbatch.tasks.plan.ranks import plan_ranks, write_files
-    from mindbatch.tasks.plan.ranks_report import ranks_json, ranks_page
-
-    ranks, batch = plan_ranks(config), None
-    if config.data.path is not None:
-        from mindbatch.tasks.plan.batch import plan_batch, plan_page  # layouts need no engine
-
-        batch = plan_batch(config, ranks.device_map)
-    paths = write_files(config, ranks)
-    if config.report == "json":
-        show_json(ranks_json(ranks, paths) | ({} if batch is None else {"batch": batch.as_json()}))
-    else:
-        show("\n\n".join([ranks_page(ranks, paths), *([] if batch is None else [plan_page(batch)])]))
-    return EXIT_DONE
+    plan = plan_batch(config, device_map)
+    return PlanPart(plan.as_json(), plan_page(plan))

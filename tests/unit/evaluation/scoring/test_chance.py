@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from mindbatch.evaluation.scoring.chance import Clusters, difference, estimate, holm, mcnemar
-from mindbatch.evaluation.scoring.metric import FloatArray
-from mindbatch.evaluation.scoring.names import metric_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.metric import FloatArray
+from mindbatch.evaluation.scores import Clusters, difference, estimate, holm, mcnemar
 
 EXACT, F1, PERPLEXITY = metric_of("exact_match"), metric_of("f1"), metric_of("perplexity")
 

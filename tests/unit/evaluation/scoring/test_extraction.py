@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.evaluation.scoring.extraction import (
+from mindbatch.evaluation.extraction import (
     EXTRACTIONS,
     after_hashes,
     first_number,

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.evaluation.scoring import generated
-from mindbatch.evaluation.scoring.generated import ngrams, repetition, self_bleus
-from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.names import METRIC_NAMES, REFERENCE_FREE, metric_of
-from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
+from mindbatch.evaluation import METRIC_NAMES, REFERENCE_FREE, metric_of, texts
+from mindbatch.evaluation.metric import Generated
+from mindbatch.evaluation.scores import MetricScores, scores_of
+from mindbatch.evaluation.texts import ngrams, repetition, self_bleus
 
 TOKENS = st.lists(st.integers(0, 5), max_size=30)
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -171,7 +170,7 @@ def test_a_chinese_letter_is_a_word() -> None:
 
 
 def test_self_bleu_of_many_texts_takes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generated, "LARGEST_SET", 2)
+    monkeypatch.setattr(texts, "LARGEST_SET", 2)
     assert self_bleu(["a b c d e", "a b c d e", "v w x y z"]) == pytest.approx(100)
 
 

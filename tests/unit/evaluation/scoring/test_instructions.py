@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mindbatch.evaluation.scoring.instructions import CHECKS, followed, instruction
-from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.names import metric_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.answers import CHECKS, followed, instruction
+from mindbatch.evaluation.metric import Answer
 
 
 def value(name: str, rows: Sequence[Any]) -> float:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.evaluation.scoring.metric import ChoiceScores, TextLikelihood
-from mindbatch.evaluation.scoring.names import metric_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.metric import ChoiceScores, TextLikelihood
 
 
 def value(name: str, rows: Sequence[Any]) -> float:

@@ -2,9 +2,9 @@
 
 import math
 
-from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.names import metric_of
-from mindbatch.evaluation.scoring.scoreboard import MetricScores, scores_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.metric import Answer
+from mindbatch.evaluation.scores import MetricScores, scores_of
 
 RIGHT, WRONG = (Answer("a", ("a",)),), (Answer("b", ("a",)),)
 
@@ -19,7 +19,7 @@ def test_a_column_of_which_nothing_ran_leaves_the_others_their_scores() -> None:
     assert found.rows == tuple(range(8))
     assert (found.estimates["a"].value, found.estimates["c"].value) == (1.0, 0.875)
     assert math.isnan(found.estimates["dead"].value)
-    assert (found.unscored, found.of_row("dead", 0), found.of_row("c", 0)) == (["dead"], None, 0.0)
+    assert (found.unscored, found.per_row["dead"], found.per_row["c"][0]) == (["dead"], {}, 0.0)
     assert [*found.differences] == ["c"]
 
 
@@ -39,4 +39,4 @@ def test_samples_of_a_question_count_as_one_question() -> None:
     assert found.estimates["a"].stderr == alone.estimates["a"].stderr
     assert (found.estimates["b"].value, found.estimates["b"].stderr) == (0.5, 0.0)
     assert (found.differences["b"].test, found.differences["b"].gained) == ("bootstrap", None)
-    assert found.of_row("b", 3) == 0.5
+    assert found.per_row["b"][3] == 0.5

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from mindbatch.evaluation.scoring.matching import longest_common, rouge_words
-from mindbatch.evaluation.scoring.metric import Answer
-from mindbatch.evaluation.scoring.names import metric_of
+from mindbatch.evaluation import metric_of
+from mindbatch.evaluation.answers import longest_common, rouge_words
+from mindbatch.evaluation.metric import Answer
 
 
 def value(name: str, rows: Sequence[Any]) -> float:

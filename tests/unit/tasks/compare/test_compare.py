@@ -9,13 +9,12 @@ import pytest
 from mindbatch import cli
 from mindbatch.config.compose import compose_task
 from mindbatch.decoding import DecodingParams
-from mindbatch.evaluation.scoring.names import REFERENCE_FREE
+from mindbatch.evaluation import REFERENCE_FREE
 from mindbatch.llm import LLM
 from mindbatch.prompts.prompts import read_prompts
-from mindbatch.tasks.compare import runs as compare_runs
-from mindbatch.tasks.compare.runs import run_strategies
-from mindbatch.tasks.compare.schema import CompareConfig
-from mindbatch.tasks.compare.task import compared
+from mindbatch.tasks.evaluate import compare
+from mindbatch.tasks.evaluate.compare import compared, run_strategies
+from mindbatch.tasks.evaluate.compare_schema import CompareConfig
 from mindbatch.tasks.evaluate.results import Evaluation, as_json
 from mindbatch.tasks.registry import TASKS
 from shadow_llm import load_tokenizer, make_llm
@@ -54,7 +53,7 @@ def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
     runs = run_strategies(llm, STRATEGIES, rows, 2)
     assert [run.name for run in runs] == list(STRATEGIES)
     for run in runs:
-        alone = llm.generate(["hello", [300, 301], "world"], run.params)
+        alone = llm.generate(["hello", [300, 301], "world"], STRATEGIES[run.name])
         assert [result.outputs for result in run.results] == [result.outputs for result in alone]
         assert len(run.timings) == 1
         assert run.timings[0] > 0
@@ -62,7 +61,7 @@ def test_every_strategy_gives_what_it_gives_alone(llm: LLM) -> None:
 
 def test_the_warm_up_is_not_timed_and_not_reported(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that counts the tokens generated so far in place of seconds."""
-    monkeypatch.setattr(compare_runs.time, "perf_counter", lambda: float(llm.statistics.generated_tokens))
+    monkeypatch.setattr(compare.time, "perf_counter", lambda: float(llm.statistics.generated_tokens))
     rows = read_prompts(prompts=["hello", "world", "more"])
     runs = run_strategies(llm, STRATEGIES, rows, 2)
     assert [run.timings for run in runs] == [[18], [18], [18]]
@@ -100,9 +99,9 @@ def test_an_evaluation_of_strategies_has_every_metric_without_references(
         "hello",
         "token ids 300 301",
     ]
-    assert [len(column.errors) for column in evaluation.measured.values()] == [1, 1, 1]
-    assert evaluation.alike == [["greedy", "greedy too"]]
-    greedy = evaluation.measured["greedy"]
+    assert [len(column.errors) for column in evaluation.columns.values()] == [1, 1, 1]
+    assert evaluation.alike == ["greedy and greedy too generated the same texts throughout"]
+    greedy = evaluation.columns["greedy"]
     assert greedy.num_tokens == 8 * 6
     assert len(greedy.speeds) == 1
     content = as_json(evaluation)["columns"]["greedy too"]
@@ -163,7 +162,7 @@ def test_the_command_writes_files(command: Any, tmp_path: Path, capsys: pytest.C
 
 def test_without_a_tokenizer_token_ids_are_the_words(llm: LLM, config: CompareConfig) -> None:
     runs = run_strategies(llm, STRATEGIES, read_prompts(prompts=[[300, 301]]), 0)
-    [output] = compared(config, runs, 0, has_text=False).measured["greedy"].outputs[0]
+    [output] = compared(config, runs, 0, has_text=False).columns["greedy"].outputs[0]
     assert output.text == " ".join(map(str, output.token_ids))
 
 

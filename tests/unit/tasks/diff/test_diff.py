@@ -8,8 +8,7 @@ import pytest
 
 from mindbatch.io.errors import ConfigError
 from mindbatch.ledger.entries import Entry
-from mindbatch.tasks.diff.run_pair import CONTEXT, difference, first_difference
-from mindbatch.tasks.diff.task import DiffConfig, run
+from mindbatch.tasks.diff import CONTEXT, DiffConfig, difference, first_difference, run
 from small_runs import failure, generation, make_run, result
 
 COMPLETE = {"status": "complete"}

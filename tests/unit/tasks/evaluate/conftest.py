@@ -72,7 +72,7 @@ def shadow() -> Iterator[mock.Mock]:
         return make_llm(shared_tokenizer())
 
     tokenizer = shared_tokenizer()  # before its loading is replaced
-    place = "mindbatch.tasks.evaluate.matrix_run"
+    place = "mindbatch.tasks.evaluate.runs"
     with (
         mock.patch(f"{place}.LLM.from_config", side_effect=load) as loads,
         mock.patch("mindbatch.tasks.evaluate.requests.Tokenizer.load", return_value=tokenizer),

@@ -10,8 +10,8 @@ from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.schema import schema_keys
 from mindbatch.io.errors import ConfigError
 from mindbatch.run.batch_config import BatchConfig
-from mindbatch.tasks.evaluate.columns import adapters_of, baseline_of, columns_of, model_of, run_config
-from mindbatch.tasks.evaluate.schema import EvaluateConfig
+from mindbatch.tasks.evaluate.runs import adapters_of, run_config
+from mindbatch.tasks.evaluate.schema import EvaluateConfig, baseline_of, columns_of, model_of
 from mindbatch.tasks.registry import TASKS
 
 from .conftest import Configured
@@ -45,7 +45,7 @@ def test_checkpoints_need_no_model_beside_them() -> None:
     config = composed(f"checkpoints={{one: {TINY}, two: {TINY}}}")
     columns = columns_of(config)
     assert [column.name for column in columns] == ["one", "two"]
-    assert baseline_of(config, columns).name == "one"
+    assert baseline_of(config, columns) == "one"
     assert [Path(model_of(config, each).checkpoint_name_or_path or "").name for each in columns] == [
         *["tiny_gpt2"] * 2
     ]

@@ -8,7 +8,7 @@ from small_tokenizers import CHATML, sentencepiece_like, unigram, write_folder
 
 from ice_tokenizers import loaded, model_file, write
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.evaluate.continuation import Continuations
+from mindbatch.tasks.evaluate.requests import Continuations
 from stub_job import shared_tokenizer
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.tasks.evaluate.columns import columns_of
 from mindbatch.tasks.evaluate.harness_evaluation import harness_evaluation
 from mindbatch.tasks.evaluate.report import report_page
 from mindbatch.tasks.evaluate.results import Evaluation
+from mindbatch.tasks.evaluate.schema import columns_of
 
 from .conftest import Configured
 
@@ -155,8 +155,9 @@ def test_a_point_is_empty_where_a_column_is_worse_beyond_chance(configured: Conf
 def test_the_baseline_is_a_column(configured: Configured) -> None:
     found = evaluation(configured, baseline="sampling")
     assert [*found.scores[1].differences] == ["greedy"]
+    misspelt = _named(configured, "samplin")
     with pytest.raises(ConfigError, match="did you mean sampling"):
-        harness_evaluation(_named(configured, "samplin"), found.columns)
+        harness_evaluation(misspelt, columns_of(misspelt))
 
 
 def _named(configured: Configured, baseline: str) -> Any:

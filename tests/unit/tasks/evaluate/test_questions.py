@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from mindbatch.io.errors import ConfigError
-from mindbatch.tasks.evaluate.continuation import Examples
-from mindbatch.tasks.evaluate.questions import read_questions
+from mindbatch.tasks.evaluate.questions import Examples, read_questions
 
 from .conftest import Configured
 

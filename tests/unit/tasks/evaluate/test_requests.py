@@ -11,16 +11,16 @@ from mindbatch.dataset.rows import DataRow, RowMaker
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.tasks.evaluate.columns import requests_data
-from mindbatch.tasks.evaluate.continuation import Continuations
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.requests import (
+    Continuations,
     answer_rows,
     choice_rows,
     generation_rows,
     text_rows,
     write_requests,
 )
+from mindbatch.tasks.evaluate.runs import requests_data
 from stub_job import shared_tokenizer
 
 

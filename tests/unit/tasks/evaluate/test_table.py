@@ -2,8 +2,7 @@
 
 import pytest
 
-from mindbatch.evaluation.scoring.names import metric_of
-from mindbatch.tasks.evaluate.table import score_text
+from mindbatch.evaluation import metric_of
 
 
 @pytest.mark.parametrize(
@@ -17,4 +16,4 @@ from mindbatch.tasks.evaluate.table import score_text
     ],
 )
 def test_what_is_shown_as_zero_has_no_minus(metric: str, value: float, sign: str, text: str) -> None:
-    assert score_text(metric_of(metric), value, sign) == text
+    assert metric_of(metric).text(value, sign) == text

@@ -153,7 +153,7 @@ def test_chats_of_all_columns_are_told_one_date(
     shadow.side_effect = lambda *_, **__: make_llm(dated, batch_size=3)
 
     def on(day: str, home: Path, decodings: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
-        for module in ("run.job", "prompts.chat", "tasks.evaluate.matrix_run"):
+        for module in ("run.job", "prompts.chat", "tasks.evaluate.runs"):
             monkeypatch.setattr(f"mindbatch.{module}.today", lambda: day)
         config = configured(("exact_match", "perplexity"), decodings, data={"chat": True})
         config.output.dir = str(home)

@@ -2,7 +2,7 @@
 
 from mindbatch.checkpoint.placement.placements import LayoutRow, layout_rows
 from mindbatch.checkpoint.placement.regions import Placement, single_segment, whole_placements
-from mindbatch.tasks.plan.ranks_report import layout_page
+from mindbatch.tasks.plan.ranks import layout_page
 
 
 def cut_rows(name: str) -> Placement:

@@ -85,14 +85,21 @@ class KernelAttention(nn.Cell):
 
     Called as FlashAttention is, by the same names. Two inputs are those of `engine.batch.Batch` in place of
     MindFormers': batch_valid_length is what each token sees, q_seq_lens its row of block_tables.
+
+    rank: of latent attention, whose values are so many first numbers of what is cached; 0 for all.
     """
 
     def __init__(
-        self, shape: AttentionShape, cache: tuple[Parameter, Parameter], kernels: MindSporeKernels
+        self,
+        shape: AttentionShape,
+        cache: tuple[Parameter, Parameter],
+        kernels: MindSporeKernels,
+        rank: int = 0,
     ) -> None:
         super().__init__(auto_prefix=False)
         self.attend = kernels.cell("attention", shape=shape)
         self.key_cache, self.value_cache = cache
+        self.heads, self.rank = shape.heads, rank
 
     def construct(
         self,
@@ -110,11 +117,15 @@ class KernelAttention(nn.Cell):
         key_cache: Tensor | None = None,
         value_cache: Tensor | None = None,
     ) -> Tensor:
-        return self.attend(
+        seen = self.attend(
             ops.cat((query, key, value), -1),
             *(self.key_cache, self.value_cache),
             *(slot_mapping, q_seq_lens, block_tables, batch_valid_length),
         )
+        if self.rank == 0:
+            return seen
+        by_head = seen.reshape((query.shape[0], self.heads, -1))
+        return by_head[:, :, : self.rank].reshape((query.shape[0], -1))
 
 
 class LatentTensors(nn.Cell):
@@ -144,41 +155,3 @@ class LatentTensors(nn.Cell):
         queries = ops.cat((query, rotated_query), -1).reshape((query.shape[0], -1))
         cached = ops.cat((compressed, rotated_key), -1)
         return queries, None, cached, None, cached, self.compute.out_absorb
-
-
-class LatentAttention(nn.Cell):
-    """Attention whose values are the first `rank` numbers of what is cached."""
-
-    def __init__(
-        self,
-        shape: AttentionShape,
-        rank: int,
-        cache: tuple[Parameter, Parameter],
-        kernels: MindSporeKernels,
-    ) -> None:
-        super().__init__(auto_prefix=False)
-        self.attention = KernelAttention(shape, cache, kernels)
-        self.heads, self.size, self.rank = shape.heads, shape.head_dim, rank
-
-    def construct(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        slot_mapping: Tensor,
-        block_tables: Tensor,
-        batch_valid_length: Tensor,
-        context_lens_tensor: Tensor,
-        q_seq_lens: Tensor,
-        actual_seq_qlen: Tensor | None = None,
-        actual_seq_kvlen: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        key_cache: Tensor | None = None,
-        value_cache: Tensor | None = None,
-    ) -> Tensor:
-        seen = self.attention(
-            *(query, key, value, slot_mapping, block_tables, batch_valid_length),
-            *(context_lens_tensor, q_seq_lens),
-        )
-        by_head = seen.reshape((query.shape[0], self.heads, self.size))
-        return by_head[:, :, : self.rank].reshape((query.shape[0], -1))

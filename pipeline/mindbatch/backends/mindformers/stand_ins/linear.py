@@ -1,26 +1,94 @@
-"""For `tensor_parallel.layers`: products by our kernels.
+"""For `tensor_parallel.layers`: products by our kernels, with adapters beside them.
 
 MindSpore's MatMul has a CPU kernel, but the last digits of what it gives for a row depend on how many rows
 there are. With ours a row's result is the same in any batch, so that a resumed run equals an unbroken one.
 """
 
-from typing import Any
+from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindbatch.backends.mindformers.adapters import AdaptedLayer, StepAdapters, linear_places
-from mindbatch.kernels.arrays import FloatArray
+from mindbatch.kernels.adapters import AdaptedParameter, AdaptedShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant, shared_parameter
 from mindbatch.models.adapter_weights import EMBEDDING
 from mindbatch.parallel.collectives import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
+MOST_TOKENS = 1 << 18
+"""Most tokens of a step, padding included: the size of the tensor that keeps their slots."""
 
-def packed(name: str, weight: FloatArray, kernels: MindSporeKernels) -> Parameter:
-    """The matrix [outputs, inputs] in the layout of the kernels."""
-    array = kernels.packed_zeros(*weight.shape)
-    kernels.pack(array, 0, weight)
-    return shared_parameter(name, array)
+
+class StepSlots(nn.Cell):
+    """Keeps the slots of a step's tokens where the adapted layers of the same graph read them.
+
+    MindFormers' modules hand on hidden states and nothing else. Each graph writes before it reads, so
+    nothing is left of the one before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        zeros = Tensor(np.zeros(MOST_TOKENS, np.int32))
+        self.kept = Parameter(zeros, name="adapters.slots", requires_grad=False)
+        self.padding = zeros
+
+    def construct(self, adapters: tuple[Tensor, ...]) -> Tensor:
+        [slots] = adapters
+        return ops.assign(self.kept, ops.concat((slots, self.padding[slots.shape[0] :])))
+
+
+class StepAdapters(NamedTuple):
+    """Adapter parameters by the names of `adapter_specs`, and where a step's slots are kept."""
+
+    parameters: Mapping[str, AdaptedParameter]
+    slots: StepSlots
+
+    def of(self, name: str) -> AdaptedLayer | None:
+        """The adapter parameters of a layer; None where no adapter adds anything to it."""
+        parameters = self.parameters.get(name)
+        return None if parameters is None else AdaptedLayer(*parameters, self.slots.kept)
+
+
+class AdaptedLayer(NamedTuple):
+    """Adapter parameters of one layer (`AdaptedParameter`), and the slots of the step's tokens."""
+
+    stored: tuple[Parameter, ...]
+    shape: AdaptedShape
+    slots: Parameter
+
+
+def linear_places(network: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yields each linear layer by its name of `adapter_specs`, then its owner and the attribute there.
+
+    Experts are left out.
+    """
+    yield "head.weight", network.model, "output_layer"
+    for index, layer in enumerate(network.model.decoder.layers):
+        for name, owner, attribute in (
+            ("attention.qkv", layer.self_attention, "linear_qkv"),
+            ("attention.output", layer.self_attention, "linear_proj"),
+            ("mlp.up", layer.mlp, "linear_fc1"),
+            ("mlp.down", layer.mlp, "linear_fc2"),
+        ):
+            if hasattr(owner, attribute):
+                yield f"layers.{index}.{name}.weight", owner, attribute
+
+
+class WithAdapters(nn.Cell):
+    """A cell of an adapted operation, which takes x [T, ...] and weights here, and does what adapters do."""
+
+    def __init__(self, cell: nn.Cell, adapted: AdaptedLayer) -> None:
+        super().__init__(auto_prefix=False)
+        self.cell, self.stored, self.slots = cell, adapted.stored, adapted.slots
+
+    def construct(self, x: Tensor, *weights: Tensor) -> Tensor:
+        # Read before x is there, slots are what was kept before the graph was compiled, whenever it runs
+        # first (MindSpore 2.9).
+        slots = ops.depend(self.slots, x)[: x.shape[0]]
+        return self.cell(x, *weights, slots, *self.stored)
 
 
 class KernelLinear(nn.Cell):
@@ -42,18 +110,15 @@ class KernelLinear(nn.Cell):
         if adapted is None:
             self.product = kernels.cell("linear", outputs=outputs)
         else:
-            self.product = kernels.cell("adapted_linear", outputs=outputs, shape=adapted.shape)
-        self.stored = () if adapted is None else adapted.stored
-        self.slots = None if adapted is None else adapted.slots
+            self.product = WithAdapters(
+                kernels.cell("adapted_linear", outputs=outputs, shape=adapted.shape), adapted
+            )
         self.weight = weight
         self.bias = bias
         self.meet = meet or Identity()
 
     def construct(self, x: Tensor) -> Tensor:
-        if self.slots is None:
-            return self.meet(self.product(x, self.weight, self.bias))
-        slots = slots_of(x, self.slots)
-        return self.meet(self.product(x, self.weight, self.bias, slots, *self.stored))
+        return self.meet(self.product(x, self.weight, self.bias))
 
 
 class KernelEmbedding(nn.Cell):
@@ -72,9 +137,7 @@ class KernelEmbedding(nn.Cell):
         if adapted is None:
             self.rows = kernels.cell("embedding", width=width)
         else:
-            self.rows = kernels.cell("adapted_embedding", shape=adapted.shape)
-        self.stored = () if adapted is None else adapted.stored
-        self.slots = None if adapted is None else adapted.slots
+            self.rows = WithAdapters(kernels.cell("adapted_embedding", shape=adapted.shape), adapted)
         self.weight = weight
         self.first_id = shard.rank * outputs
         self.reduce = kernels.cell("all_reduce", shard=shard)
@@ -82,18 +145,7 @@ class KernelEmbedding(nn.Cell):
     def construct(self, ids: Tensor) -> Tensor:
         if self.first_id > 0:
             ids = ids - self.first_id
-        if self.slots is None:
-            return self.reduce(self.rows(ids, self.weight))
-        return self.reduce(self.rows(ids, self.weight, slots_of(ids, self.slots), *self.stored))
-
-
-def slots_of(x: Tensor, kept: Parameter) -> Tensor:
-    """The slots of the tokens that x [T, ...] is of, read once x is there.
-
-    Read without that, they are what was kept before the graph was compiled, whenever it runs first
-    (MindSpore 2.9).
-    """
-    return ops.depend(kept, x)[: x.shape[0]]
+        return self.reduce(self.rows(ids, self.weight))
 
 
 class RouterProduct(nn.Cell):
@@ -124,8 +176,11 @@ def linear_of(module: Any, kernels: MindSporeKernels, adapted: AdaptedLayer | No
 
 
 def _weight_of(module: Any, kernels: MindSporeKernels) -> Parameter:
-    """The matrix of a module as the kernels take it."""
-    return packed(module.weight.name, module.weight.asnumpy(), kernels)
+    """The matrix [outputs, inputs] of a module in the layout of the kernels."""
+    weight = module.weight.asnumpy()
+    array = kernels.packed_zeros(*weight.shape)
+    kernels.pack(array, 0, weight)
+    return shared_parameter(module.weight.name, array)
 
 
 def _shard_of(module: Any) -> TensorSlice:
@@ -133,33 +188,29 @@ def _shard_of(module: Any) -> TensorSlice:
     return WHOLE if group is None else TensorSlice(group.rank, group.size)
 
 
-def put_in(module: nn.Cell, kinds: type | tuple[type, ...], kernels: MindSporeKernels) -> None:
-    """Replaces the linear layers that a module holds, of some kinds."""
+def put_in(module: nn.Cell, kind: type, kernels: MindSporeKernels) -> None:
+    """Replaces the linear layers that a module holds, of a kind."""
     for name, child in list(module.name_cells().items()):
-        if isinstance(child, kinds):
+        if isinstance(child, kind):
             setattr(module, name, linear_of(child, kernels))
 
 
-def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels, *, tied: bool) -> None:
-    """Replaces the layers that adapters act on; `share_with_head` has the embedding of a tied model."""
-    for name, (owner, attribute) in linear_places(network):
+def put_in_adapted(network: Any, adapters: StepAdapters, kernels: MindSporeKernels) -> None:
+    for name, owner, attribute in linear_places(network):
         if (adapted := adapters.of(name)) is not None:
             setattr(owner, attribute, linear_of(getattr(owner, attribute), kernels, adapted))
-    adapted = adapters.of(EMBEDDING)
-    if adapted is not None and not tied:
-        embedding = network.model.embedding.word_embeddings
-        _put_in_embedding(network.model, _weight_of(embedding, kernels), kernels, adapted)
 
 
-def share_with_head(model: Any, kernels: MindSporeKernels, adapters: StepAdapters | None) -> None:
-    """Lets the embedding of a tied model read the head's packed matrix: nothing is held twice."""
-    adapted = None if adapters is None else adapters.of(EMBEDDING)
-    _put_in_embedding(model, model.output_layer.weight, kernels, adapted)
-
-
-def _put_in_embedding(
-    model: Any, weight: Parameter, kernels: MindSporeKernels, adapted: AdaptedLayer | None
+def put_in_embedding(
+    model: Any, kernels: MindSporeKernels, adapters: StepAdapters | None, *, tied: bool
 ) -> None:
+    """Replaces the embedding of a tied model, which then reads the head's matrix, and one with adapters.
+
+    tied: the head has been replaced before: nothing is held twice.
+    """
     embedding = model.embedding.word_embeddings
-    shape, shard = embedding.weight.shape, _shard_of(embedding)
-    model.embedding.word_embeddings = KernelEmbedding(weight, shape, shard, kernels, adapted)
+    adapted = None if adapters is None else adapters.of(EMBEDDING)
+    if tied or adapted is not None:
+        weight = model.output_layer.weight if tied else _weight_of(embedding, kernels)
+        shape, shard = embedding.weight.shape, _shard_of(embedding)
+        model.embedding.word_embeddings = KernelEmbedding(weight, shape, shard, kernels, adapted)

@@ -7,8 +7,7 @@ import numpy as np
 
 from mindbatch.kernels.arrays import Array, FloatArray
 from mindbatch.kernels.interface import ProgramKernels, Runnable
-from mindbatch.kernels.program.buffers import OutputMemory
-from mindbatch.kernels.program.fusion import summarised
+from mindbatch.kernels.native_program import OutputMemory, summarised
 from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
 from mindbatch.kernels.step import (
     ANY_STEP,
@@ -26,23 +25,14 @@ ATTENTION = ("attention", "mb_attention")
 RECURRENT = ("causal_convolution", "gated_delta", "mb_causal_convolution", "mb_gated_delta")
 
 
-@dataclass(frozen=True)
-class CutRecording:
-    """A step in two parts.
+def cut_recording(step: Recording, lengths: Symbol) -> tuple[Recording, Recording]:
+    """Cuts a step's lowered recording. lengths: the input of how many positions each token sees.
 
-    before: up to the last layer over sequences. If that is attention, it takes `lengths` of its own as one
-        more input: a token that sees nothing is not attended for, though its keys and values are written.
-    after: the rest, which computes row by row from what `before` gives, and from those of the step's inputs
-        whose places are `inputs`; it may read caches that `before` has written.
+    The first goes up to the last layer over sequences. If that is attention, it takes `lengths` of its own as
+    one more input: a token that sees nothing is not attended for, though its keys and values are written.
+    The second is the rest, which computes row by row from what the first gives, and from some of the step's
+    inputs behind that; it may read caches that the first has written.
     """
-
-    before: Recording
-    after: Recording
-    inputs: tuple[int, ...]
-
-
-def cut_recording(step: Recording, lengths: Symbol) -> CutRecording:
-    """Cuts a step's lowered recording. lengths: the input of how many positions each token sees."""
     over_sequences = (*ATTENTION, *RECURRENT)
     last = max(place for place, call in enumerate(step.calls) if call.operation.startswith(over_sequences))
     before = Recording([*step.inputs], step.calls[:last])
@@ -58,8 +48,7 @@ def cut_recording(step: Recording, lengths: Symbol) -> CutRecording:
     )
     before.outputs.extend(symbol for symbol in read if symbol not in step.inputs)
     step_inputs = [symbol for symbol in read if symbol in step.inputs]
-    after = Recording([*before.outputs, *step_inputs], calls, step.outputs)
-    return CutRecording(before, after, tuple(map(step.inputs.index, step_inputs)))
+    return before, Recording([*before.outputs, *step_inputs], calls, step.outputs)
 
 
 def _symbols(call: RecordedCall) -> list[Symbol]:
@@ -70,11 +59,12 @@ class LastRows:
     """A step whose last layer goes on behind its attention for the wanted tokens alone."""
 
     def __init__(self, step: Recording, lengths: Symbol, kernels: ProgramKernels) -> None:
-        cut = cut_recording(step, lengths)
-        self._lengths, self._inputs = step.inputs.index(lengths), cut.inputs
-        self._before, self._after = kernels.program(cut.before), kernels.program(cut.after)
+        before, after = cut_recording(step, lengths)
+        self._lengths = step.inputs.index(lengths)
+        self._inputs = [step.inputs.index(symbol) for symbol in after.inputs if symbol in step.inputs]
+        self._before, self._after = kernels.program(before), kernels.program(after)
         # Block tables are of sequences, not of tokens.
-        self._are_tables = [symbol.shape.count(ROWS) > 1 for symbol in cut.after.inputs]
+        self._are_tables = [symbol.shape.count(ROWS) > 1 for symbol in after.inputs]
 
     def run(self, step: Sequence[Array], wanted: IntArray | None) -> list[Array]:
         """The step's outputs for the wanted tokens, in that order; None for all."""

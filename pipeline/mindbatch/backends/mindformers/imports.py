@@ -1,11 +1,14 @@
-"""Stand-in for hyper_parallel, which MindFormers 2.0 imports for training and PyPI does not have."""
+"""MindFormers imported without hyper_parallel, which only training needs, and networks made in silence."""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from io import StringIO
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -47,3 +50,18 @@ def stand_in_for_hyper_parallel() -> None:
     """Lets MindFormers 2.0 be imported where hyper_parallel is absent; inference uses nothing of it."""
     if not is_installed(HYPER_PARALLEL):
         sys.meta_path.append(_Finder())
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Turns standard output, where MindFormers prints tables, into a record of the log, shown if verbose."""
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        if printed.getvalue():
+            _LOGGER.info(printed.getvalue())

@@ -21,11 +21,6 @@ Extraction = Callable[[str], str | None]
 """The answer in a text; None where there is none."""
 
 
-def whole(text: str) -> str:
-    """All of it, without the white space around it."""
-    return text.strip()
-
-
 def first_line(text: str) -> str | None:
     """The first line that has something in it; None where none has."""
     return next((line.strip() for line in text.splitlines() if line.strip()), None)
@@ -79,7 +74,7 @@ def option_letter(text: str) -> str | None:
 
 
 EXTRACTIONS: Mapping[str, Extraction] = {
-    "text": whole,
+    "text": str.strip,
     "first_line": first_line,
     "number": last_number,
     "gsm8k": after_hashes,

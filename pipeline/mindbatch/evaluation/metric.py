@@ -1,12 +1,15 @@
 """Base of metrics: sums over rows, and a value of any set of rows."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from mindbatch.io.amounts import decimal
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -49,11 +52,15 @@ class TextLikelihood:
     num_bytes: int
 
 
+FACTS = ("finish_reason", "score", "rank")
+"""What a reader may be told of a generated text."""
+
+
 @dataclass(frozen=True)
 class Generated:
     """One generated text, of those that a request returns.
 
-    logprob: in nats, the sum over its tokens under the model's raw logits. facts: what a reader may be told.
+    logprob: in nats, the sum over its tokens under the model's raw logits. facts: FACTS, None where unknown.
     """
 
     text: str
@@ -61,10 +68,15 @@ class Generated:
     logprob: float = float("nan")
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
 
-Measured = TypeVar("Measured", Answer, ChoiceScores, TextLikelihood, Generated)
+
+Measured = TypeVar("Measured", bound=Answer | ChoiceScores | TextLikelihood | Generated)
 
 
+Needs = Literal["generation", "outputs", "choices", "likelihood"]
 Row = Sequence[Any]
 """The samples of a question: one or more of what a metric measures."""
 
@@ -82,16 +94,16 @@ class Metric(ABC, Generic[Measured]):
     """
 
     name: str
-    title: ClassVar[str]
-    needs: ClassVar[Literal["generation", "outputs", "choices", "likelihood"]]
-    best: ClassVar[Literal["high", "low"]] = "high"
-    scale: ClassVar[float] = 1.0
-    is_right_or_wrong: ClassVar[bool] = False
+    title: str
+    needs: Needs = "generation"
+    best: Literal["high", "low"] = "high"
+    scale: float = 1.0
+    is_right_or_wrong: bool = False
     """True if a row is right or wrong and the value the share of the right ones."""
-    is_of_rows: ClassVar[bool] = True
+    is_of_rows: bool = True
     """False if a row has no value of its own."""
-    toward: ClassVar[str] = ""
-    digits: ClassVar[str] = ".2f"
+    toward: str = ""
+    digits: str = ".2f"
 
     def sums(self, sample: Measured) -> tuple[float, ...]:
         """Computes the numbers that a sample of a row adds to the sums; as many for every one."""
@@ -113,6 +125,14 @@ class Metric(ABC, Generic[Measured]):
     def sums_of(self, rows: Sequence[Row]) -> FloatArray:
         """The sums of each row, [rows, k]."""
         return np.array([np.sum([self.sums(sample) for sample in row], axis=0) for row in rows], np.float64)
+
+    def text(self, value: float | None, sign: str = "") -> str:
+        """A value for people: shares as percentages, all else with the digits of the metric."""
+        if value is None or math.isnan(value):
+            return "-"
+        if not math.isfinite(value):
+            return "infinite"
+        return decimal(value, f"{sign}.1%" if self.scale == 1.0 else f"{sign}{self.digits}")
 
 
 class MeanMetric(Metric[Measured]):

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from mindbatch.backends.llama_options import llama_options
 from mindbatch.io.errors import ConfigError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe
+from mindbatch.tasks.plan.mindformers_layout import llama_options
 
 LLAMA = {
     "model_type": "llama",

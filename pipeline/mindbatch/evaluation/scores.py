@@ -1,13 +1,13 @@
-"""Uncertainty of scores over other rows, and tests whether two systems differ by more than chance."""
+"""Scores of columns by a metric over the same rows, their uncertainty, and differences beyond chance."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from mindbatch.evaluation.scoring.metric import FloatArray, Metric
+from mindbatch.evaluation.metric import FloatArray, Metric, Row
 
 SAMPLES = 2000
 CONFIDENCE = 0.95
@@ -56,13 +56,15 @@ class Clusters:
 
 
 def resampled(metric: Metric[Any], cluster_sums: Sequence[FloatArray]) -> FloatArray:
-    """Values [systems, SAMPLES] of the same resamples of the clusters for all systems.
+    """Values [systems, SAMPLES] of the same resamples of the clusters for all systems; none of too few.
 
     cluster_sums: of each system, [clusters, k]. The draws depend on the number of clusters alone.
     """
     from scipy.stats import bootstrap  # half a second, which only an evaluation pays for
 
     num_clusters, width = cluster_sums[0].shape
+    if num_clusters < FEWEST_CLUSTERS:
+        return np.zeros((len(cluster_sums), 0))
     columns = np.concatenate(cluster_sums, axis=1).T
 
     def values(*drawn: FloatArray, axis: int) -> FloatArray:
@@ -89,8 +91,6 @@ def estimate(metric: Metric[Any], sums: FloatArray, clusters: Clusters) -> Estim
     if not len(sums):
         return Estimate(float("nan"), 0, None, None)
     value = float(metric.value(sums.sum(axis=0)))
-    if clusters.count < FEWEST_CLUSTERS:
-        return Estimate(value, len(sums), None, None)
     values = resampled(metric, [clusters.sums(sums)])[0]
     return Estimate(value, len(sums), deviation(values), percentiles(values))
 
@@ -154,21 +154,18 @@ def difference(metric: Metric[Any], system: FloatArray, base: FloatArray, cluste
     """Compares two systems by the sums [rows, k] of the same rows in the same order.
 
     Rows that are right or wrong, one sample of each and no clusters: McNemar's exact test. Else the paired
-    bootstrap:
-    Efron and Tibshirani 1993, chapter 16: resampled differences, centred on 0, are those of no difference.
+    bootstrap, Efron and Tibshirani 1993, chapter 16: resampled differences, centred on 0, are those of no
+    difference.
     """
     value = float(metric.value(system.sum(axis=0)) - metric.value(base.sum(axis=0)))
     gained, lost = _changes(metric, system, base)
-    resamples = None
-    if clusters.count >= FEWEST_CLUSTERS:
-        mine, theirs = resampled(metric, [clusters.sums(system), clusters.sums(base)])
-        resamples = mine - theirs
-    interval = None if resamples is None else percentiles(resamples)
-    stderr = None if resamples is None else deviation(resamples)
+    mine, theirs = resampled(metric, [clusters.sums(system), clusters.sums(base)])
+    resamples = mine - theirs
+    interval, stderr = percentiles(resamples), deviation(resamples)
     if gained is not None and lost is not None and clusters.count == len(system):
         p_value: float | None = mcnemar(gained, lost)
         return Difference(value, interval, p_value, "mcnemar", gained, lost, stderr=stderr)
-    p_value = None if resamples is None else _bootstrap_p(value, resamples)
+    p_value = _bootstrap_p(value, resamples)
     return Difference(value, interval, p_value, "bootstrap", gained, lost, stderr=stderr)
 
 
@@ -211,3 +208,56 @@ def _bootstrap_p(value: float, differences: FloatArray) -> float | None:
         return None
     beyond = int((np.abs(finite - finite.mean()) >= abs(value) - 1e-12).sum())
     return (beyond + 1) / (len(finite) + 1)
+
+
+@dataclass(frozen=True)
+class MetricScores:
+    """One metric of all columns.
+
+    rows: the numbers of the questions that every column has, which alone are counted; but for columns without
+    any, of which nothing is scored.
+    per_row: each column's score of each of these, where the metric has such.
+    differences: of every column but the baseline, with p-values adjusted for their number.
+    """
+
+    metric: Metric[Any]
+    rows: tuple[int, ...]
+    per_row: Mapping[str, Mapping[int, float]]
+    estimates: Mapping[str, Estimate]
+    differences: Mapping[str, Difference]
+
+    @property
+    def unscored(self) -> list[str]:
+        return [name for name, estimated in self.estimates.items() if not estimated.num_rows]
+
+
+def scores_of(
+    metric: Metric[Any],
+    columns: Mapping[str, Mapping[int, Row]],
+    clusters: Sequence[str | None],
+    baseline: str,
+) -> MetricScores:
+    """Measures the columns by a metric.
+
+    columns: what it measures of each column, by the number of the question. clusters: of each question; None
+    where it belongs to no other.
+    """
+    ran = [set(measured) for measured in columns.values() if measured]
+    rows = tuple(sorted(set.intersection(*ran))) if ran else ()
+    scored = [name for name, measured in columns.items() if measured]
+    items = metric.comparable([[columns[name][row] for row in rows] for name in scored])
+    sums = {name: metric.sums_of([]) for name in columns}
+    sums |= {name: metric.sums_of(system) for name, system in zip(scored, items, strict=True)}
+    groups = Clusters([row if clusters[row] is None else clusters[row] for row in rows])
+    estimates = {name: estimate(metric, rows_sums, groups) for name, rows_sums in sums.items()}
+    differences = {
+        name: difference(metric, rows_sums, sums[baseline], groups)
+        for name, rows_sums in sums.items()
+        if name != baseline and len(rows_sums) and len(sums[baseline])
+    }
+    adjusted = holm({name: compared.p_value for name, compared in differences.items()})
+    differences = {name: replace(compared, adjusted=adjusted[name]) for name, compared in differences.items()}
+    per_row: dict[str, Mapping[int, float]] = dict.fromkeys(columns, {})
+    for name in scored if metric.is_of_rows and rows else ():
+        per_row[name] = dict(zip(rows, map(float, metric.value(sums[name])), strict=True))
+    return MetricScores(metric, rows, per_row, estimates, differences)

@@ -1,37 +1,94 @@
 """`mindbatch compare`: the same prompts under several decoding strategies, by metrics without references."""
 
 import dataclasses
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import orjson
+from rich.console import Console
 
 from mindbatch.config.composition import save_config
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import CompletionOutput, RequestOutput
-from mindbatch.evaluation.scoring.metric import Generated
-from mindbatch.evaluation.scoring.names import REFERENCE_FREE, metric_of
-from mindbatch.evaluation.scoring.scoreboard import scores_of
+from mindbatch.evaluation import REFERENCE_FREE
+from mindbatch.evaluation.metric import FACTS, Generated
 from mindbatch.io.amounts import counted, per_second
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED
-from mindbatch.io.moving_bar import LoadingLine
+from mindbatch.io.moving_bar import LoadingLine, MovingBar
 from mindbatch.io.screen_text import concealed, data_output, printable, say
 from mindbatch.io.storage import make_folder, write_whole
 from mindbatch.llm import LLM
-from mindbatch.tasks.compare.runs import StrategyRun, run_strategies
-from mindbatch.tasks.compare.schema import COMPARISON_FILES, CompareConfig
-from mindbatch.tasks.evaluate.columns import Column
-from mindbatch.tasks.evaluate.measured import MeasuredColumn
+from mindbatch.prompts.prompts import Prompt, PromptRows
+from mindbatch.tasks.evaluate.compare_schema import COMPARISON_FILES, CompareConfig
 from mindbatch.tasks.evaluate.questions import Question
 from mindbatch.tasks.evaluate.report import report_page
-from mindbatch.tasks.evaluate.results import Evaluation, as_json, write_results
-from mindbatch.tasks.evaluate.schema import OWN_MODEL
-from mindbatch.tasks.evaluate.table import evaluation_page
+from mindbatch.tasks.evaluate.requests import MeasuredColumn
+from mindbatch.tasks.evaluate.results import Evaluation, as_json, evaluation_page, scores_by, write_results
+from mindbatch.tasks.evaluate.schema import OWN_MODEL, Column
 
 BATCHES_WARMED_UP = 2
 """Prompts of the warm-up, in batches: the first makes room as it ends, and the second comes in beside it."""
+MOST_TIMINGS = 3
+LONGEST_ROUND = 60.0
+"""Seconds of a round of all strategies beyond which it is not repeated to be timed, unless asked for."""
+
+
+@dataclass(frozen=True)
+class StrategyRun:
+    """One strategy's results, in the order of the prompts, and the seconds of each time it ran them all."""
+
+    name: str
+    results: Sequence[RequestOutput]
+    timings: Sequence[float]
+
+
+def run_strategies(
+    llm: LLM,
+    strategies: Mapping[str, DecodingParams],
+    rows: PromptRows,
+    warm_up_prompts: int,
+    timings: int | None = 1,
+) -> list[StrategyRun]:
+    """Each strategy's results for all rows, in their order, and the seconds of each time that it ran them.
+
+    warm_up_prompts: every strategy runs so many of the rows before any is timed. The same rows take the same
+    steps again, so that the graphs that these need are there already.
+    timings: rounds in which each strategy runs all rows; None is MOST_TIMINGS, but one of a long round.
+    """
+    rounds = MOST_TIMINGS if timings is None else timings
+    total = len(strategies) * (rounds * len(rows.prompts) + warm_up_prompts)
+    seconds: dict[str, list[float]] = {name: [] for name in strategies}
+    results: dict[str, list[RequestOutput]] = {}
+    notes: list[str] = []
+    refused = [RequestOutput.failed(row.key, row.fault) for row in rows.errors]
+    with MovingBar("comparing", Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        ended = count(1)
+
+        def run(name: str, prompts: Sequence[Prompt], note: str = "") -> list[RequestOutput]:
+            finished = []
+            steps = llm.steps((prompt, strategies[name]) for prompt in prompts)
+            for result in (result for step in steps for result in step.finished):
+                finished.append(result)
+                bar.set(next(ended), total, f"{name}{note}")
+            notes[:] = llm.take_notes()
+            return finished
+
+        for name in strategies:
+            run(name, rows.prompts[:warm_up_prompts], ", warming up")
+        for _ in range(rounds):
+            for name in strategies:
+                started = time.perf_counter()
+                finished = run(name, rows.prompts)
+                seconds[name].append(time.perf_counter() - started)
+                results[name] = sorted(finished + refused, key=lambda result: int(result.key))
+            if timings is None and sum(map(sum, seconds.values())) > LONGEST_ROUND:
+                break
+    say(*notes)
+    return [StrategyRun(name, results[name], seconds[name]) for name in strategies]
 
 
 def run(config: CompareConfig) -> int:
@@ -46,8 +103,7 @@ def run(config: CompareConfig) -> int:
     num_warmed_up = min(most, len(rows.prompts)) if config.warm_up else 0
     runs = run_strategies(llm, strategies, rows, num_warmed_up, config.timings)
     evaluation = compared(config, runs, num_warmed_up, has_text=llm.tokenizer is not None)
-    folder = config.output.dir
-    written = [] if folder is None else _write(evaluation, config, Path(folder), {"date": rows.date})
+    written = [] if config.output.dir is None else _write(evaluation, config, rows.date)
     if config.output.format == "json":
         print(orjson.dumps(as_json(evaluation)).decode(), file=data_output())
     else:
@@ -63,25 +119,15 @@ def compared(
 
     has_text: False where there is no tokenizer; token ids stand for the words.
     """
-    by_prompt = [*zip(*(run.results for run in runs), strict=True)]
-    questions = [_question(results) for results in by_prompt]
-    measured = {run.name: _measured(run, has_text) for run in runs}
+    questions = [_question(results) for results in zip(*(run.results for run in runs), strict=True)]
+    columns = {run.name: _measured(run, has_text) for run in runs}
     baseline = runs[0].name
-    clusters = [None] * len(questions)
     return Evaluation(
         task="comparison",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         questions=questions,
-        columns=[Column(run.name, OWN_MODEL, run.name) for run in runs],
-        measured=measured,
+        columns=columns,
         baseline=baseline,
-        scores=[
-            scores_of(
-                metric_of(name), {run: column.outputs for run, column in measured.items()}, clusters, baseline
-            )
-            for name in REFERENCE_FREE
-        ],
-        few_shot=0,
+        scores=scores_by(REFERENCE_FREE, columns, questions, baseline),
         settings=concealed(config.resolved_settings),
         how_timed=_how_timed(config, runs, num_warmed_up),
     )
@@ -98,13 +144,15 @@ def _question(results: Sequence[RequestOutput]) -> Question:
 
 
 def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
-    """The outputs of a strategy by the number of the prompt."""
-    done = {int(result.key): result for result in run.results if result.error is None}
-    num_tokens = sum(len(output.token_ids) for result in done.values() for output in result.outputs)
+    outputs = {
+        int(result.key): tuple(_generated(output, has_text) for output in result.outputs)
+        for result in run.results
+        if result.error is None
+    }
+    num_tokens = sum(output.num_tokens for samples in outputs.values() for output in samples)
     return MeasuredColumn(
-        outputs={
-            key: tuple(_generated(output, has_text) for output in done[key].outputs) for key in sorted(done)
-        },
+        Column(run.name, OWN_MODEL, run.name),
+        outputs=outputs,
         num_tokens=num_tokens,
         speeds=[per_second(num_tokens, seconds) for seconds in run.timings],
         errors={int(result.key): result.error for result in run.results if result.error is not None},
@@ -112,13 +160,9 @@ def _measured(run: StrategyRun, has_text: bool) -> MeasuredColumn:
 
 
 def _generated(output: CompletionOutput, has_text: bool) -> Generated:
-    known = {"finish_reason": output.finish_reason, "score": output.score, "rank": output.rank}
-    return Generated(
-        output.text if has_text else " ".join(map(str, output.token_ids)),
-        output.token_ids,
-        output.cumulative_logprob,
-        {name: value for name, value in known.items() if value is not None},
-    )
+    text = output.text if has_text else " ".join(map(str, output.token_ids))
+    facts = {name: getattr(output, name) for name in FACTS}
+    return Generated(text, output.token_ids, output.cumulative_logprob, facts)
 
 
 def _how_timed(config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up: int) -> str:
@@ -142,10 +186,10 @@ def _how_timed(config: CompareConfig, runs: Sequence[StrategyRun], num_warmed_up
 
 def _texts(evaluation: Evaluation, limit: int) -> Iterator[str]:
     """The texts of the first prompts for people, a line for each."""
-    width = max(len(column.name) for column in evaluation.columns)
+    width = max(map(len, evaluation.columns))
     for number, question in enumerate(evaluation.questions[:limit]):
         lines = [f"{number + 1}. {printable(question.content['text'])}"]
-        for name, column in evaluation.measured.items():
+        for name, column in evaluation.columns.items():
             texts = [output.text.replace("\n", " ").strip() for output in column.outputs.get(number, ())]
             texts = [printable(text) or "(no text)" for text in texts]
             if number in column.errors:
@@ -158,18 +202,14 @@ def _texts(evaluation: Evaluation, limit: int) -> Iterator[str]:
         yield f"{more:,} more prompts; limit=N shows the texts of more, output.dir=FOLDER writes all"
 
 
-def _write(
-    evaluation: Evaluation, config: CompareConfig, folder: Path, fixed: Mapping[str, Any]
-) -> list[Path]:
-    """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError.
-
-    fixed: see `save_config`.
-    """
+def _write(evaluation: Evaluation, config: CompareConfig, date: str | None) -> list[Path]:
+    """Writes the files of the comparison; those of an earlier one are replaced. Raises StorageError."""
+    folder = Path(config.output.dir or "")
     make_folder(folder)
     _, html, saved = (folder / name for name in COMPARISON_FILES)
     written = write_results(evaluation, folder, samples=True)
     write_whole(html, report_page(evaluation).encode())
-    save_config(config, saved, fixed=fixed)
+    save_config(config, saved, fixed={"date": date})
     return [*written, html]
 
 

@@ -1,16 +1,164 @@
-"""A recorded program over memory of its own, run by the C++ library for any number of rows."""
+"""A recording as a program of the C++ library: calls fused, over memory of its own."""
+
+from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mindbatch.kernels.arrays import Array, aligned_zeros
+from mindbatch.kernels.arrays import CACHE_LINE, Array, aligned_zeros
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.kernels.program.buffers import OutputMemory, plan_buffers
-from mindbatch.kernels.program.fusion import fused
-from mindbatch.kernels.recording import RecordedCall, Recording, Symbol
+from mindbatch.kernels.native_weights import PANEL
+from mindbatch.kernels.recording import ROWS, RecordedCall, Recording, Symbol
+
+PRODUCT = "mb_linear"
+ROW_BY_ROW = ("mb_norm", "mb_add_norm", "mb_activation")
+"""Functions whose first output may be computed so: see csrc/fused_ops.cpp."""
+
+
+def fused(recording: Recording) -> Recording:
+    """The recording, with one call for each norm or activation and the product behind it.
+
+    So its rows are not written to memory and read again, and threads wait for one another once less. A row's
+    bits are the same. What others read too, or is asked of the recording, is computed by a call of its own.
+    """
+    return replace(recording, calls=[*_fused_calls(recording)])
+
+
+def _fused_calls(recording: Recording) -> Iterator[RecordedCall]:
+    reads = Counter(
+        symbol for call in recording.calls for symbol in call.inputs if isinstance(symbol, Symbol)
+    )
+    # What a recording gives is read by its caller, and must be written.
+    reads.update(recording.outputs)
+    before: RecordedCall | None = None
+    for call in recording.calls:
+        if before is not None and _is_read_by_one(before, call, reads):
+            before = _joined(before, call)
+            continue
+        if before is not None:
+            yield before
+        before = call
+    if before is not None:
+        yield before
+
+
+def _is_read_by_one(first: RecordedCall, product: RecordedCall, reads: Counter[Symbol]) -> bool:
+    if first.operation not in ROW_BY_ROW or not product.operation.startswith(PRODUCT):
+        return False
+    return product.inputs[0] is first.outputs[0] and reads[first.outputs[0]] == 1
+
+
+def _joined(first: RecordedCall, product: RecordedCall) -> RecordedCall:
+    """The outputs are those of the first that remain, then the product's."""
+    name = first.operation + product.operation.removeprefix("mb")
+    return RecordedCall(name, (*first.inputs, *product.inputs[1:]), (*first.outputs[1:], *product.outputs))
+
+
+HEAD = "mb_head"
+
+
+def summarised(recording: Recording) -> Recording:
+    """The recording of a head, with a summary [rows, 2, panels] of its logits as one more output.
+
+    As it is where the logits are no product's: what is computed of one (caps, factors, other ranks' logits),
+    changes what a summary says.
+    """
+    *before, last = recording.calls
+    [*_, logits] = recording.outputs
+    if not last.operation.startswith(PRODUCT) or last.outputs != (logits,):
+        return recording
+    summary = Symbol(recording, (ROWS, 2, -(-logits.shape[1] // PANEL)), np.dtype(np.float32))
+    head = replace(last, operation=last.operation.replace(PRODUCT, HEAD), outputs=(logits, summary))
+    return replace(recording, calls=[*before, head], outputs=[*recording.outputs, summary])
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """offsets: in bytes for each row of a step: in a step of n rows an array begins at n times that.
+    row_bytes: of all buffers together, for each row."""
+
+    offsets: Mapping[Symbol, int]
+    row_bytes: int
+
+
+@dataclass(frozen=True)
+class _Use:
+    """The calls from which to which a symbol's memory is its own; `size` bytes a row."""
+
+    symbol: Symbol
+    first: int
+    last: int
+    size: int
+
+    def meets(self, other: _Use) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def row_bytes(symbol: Symbol) -> int:
+    """Bytes of a row of what a call writes."""
+    return math.prod(symbol.shape[1:]) * symbol.dtype.itemsize
+
+
+def plan_buffers(recording: Recording) -> Buffers:
+    """A place for each symbol that calls write, but for the recording's outputs: the lowest that is free."""
+    placed: list[tuple[int, _Use]] = []
+    for use in _uses(recording):
+        offset = 0
+        # From the lowest on, so that one pass finds the first gap that is wide enough.
+        for taken, other in sorted(placed, key=lambda placed_use: placed_use[0]):
+            if use.meets(other) and taken < offset + use.size:
+                offset = max(offset, taken + other.size)
+        placed.append((offset, use))
+    total = max((offset + use.size for offset, use in placed), default=0)
+    return Buffers({use.symbol: offset for offset, use in placed}, total)
+
+
+def _uses(recording: Recording) -> Iterator[_Use]:
+    """In the order of calls. Sizes are whole cache lines, so that every array begins with one."""
+    last = {
+        symbol: index
+        for index, call in enumerate(recording.calls)
+        for symbol in call.inputs
+        if isinstance(symbol, Symbol)
+    }
+    for index, call in enumerate(recording.calls):
+        for symbol in call.outputs:
+            if symbol not in recording.outputs:
+                size = -(-row_bytes(symbol) // CACHE_LINE) * CACHE_LINE
+                yield _Use(symbol, index, last.get(symbol, index), size)
+
+
+_REFERENCES_OF_OURS = 2  # the attribute, and the argument of getrefcount
+
+
+class OutputMemory:
+    """Arrays for one output of a program, of as many rows as each step has.
+
+    The memory of the last one serves for the next, unless somebody still has that array or a view of it.
+
+    address: of the array that was made last.
+    """
+
+    def __init__(self, symbol: Symbol) -> None:
+        self._columns, self._dtype = symbol.shape[1:], symbol.dtype
+        self._memory = np.empty(0, self._dtype)
+        self.address = self._memory.ctypes.data
+
+    def array(self, rows: int) -> Array:
+        """Makes an array [rows, ...] whose content is undefined."""
+        size = rows * math.prod(self._columns)
+        if size > len(self._memory) or sys.getrefcount(self._memory) > _REFERENCES_OF_OURS:
+            self._memory = np.empty(size, self._dtype)  # every view of it refers to it
+            self.address = self._memory.ctypes.data
+        return self._memory[:size].reshape(rows, *self._columns)
+
 
 DIMENSIONS = 4  # kMostDimensions in csrc/program.h
 

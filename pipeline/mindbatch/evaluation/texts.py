@@ -1,4 +1,4 @@
-"""Metrics of generated texts without references: how likely under the model, how varied, how repetitive."""
+"""Metrics of texts themselves, given or generated: how likely under the model, how varied, how repetitive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from mindbatch.evaluation.scoring.metric import FloatArray, Generated, Metric
+from mindbatch.evaluation.metric import (
+    ChoiceScores,
+    FloatArray,
+    Generated,
+    MeanMetric,
+    Metric,
+    Needs,
+    TextLikelihood,
+)
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -23,13 +31,71 @@ Outputs = Sequence[Generated]
 Item = TypeVar("Item")
 
 
-class _OfOutputs(Metric[Generated]):
-    needs = "outputs"
+class Accuracy(MeanMetric[ChoiceScores]):
+    """The share of rows whose likeliest continuation is the right one; the first of equals."""
+
+    title = "Accuracy"
+    needs = "choices"
+    is_right_or_wrong = True
+
+    def score(self, sample: ChoiceScores) -> float:
+        return float(int(np.argmax(sample.logprobs)) == sample.correct)
+
+
+class NormalisedAccuracy(Accuracy):
+    """As `acc`, of the log-probability per byte, so that long continuations are not behind.
+
+    Gao et al., lm-evaluation-harness: acc_norm.
+    """
+
+    title = "Accuracy by bytes"
+
+    def score(self, sample: ChoiceScores) -> float:
+        lengths = np.maximum(np.array(sample.lengths, np.float64), 1.0)
+        return float(int(np.argmax(np.array(sample.logprobs) / lengths)) == sample.correct)
+
+
+class Perplexity(Metric[TextLikelihood | Generated]):
+    """exp(-log-probability / tokens) of all rows together; comparable between models of one tokenizer."""
+
+    title = "Perplexity"
+    needs: Needs = "likelihood"
+    best = "low"
     scale = 0.0
-    digits = ".3f"
+    unit: ClassVar[str] = "num_tokens"
+
+    def sums(self, sample: TextLikelihood | Generated) -> tuple[float, ...]:
+        return -sample.logprob, float(getattr(sample, self.unit))
+
+    def value(self, sums: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(super().value(sums)))
 
 
-class OutputPerplexity(_OfOutputs):
+class WordPerplexity(Perplexity):
+    """Perplexity per word, which does not depend on the tokenizer."""
+
+    title = "Perplexity per word"
+    unit = "num_words"
+
+
+class BytePerplexity(Perplexity):
+    """Perplexity per byte of UTF-8."""
+
+    title = "Perplexity per byte"
+    unit = "num_bytes"
+
+
+class BitsPerByte(BytePerplexity):
+    """-log2 of the probability, per byte of UTF-8."""
+
+    title = "Bits per byte"
+
+    def value(self, sums: FloatArray) -> FloatArray:
+        return np.asarray(Metric.value(self, sums) / np.log(2.0))
+
+
+class OutputPerplexity(Perplexity):
     """exp(-log-probability / tokens) of all tokens generated, under the model's raw logits; 1 is certainty.
 
     Low: the model finds the text likely, which does not make it good. Jelinek et al. 1977, "Perplexity - a
@@ -37,16 +103,14 @@ class OutputPerplexity(_OfOutputs):
     """
 
     title = "Perplexity of the outputs"
-    best = "low"
+    needs = "outputs"
     toward = "likelier"
-    digits = ".2f"
 
-    def sums(self, sample: Generated) -> tuple[float, ...]:
-        return -sample.logprob, float(len(sample.token_ids))
 
-    def value(self, sums: FloatArray) -> FloatArray:
-        with np.errstate(over="ignore"):
-            return np.asarray(np.exp(super().value(sums)))
+class _OfOutputs(Metric[Generated]):
+    needs = "outputs"
+    scale = 0.0
+    digits = ".3f"
 
 
 class OutputLogprob(_OfOutputs):
@@ -67,7 +131,7 @@ class TokenLogprob(_OfOutputs):
     toward = "likelier"
 
     def sums(self, sample: Generated) -> tuple[float, ...]:
-        return sample.logprob, float(len(sample.token_ids))
+        return sample.logprob, float(sample.num_tokens)
 
 
 class _OfSameLength(_OfOutputs):
@@ -183,16 +247,14 @@ class SelfBleu(_OfOutputs):
         return [[outputs[:1] for outputs in rows] for rows in systems]
 
     def sums_of(self, rows: Sequence[Outputs]) -> FloatArray:
-        if any(len(outputs) > 1 for outputs in rows):
-            scores = [self_bleus([output.text for output in outputs]) for outputs in rows]
-            known = [[value for value in values if value is not None] for values in scores]
-            return np.array(
-                [(np.mean(values), 1.0) if values else (0.0, 0.0) for values in known], np.float64
-            )
-        texts = [outputs[0].text if outputs else "" for outputs in rows]
-        return np.array(
-            [(0.0, 0.0) if score is None else (score, 1.0) for score in self_bleus(texts)], np.float64
-        ).reshape(-1, 2)
+        texts = [[output.text for output in outputs] for outputs in rows]
+        if any(len(group) > 1 for group in texts):
+            known = [[score for score in self_bleus(group) if score is not None] for group in texts]
+            scores = [float(np.mean(values)) if values else None for values in known]
+        else:
+            scores = self_bleus([group[0] if group else "" for group in texts])
+        sums = [(0.0, 0.0) if score is None else (score, 1.0) for score in scores]
+        return np.array(sums, np.float64).reshape(-1, 2)
 
 
 def ngrams(tokens: Sequence[Item], n: int) -> list[tuple[Item, ...]]:
@@ -214,13 +276,16 @@ def self_bleus(texts: Sequence[str]) -> list[float | None]:
     if len(kept) > 1:
         for place in kept:
             others = [texts[other] for other in kept if other != place]
-            scores[place] = _bleu().sentence_score(texts[place], others).score
+            scores[place] = bleu_by("zh", short=True).sentence_score(texts[place], others).score
     return scores
 
 
 @cache
-def _bleu() -> BLEU:
-    from sacrebleu.metrics.bleu import BLEU  # brings an XML library along; only a comparison pays for it
+def bleu_by(tokenize: str, *, short: bool = False) -> BLEU:
+    """BLEU of words as sacrebleu divides them: "13a"; or "zh", as it, and each Chinese character is a word.
 
-    # "zh" splits as "13a" does and makes each Chinese character a word.
-    return BLEU(tokenize="zh", effective_order=True)
+    short: n-grams that a text is too short for do not count.
+    """
+    from sacrebleu.metrics.bleu import BLEU  # brings an XML library along; only these metrics pay for it
+
+    return BLEU(tokenize=tokenize, effective_order=short)

@@ -1,0 +1,119 @@
+"""The C++ CPU kernels in MindSpore's graphs: what MindFormers' networks compute with on a CPU."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mindspore
+from mindspore import Tensor, nn, ops
+
+from mindbatch.io.errors import ConfigError
+from mindbatch.kernels.interface import Kernels
+from mindbatch.kernels.mindspore_kernels import MindSporeKernels, OutermostCell, constant
+from mindbatch.kernels.native import NativeKernels, NativeStorage
+from mindbatch.kernels.recording import OPERATIONS
+from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
+from mindbatch.kernels.step import ANY_STEP, Span, StepShape
+from mindbatch.parallel.collectives import all_gather, all_reduce
+from mindbatch.parallel.topology import TensorSlice
+
+
+class GraphKernels(NativeStorage, MindSporeKernels):
+    """Cells call the library's functions from within a graph."""
+
+    def __init__(self, native: NativeKernels) -> None:
+        """Has all that `native` has: the library, its groups of ranks, the types of weights and cache."""
+        vars(self).update(vars(native))
+
+    def cell(self, operation: str, **settings: Any) -> nn.Cell:
+        """Makes the cell of an operation. Ranks that share no memory of a host meet through MindSpore."""
+        shard = settings.get("shard")
+        if isinstance(shard, TensorSlice) and shard not in self.meetings.slices:
+            return all_reduce(**settings) if operation == "all_reduce" else all_gather(**settings)
+        function = self.functions.function(operation, **settings)
+        declared, numbers = OPERATIONS[operation], function.settings
+        more = [] if numbers is None else [constant(numbers, numbers.dtype)]
+
+        def shape(*shapes: Any) -> Any:
+            widths = declared.widths(shapes[: len(shapes) - len(more)], settings)
+            outputs = tuple([shapes[0][0], width] for width in widths)
+            return outputs if len(outputs) > 1 else outputs[0]
+
+        def dtype(*types: Any) -> Any:
+            return mindspore.float32
+
+        operator = ops.Custom(f"{self.library.path}:{function.name}", shape, dtype, "aot")
+        return GraphCell(operator, more)
+
+    def step_graph(self, cell: nn.Cell, geometry: CacheGeometry, *, adapted: bool = False) -> nn.Cell:
+        return AdaptedTokenGraph(cell) if adapted else TokenGraph(cell)
+
+    def head_graph(self, head: nn.Cell, *, adapted: bool = False) -> nn.Cell:
+        return AdaptedHeadGraph(head) if adapted else head
+
+    def step_shape(
+        self, spans: Sequence[Span], pad: Callable[[int], int], capacity: int, attention: AttentionShape
+    ) -> StepShape:
+        tokens = pad(sum(stop - start for start, stop in spans))
+        return StepShape(ANY_STEP, tokens, tokens)
+
+
+class GraphCell(nn.Cell):
+    """Cell of a library function, whose last input is its settings where it has some."""
+
+    def __init__(self, operator: ops.Custom, settings: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.operator, self.settings = operator, tuple(settings)
+
+    def construct(self, *inputs: Tensor) -> Any:
+        return self.operator(*inputs, *self.settings)
+
+
+class TokenGraph(OutermostCell):
+    """Takes the fields of `kernels.step.Batch`; attention gets those after the positions."""
+
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+    ) -> Any:
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths), ())
+
+
+class AdaptedTokenGraph(OutermostCell):
+    def construct(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        adapters: Tensor,
+    ) -> Any:
+        return self.cell(ids, positions, (slots, rows, block_tables, lengths), (adapters,))
+
+
+class AdaptedHeadGraph(OutermostCell):
+    """Takes hidden states [S, hidden_size] and the slots [S] of their adapters."""
+
+    def construct(self, hidden: Tensor, adapters: Tensor) -> Tensor:
+        return self.cell(hidden, (adapters,))
+
+
+def compiled(kernels: Kernels) -> MindSporeKernels:
+    """Turns kernels into cells that MindSpore compiles.
+
+    Raises:
+        ConfigError: not those of C++ or of an NPU.
+    """
+    if isinstance(kernels, MindSporeKernels):
+        return kernels
+    if not isinstance(kernels, NativeKernels):
+        raise ConfigError(f"runtime.kernels={kernels.name}: not with MindFormers' models; allowed: native")
+    graphs = GraphKernels(kernels)
+    graphs.set_up()
+    return graphs

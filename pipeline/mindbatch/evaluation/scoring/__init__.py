@@ -1,1 +1,0 @@
-"""Scores of a model's answers: how they are read out of texts, measured, and told from chance."""

@@ -1,1 +1,0 @@
-"""`mindbatch compare`: the same prompts under several decoding strategies."""

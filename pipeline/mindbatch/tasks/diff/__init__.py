@@ -1,1 +1,0 @@
-"""`mindbatch diff`: two runs compared row by row."""
