@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of
+from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, digests_of, record_digests
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.placement.placements import placements

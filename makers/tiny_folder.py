@@ -12,7 +12,7 @@ import numpy.typing as npt
 from safetensors.numpy import save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from tiny_network import INITIAL_STD, LAYER_NORM_EPSILON, Shape
 
 END_OF_TEXT = "<|endoftext|>"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))  # installed or not
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.screen_text import printable, run_tool, say, show
 from mindbatch.io.tool_parser import ToolParser

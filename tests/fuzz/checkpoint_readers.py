@@ -17,16 +17,16 @@ from safetensors_writer import write_folder as write_model
 from fuzz.cases import Fault, Reader
 from fuzz.mutations import of_bytes, of_json, of_lines, of_safetensors
 from iteration_folders import unpacked_iterations
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.folder_files import read_config
-from mindbatch.checkpoint.folders.iteration_files import TRACKER
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME, noted_settings, read_marker
+from mindbatch.checkpoint.folders.resharded import MARKER_NAME, noted_settings, read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.folders.weight_files import TRACKER
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import ModuleKind
+from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.reshard.journal import read_journal
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import is_strategy_file, read_strategy, strategy_bytes
@@ -82,7 +82,7 @@ def read_adapter(path: Path) -> None:
     adapter = open_adapter(path.parent)
     for module in adapted_weights(adapter, BaseTensors(FULL_SHAPES)).values():
         if module.kind is ModuleKind.WHOLE:
-            module.whole()
+            module.whole_weight()
         else:
             module.low_rank()
 

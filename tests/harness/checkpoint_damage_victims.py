@@ -10,9 +10,9 @@ from checkpoint_damage import Tells, Victim
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
+from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import read_strategy, strategy_bytes
 from mindbatch.launch.table_reader import RankTableError, read_rank_table

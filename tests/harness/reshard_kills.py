@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.faulty_storage import MOMENTS, CountingStorage, KillingStorage
 from harness.forks import FAILED, Send, run_forked
-from mindbatch.checkpoint.folders.reshard_marker import MARKER_NAME
+from mindbatch.checkpoint.folders.resharded import MARKER_NAME
 from mindbatch.checkpoint.reshard.carry_out import carry_out
 from mindbatch.checkpoint.reshard.folder import PART_SUFFIX
 from mindbatch.checkpoint.reshard.plan import ReshardPlan

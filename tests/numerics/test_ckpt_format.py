@@ -8,7 +8,7 @@ import pytest
 from mindspore.train import serialization
 from safetensors import safe_open
 
-from mindbatch.checkpoint.formats.ckpt_format import WRITTEN_TYPES, ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import WRITTEN_TYPES, ckpt_layout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import DTYPES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch import LLM, DecodingParams
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 
 FOLDER = Path(__file__).parents[2] / "examples/tiny_gpt2"
 NUMBERS = [

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from mindbatch.checkpoint.formats.floats import array_type, converted
 from mindbatch.checkpoint.lora.adapter import LoraAdapter, open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import product
+from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.placement.regions import full_region
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.task import run

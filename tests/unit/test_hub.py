@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hub_server import COMMIT, Hub
-from mindbatch.hub.cache import MODEL_SCOPE, cached_model, fetched
-from mindbatch.hub.fetch import fetch_model
+from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched
 from mindbatch.io.errors import MindBatchError
 
 WEIGHTS = bytes(range(256)) * 8192

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindbatch.backends.mindformers import families
-from mindbatch.checkpoint.formats.stored import TensorEntry
+from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import source_shapes
@@ -221,8 +221,8 @@ class RandomWeights:
     def file_name(self, name: str) -> str:
         return "model.safetensors"
 
-    def info(self, name: str) -> TensorEntry:
-        return TensorEntry(name, "F32", self._shapes[name])
+    def info(self, name: str) -> StoredTensor:
+        return StoredTensor(name, "F32", self._shapes[name])
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
         values = self._values(name, self._shapes[name])

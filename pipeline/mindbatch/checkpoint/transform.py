@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import located, raise_if_any
-from mindbatch.checkpoint.folders.reshard_marker import MERGED_KEY
+from mindbatch.checkpoint.folders.resharded import MERGED_KEY
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.regions import Placement, RankFiles, as_placed, whole_placements
@@ -21,7 +21,7 @@ from mindbatch.checkpoint.strategy.strategy_file import read_strategy
 from mindbatch.io.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.merge_plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 
 @dataclass
@@ -75,7 +75,7 @@ def _placements(source: Source, strategy: Strategy | None) -> dict[str, Placemen
 
 
 def plan_transform(
-    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: MergePlan | None = None
+    transform: Transform, target: Path, prefix: str, *, kind: str = CKPT, lora: LoraPlan | None = None
 ) -> ReshardPlan:
     """Plans target/rank_N/{prefix}N.{kind} of all tensors, or of those that a merge leaves.
 

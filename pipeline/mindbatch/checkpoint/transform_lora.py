@@ -8,12 +8,14 @@ import numpy as np
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.folder_files import file_in, has_file
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.adapter import LoraAdapter, adapted_modules, first_rank, module_faults
-from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray, base_weight
-from mindbatch.checkpoint.lora.checks import effect_faults
-from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, read_lora_config
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
+from mindbatch.checkpoint.lora.adapter import (
+    LoraAdapter,
+    checked_modules,
+    first_rank,
+    module_faults,
+)
+from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, read_lora_config
+from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray, base_weight
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     find_modules,
@@ -21,15 +23,15 @@ from mindbatch.checkpoint.lora.names import (
     is_of_training,
     unused_faults,
 )
-from mindbatch.checkpoint.lora.settings import LoraSettings
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.placement.plan import TensorPlan
 from mindbatch.checkpoint.placement.proof import proved_copies
-from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
+from mindbatch.checkpoint.placement.regions import Segment, as_placed, whole_placements
 from mindbatch.checkpoint.transform import Transform
 from mindbatch.io.errors import ConfigError
 
 
-def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:
+def plan_beside(transform: Transform, scaling: float | None) -> LoraPlan:
     """Plans the merge of the matrices that a checkpoint holds.
 
     scaling: lora_alpha / r; None: as adapter_config.json beside the checkpoint says.
@@ -51,8 +53,7 @@ def plan_beside(transform: Transform, scaling: float | None) -> MergePlan:
     settings = _settings(transform, found_modules, scaling)
     full = {name: StoredTensor(name, dtypes[name], transform.placements[name].shape, ()) for name in names}
     raise_if_any(module_faults(found_modules, settings, full), str(path))
-    modules = adapted_modules(found_modules, settings, _arrays(transform, names))
-    raise_if_any([*effect_faults(modules.values())], str(path))
+    modules = checked_modules(found_modules, settings, _arrays(transform, names), path)
     adapter = LoraAdapter(path, settings, modules)
     shapes = {
         name: placement.shape for name, placement in transform.placements.items() if not is_lora_name(name)
@@ -76,7 +77,8 @@ def _shards(transform: Transform, plan: TensorPlan) -> tuple[ArrayShard, ...]:
         rank, name = transform.source.ranks[copy.source_rank], copy.source_name
         [digest] = rank.checked_digests([name]).values()
         path = str(rank.file(name).path.resolve())
-        shards.append(ArrayShard(path, name, digest, copy.source, copy.target))
+        segment = Segment(copy.source, copy.target)
+        shards.append(ArrayShard(path, name, rank.info(name).shape, segment, digest))
     return tuple(shards)
 
 

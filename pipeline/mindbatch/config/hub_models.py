@@ -7,7 +7,7 @@ from mindbatch.config.faults import shown
 from mindbatch.config.installed import is_installed, missing
 from mindbatch.config.model_schema import ModelConfig
 from mindbatch.config.path_faults import Check, folder_fault, model_folder_fault, settled
-from mindbatch.hub.cache import MODEL_SCOPE, cached_model, fetched, is_name, is_revision
+from mindbatch.hub.models import MODEL_SCOPE, cached_model, fetch_model, fetched, is_name, is_revision
 from mindbatch.io.errors import MindBatchError
 
 FOLDERS: Mapping[str, Check] = {
@@ -57,8 +57,6 @@ def fetch_models(model: ModelConfig) -> list[str]:
     """
     if not (left := unfetched(model)):
         return []
-    from mindbatch.hub.fetch import fetch_model  # few commands fetch
-
     for name in left:
         text = getattr(model, name)
         try:

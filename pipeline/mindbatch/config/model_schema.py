@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from mindbatch.config.faults import KEY_LIST
 from mindbatch.config.schema import option
 from mindbatch.decoding.params import PARAMETERS, DecodingParams
-from mindbatch.hub.cache import HUGGING_FACE, MODEL_SCOPE
+from mindbatch.hub.models import HUGGING_FACE, MODEL_SCOPE
 from mindbatch.models.config_reader import IgnoredKeys
 from mindbatch.models.registry import MODEL_TYPES
 

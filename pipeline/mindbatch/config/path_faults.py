@@ -10,7 +10,7 @@ from typing import Any
 
 from mindbatch.config.faults import shown
 from mindbatch.config.paths import near_shipped, near_sibling, resolve_path
-from mindbatch.hub.cache import HUGGING_FACE, cached_model, how_to_get
+from mindbatch.hub.models import HUGGING_FACE, cached_model, how_to_get
 from mindbatch.io.foreign_formats import foreign_file, foreign_folder, ranks_without_config
 from mindbatch.io.regular_file import check_own
 from mindbatch.io.storage import remove_abandoned

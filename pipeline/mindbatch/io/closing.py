@@ -1,6 +1,8 @@
 """Closing of resources at the end of a `with` block."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Own = TypeVar("Own", bound="Closing")
@@ -18,3 +20,13 @@ class Closing(ABC):
     @abstractmethod
     def close(self) -> None:
         """Lets go of what is held."""
+
+
+@contextmanager
+def closed_on_error(resource: Closing) -> Iterator[None]:
+    """Closes what was opened when the block over it fails, and only then."""
+    try:
+        yield
+    except BaseException:
+        resource.close()
+        raise

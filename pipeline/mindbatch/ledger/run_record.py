@@ -30,7 +30,7 @@ class RunRecord:
     created: ISO 8601, UTC. command: the command line. fields: all that decides a row's result, as JSON values
     by dotted name. dataset: the digests of its files, by name. date: given to chat templates, as YYYY-MM-DD.
     seed_was_drawn: and not given. hub: where the model's folder was fetched from, with commit and digests, as
-    `hub.cache.fetched` has it.
+    `hub.models.fetched` has it.
     """
 
     created: str

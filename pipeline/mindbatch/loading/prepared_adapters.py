@@ -116,7 +116,7 @@ def prepare_adapters(lora: LoraConfig, opened: OpenedFolder, provider: Provider)
     }
     fitted = provider.fit_adapters(spec, adapters, lora.max_loaded) if adapters else None
     if fitted is not None:
-        from mindbatch.checkpoint.folders.reshard_marker import refuse_merged_before
+        from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 
         digests = {
             f"lora.adapters.{name}={adapter.adapter.path}": adapter.digest

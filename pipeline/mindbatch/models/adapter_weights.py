@@ -10,8 +10,8 @@ from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import StoredWeights
 from mindbatch.checkpoint.formats.open_file import OpenFiles, in_threads
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan, plan_lora
 from mindbatch.checkpoint.lora.modules import AdaptedModule, LowRank, ModuleKind
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_lora
 from mindbatch.kernels.adapters import (
     WHOLE_WEIGHT,
     AdaptedShape,
@@ -223,7 +223,7 @@ def _part(
     place: AdapterPlace, module: AdaptedModule, rows: RowScale | None, files: OpenFiles
 ) -> LowRankPart | WholePart:
     if module.kind is ModuleKind.WHOLE:
-        weight = module.whole(files).weight
+        weight = module.whole_weight(files)
         kept = place.inputs if place.parameter == EMBEDDING else place.outputs[0]
         return WholePart(place.part, weight[kept])
     return place.cut(module.low_rank(files), rows)

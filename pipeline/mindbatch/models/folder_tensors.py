@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.model_folder import StoredWeights
-from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.folders.model_folder import StoredWeights, match_tensors
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import nested_names
 from mindbatch.models.registry import HEAD, copies, declaration, embedding_source, unused_tensors

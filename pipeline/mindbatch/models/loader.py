@@ -30,7 +30,7 @@ from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 if TYPE_CHECKING:
     from mindbatch.checkpoint.quantised.folder import QuantisedFolder
-    from mindbatch.checkpoint.quantised.matrix import ScaledIntegers
+    from mindbatch.checkpoint.quantised.layout import ScaledIntegers
 
 NUMBERS_AT_ONCE = 1 << 18  # are packed while they are in the cache of a core, from memory that is used again
 PANEL = 32  # outputs of a packed panel: parts of whole ones are packed fastest

@@ -6,17 +6,23 @@ from dataclasses import dataclass
 from functools import partial
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
-from mindbatch.checkpoint.folders.reshard_marker import refuse_merged_before
+from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.base_weight import BaseShard, BaseWeight
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
-from mindbatch.checkpoint.lora.merged_weights import MergedWeights
+from mindbatch.checkpoint.lora.merge import MergedWeights
+from mindbatch.checkpoint.lora.modules import ArrayShard, StoredArray
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.names.dialect import Options
 from mindbatch.checkpoint.names.registry import NAMED_MODEL_TYPES, dialect, heads_of
 from mindbatch.checkpoint.names.renamed_files import to_mindformers
 from mindbatch.checkpoint.placement.placements import placements
-from mindbatch.checkpoint.placement.regions import Shape, StoredShard, as_placed, full_region, oriented
+from mindbatch.checkpoint.placement.regions import (
+    Segment,
+    Shape,
+    StoredShard,
+    as_placed,
+    full_region,
+    oriented,
+)
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.architecture import Architecture
 from mindbatch.models.config_forms import TEXT_TYPES, other_names
@@ -71,7 +77,7 @@ def _mindformers(arch: Architecture) -> dict[str, str]:
 class MergedAdapter:
     """An adapter that was checked against a model. stored: what each of the folder's tensors holds of it."""
 
-    plan: MergePlan
+    plan: LoraPlan
     stored: Mapping[str, StoredShard]
 
 
@@ -81,7 +87,7 @@ def merged_weights(folder: ModelFolder, adapter: MergedAdapter | None) -> Iterat
     if adapter is None:
         yield folder
         return
-    with MergedWeights(folder, adapter.plan, adapter.stored) as merged:
+    with MergedWeights(folder, adapter.plan.edits, adapter.stored) as merged:
         yield merged
 
 
@@ -118,20 +124,19 @@ def planned_merge(
     here = {*folder.names}  # a folder that was cut has some of the tensors
     dtypes = {name: {folder.info(name).dtype} if name in here else () for name in base.shapes}
     plan = plan_merge(adapter, base, dtypes, partial(_base_weight, folder, base.shapes))
-    refuse_merged_before({f"lora.adapters={plan.path}": plan.digest}, folder.path)
+    refuse_merged_before({f"lora.adapters={adapter.path}": plan.digest}, folder.path)
     return MergedAdapter(plan, stored)
 
 
 def _base_weight(
     folder: ModelFolder, shapes: Mapping[str, Shape], name: str, inputs_first: bool
-) -> BaseWeight:
+) -> StoredArray:
     """Source of the whole rows that DoRA reads; nothing of what another stage of the pipeline has."""
     refuse_cut_rows(folder, name)
-    shape, whole = shapes[name], full_region(shapes[name])
-    oriented_shape = shape[::-1] if inputs_first else shape
-    if name not in folder.names:
-        return BaseWeight(oriented_shape, ())
-    path = str(folder.path / folder.file_name(name))
-    return BaseWeight(
-        oriented_shape, (BaseShard(path, name, shape, whole, oriented(whole, inputs_first), inputs_first),)
-    )
+    shape = shapes[name]
+    shards: tuple[ArrayShard, ...] = ()
+    if name in folder.names:
+        path, local = str(folder.path / folder.file_name(name)), full_region(shape)
+        segment = Segment(local, oriented(local, inputs_first), transposed=inputs_first)
+        shards = (ArrayShard(path, name, shape, segment),)
+    return StoredArray(name, shape[::-1] if inputs_first else shape, shards)

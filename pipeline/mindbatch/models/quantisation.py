@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.quantised.compressed import CompressedInt8, CompressedPacked
 from mindbatch.checkpoint.quantised.folder import QuantisedFolder
 from mindbatch.checkpoint.quantised.layout import QuantisedLayout
-from mindbatch.checkpoint.quantised.mxfp4 import Mxfp4
-from mindbatch.checkpoint.quantised.packed_words import AWQ_BITS, Awq, Gptq
+from mindbatch.checkpoint.quantised.methods import (
+    AWQ_BITS,
+    Awq,
+    CompressedInt8,
+    CompressedPacked,
+    Gptq,
+    Mxfp4,
+)
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.config_reader import ConfigReader
 from mindbatch.models.foreign_models import QUANTIZATION

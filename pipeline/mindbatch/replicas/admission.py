@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.folders.digest_writer import folder_digest
+from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig

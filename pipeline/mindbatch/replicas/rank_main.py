@@ -152,7 +152,7 @@ def _take_part(environment: RankEnvironment) -> None:
 
 def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, Any]) -> NoReturn:
     """Loads this rank's part of the model that the job names; then leads its replica, or follows."""
-    from mindbatch.checkpoint.folders.digest_writer import folder_digest
+    from mindbatch.checkpoint.folders.digests import folder_digest
     from mindbatch.config.environment import prepare_environment
     from mindbatch.config.lora_schema import LoraConfig
     from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig

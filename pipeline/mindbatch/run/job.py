@@ -12,7 +12,7 @@ from mindbatch.config.composition import save_config
 from mindbatch.config.model_task import SEED
 from mindbatch.dataset.rows import RowFailure, RowMaker
 from mindbatch.decoding import DecodingParams
-from mindbatch.hub.cache import fetched
+from mindbatch.hub.models import fetched
 from mindbatch.io.amounts import today
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError, MindBatchError, RankError
 from mindbatch.io.screen_text import concealed, say

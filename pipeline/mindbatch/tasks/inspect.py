@@ -11,13 +11,13 @@ from typing import ClassVar
 from mindbatch.checkpoint.faults import raise_if_any
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_names, has_file, read_config
-from mindbatch.checkpoint.folders.rank_copies import seem_copies
 from mindbatch.checkpoint.folders.tensor_set import (
     HUGGING_FACE,
     ITERATION,
     RANKS,
     TensorSet,
     open_source,
+    seem_copies,
 )
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.strategy.strategy import Strategy

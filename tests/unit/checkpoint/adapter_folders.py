@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors_writer import safetensors_bytes
 
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from tensor_files import write_tensor_file
 
 RANK, OUTPUTS, INPUTS, VOCABULARY = 2, 6, 4, 7

@@ -9,7 +9,7 @@ from adapter_folders import write_adapter
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
+from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.checkpoint.placement.plan import plan_copies
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import CheckpointError

@@ -26,7 +26,7 @@ from bad_checkpoints import (
 import transform_ckpt
 import transform_ckpt_lora
 from mindbatch.checkpoint.faults import MAX_LINES
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.io.errors import MindBatchError
 from mindbatch.tasks import inspect
 from mindbatch.tasks.inspect import InspectConfig

@@ -7,7 +7,7 @@ import numpy as np
 import transform_ckpt
 import transform_ckpt_lora
 from mindbatch.checkpoint.folders.tensor_set import open_source
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.floats import array_type
 from mindbatch.checkpoint.strategy.strategy import OperatorStrategy, Strategy, TensorLayout
 from mindbatch.checkpoint.strategy.strategy_file import strategy_bytes

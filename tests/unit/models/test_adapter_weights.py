@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.lora.fit import BaseTensors, LoraPlan
 from mindbatch.checkpoint.lora.modules import LowRank
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan
 from mindbatch.models.adapter_weights import AdapterPlaces, with_head
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.stage_cut import cut, stage_specs

@@ -6,7 +6,7 @@ import pytest
 from adapter_folders import FULL_SHAPES, write_full_adapter
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors
+from mindbatch.checkpoint.lora.plan import BaseTensors
 from mindbatch.io.errors import CheckpointError
 from mindbatch.models.adapter_weights import fit_beside
 from mindbatch.models.tensor_spec import Part, TensorSpec

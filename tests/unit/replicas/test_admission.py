@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import folder_digest
+from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import GIB, MachineMemory
 from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig

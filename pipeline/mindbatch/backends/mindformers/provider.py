@@ -22,10 +22,9 @@ from mindbatch.backends.mindformers.families import (
 )
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, read_config
-from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights
-from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, StoredWeights, match_tensors
 from mindbatch.checkpoint.lora.adapter import LoraAdapter
-from mindbatch.checkpoint.lora.fit import BaseTensors
+from mindbatch.checkpoint.lora.plan import BaseTensors
 from mindbatch.checkpoint.placement.regions import as_placed, whole_placements
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.interrupts import interruptible

@@ -10,17 +10,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.folder_files import file_in, has_file
-from mindbatch.checkpoint.formats.open_file import in_threads
+from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, file_names, has_file
+from mindbatch.checkpoint.folders.weight_files import (
+    MAP_NAME,
+    checkpoint_in,
+    open_shards,
+    open_weights,
+    rank_folders,
+    weights_in,
+)
+from mindbatch.checkpoint.formats.open_file import in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.io.errors import CheckpointError
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.foreign_formats import PYTORCH_SUFFIXES
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.storage import StorageError, write_whole
 
 DIGESTS_NAME = "digests.json"
 _ALGORITHM = "sha256"
@@ -48,7 +62,6 @@ class Digests:
 
 
 def damage(file: StoredFile, name: str) -> str:
-    """The fault line of a tensor whose digest is not the recorded one."""
     return f"{file.path}: tensor {shown(name)} is damaged: its SHA-256 is not the one in {DIGESTS_NAME}"
 
 
@@ -70,7 +83,6 @@ def tensor_digest(file: StoredFile, name: str) -> str:
 
 
 def digests_of(files: Mapping[str, StoredFile]) -> Digests:
-    """The digests of files as they are now."""
     places = [(file_name, name) for file_name, file in files.items() for name in file.tensors]
     digests = in_threads(lambda place: tensor_digest(files[place[0]], place[1]), places)
     tensors: dict[str, dict[str, str]] = {file_name: {} for file_name in files}
@@ -137,3 +149,90 @@ def _are_digests(files: object) -> TypeGuard[dict[str, dict[str, str]]]:
 
 def _are_texts(digests: object) -> TypeGuard[dict[str, str]]:
     return isinstance(digests, dict) and all(isinstance(digest, str) for digest in digests.values())
+
+
+_HEAD_BYTES = 1 << 20
+"""Leading bytes of each file: all of a config.json, and the names and positions of tensors."""
+_WHOLE_BYTES = 64 << 20
+_WHOLE = (
+    DIGESTS_NAME,
+    "tokenizer.json",
+    "tokenizer.model",
+    "ice_text.model",
+    "vocab.model",
+    "adapter_model.safetensors",
+    "adapter_model.ckpt",
+    "adapter_model.bin",
+)
+_SUFFIXES = (".json", ".safetensors", ".ckpt", ".model", ".txt", ".jinja")
+_ALL_SUFFIXES = (*_SUFFIXES, *PYTORCH_SUFFIXES)  # beside safetensors nobody reads those
+
+
+def folder_digest(folder: Path) -> str:
+    """A digest of what the folder's files are called, how large they are and how they begin.
+
+    folder: an adapter's file stands for all that are beside it: its settings may be there.
+    Of digests.json, the tokenizer and an adapter all is looked at. Rank folders are not: each host may
+    have its own.
+
+    Raises:
+        CheckpointError: the folder cannot be listed.
+    """
+    total = hashlib.blake2b(digest_size=16)
+    folder, whole = (folder.parent, (*_WHOLE, folder.name)) if folder.is_file() else (folder, _WHOLE)
+    names = file_names(folder)
+    suffixes = _SUFFIXES if any(name.endswith(".safetensors") for name in names) else _ALL_SUFFIXES
+    for name in names:
+        with suppress(OSError):  # a file that cannot be read is refused by who reads it
+            status = os.stat(folder / name)
+            if name.endswith(suffixes) and stat.S_ISREG(status.st_mode):
+                head = first_bytes(folder / name, _WHOLE_BYTES if name in whole else _HEAD_BYTES)
+                content = hashlib.blake2b(head).hexdigest()
+                total.update(json.dumps([name, status.st_size, content]).encode())
+    return total.hexdigest()
+
+
+def record_digests(path: str | os.PathLike[str], *, replace: bool = False) -> list[Path]:
+    """Writes digests.json into a folder, or into each rank folder in it; returns the paths.
+
+    The folder is a model's, one that MindSpore unified, or has one checkpoint file.
+
+    Raises:
+        ConfigError: no such folder; or there is a digests.json already, unless `replace`.
+        CheckpointError: lists the faults of the files, or a digests.json that cannot be written.
+    """
+    folder = existing_folder(path)
+    names = {*file_names(folder)}
+    is_model = weights_in(names) is not None
+    ranks = [] if is_model else rank_folders(folder)
+    homes = ranks or [folder]
+    # digests.json may be the only sign of damaged weights
+    there = [home / DIGESTS_NAME for home in homes if has_file(home, DIGESTS_NAME)]
+    if there and not replace:
+        raise ConfigError(f"{path}: exists already; remove it, or give --replace" for path in there)
+    if is_model:
+        return [_written(folder, open_weights(folder))]
+    if MAP_NAME in names and not ranks:
+        return [_written(folder, open_shards(folder, MAP_NAME))]
+    files: list[Path] = []
+    faults: list[str] = []
+    for home in homes:
+        with collecting(faults):
+            file, _ = checkpoint_in(home)
+            open_tensor_file(file).close()
+            files.append(file)
+    raise_if_any(faults)
+    return [_written(file.parent, {file.name: open_tensor_file(file)}) for file in files]
+
+
+def _written(folder: Path, files: Mapping[str, StoredFile]) -> Path:
+    """Writes the digests of opened files, and closes these."""
+    path = folder / DIGESTS_NAME
+    try:
+        write_whole(path, digests_of(files).as_json())
+    except StorageError as error:
+        raise CheckpointError(error.faults) from error
+    finally:
+        for file in files.values():
+            file.close()
+    return path

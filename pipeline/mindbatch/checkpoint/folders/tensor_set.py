@@ -12,18 +12,28 @@ from zlib import crc32
 from mindbatch.checkpoint.faults import collecting, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.folders.digests import Digests, damage, read_digests, tensor_digest
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_names
-from mindbatch.checkpoint.folders.rank_folders import Step, checkpoint_in, rank_folders, step_faults
-from mindbatch.checkpoint.folders.weight_files import MAP_NAME, open_shards, open_weights, weights_in
+from mindbatch.checkpoint.folders.weight_files import (
+    MAP_NAME,
+    Step,
+    checkpoint_in,
+    iteration_in,
+    open_shards,
+    open_weights,
+    rank_folders,
+    step_faults,
+    weight_files,
+    weights_in,
+)
 from mindbatch.checkpoint.formats.open_file import allow_open_files, in_threads, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile, StoredTensor
-from mindbatch.io.closing import Closing
+from mindbatch.io.closing import Closing, closed_on_error
 from mindbatch.io.errors import CheckpointError
 
 HUGGING_FACE, UNIFIED, SINGLE_FILE, RANKS = "huggingface", "unified", "file", "ranks"
 ITERATION = "iteration"
 
 
-class TensorSet:
+class TensorSet(Closing):
     """The tensors of one full checkpoint, or of one rank; `tensors` in the order of files and data.
 
     path: what was opened. files: by name. file_of: the name of the file that holds a tensor. texts: strings
@@ -31,12 +41,17 @@ class TensorSet:
     """
 
     def __init__(
-        self, path: Path, files: Mapping[str, StoredFile], digests: Digests | None, step: Step | None = None
+        self,
+        path: Path,
+        files: Mapping[str, StoredFile],
+        digests: Digests | None = None,
+        step: Step | None = None,
     ) -> None:
         self.path = path
         self.files = files
         self.digests = digests
         self.step = step
+        self._verified: set[str] = set()
         self.file_of = {name: key for key, file in files.items() for name in file.tensors}
         self.tensors = {name: info for file in files.values() for name, info in file.tensors.items()}
         self.texts = {name: text for file in files.values() for name, text in file.texts.items()}
@@ -61,8 +76,8 @@ class TensorSet:
         return {"files": {name: [*file.stamp, file.head_digest()] for name, file in self.files.items()}}
 
     def info(self, name: str) -> StoredTensor:
-        """The tensor's entry. CheckpointError when there is none of that name."""
-        return self.file(name).tensors[name]
+        self.file(name)
+        return self.tensors[name]
 
     def file(self, name: str) -> StoredFile:
         """The file that holds the tensor. CheckpointError when there is none of that name."""
@@ -93,11 +108,16 @@ class TensorSet:
         """The tensor's recorded digest, None where there is no digests.json."""
         return self.digests.files[self.file_of[name]][name] if self.digests else None
 
-    def check(self, name: str) -> None:
-        """Reads one tensor against its digest, if there is one. CheckpointError when it is damaged."""
+    def verified(self, name: str) -> StoredFile:
+        """The tensor's file, of which it was read once against its digest, if there is one.
+
+        CheckpointError when it is damaged.
+        """
         file = self.file(name)
-        if self.digests is not None and self._is_damaged(name, tensor_digest(file, name)):
-            raise CheckpointError(damage(file, name))
+        if self.digests is not None and name not in self._verified:
+            raise_if_any(self.damages({name: tensor_digest(file, name)}))
+            self._verified.add(name)
+        return file
 
     def computed_digests(self, names: Iterable[str]) -> dict[str, str]:
         """The digests of these tensors as they are now; reads them, in threads."""
@@ -111,11 +131,9 @@ class TensorSet:
 
     def damages(self, digests: Mapping[str, str]) -> list[str]:
         """A line for each computed digest that is not the recorded one, if there is one."""
-        return [damage(self.file(name), name) for name in digests if self._is_damaged(name, digests[name])]
-
-    def _is_damaged(self, name: str, digest: str) -> bool:
-        recorded = self.digest(name)
-        return recorded is not None and digest != recorded.lower()
+        recorded = {name: self.digest(name) or digest for name, digest in digests.items()}
+        damaged = (name for name, digest in digests.items() if digest != recorded[name].lower())
+        return [damage(self.file(name), name) for name in damaged]
 
     def head_faults(self) -> list[str]:
         """A line for each file that is changed around its tensors, if digests.json tells."""
@@ -194,9 +212,10 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     if weights_in(names) is not None:
         return Source(folder, HUGGING_FACE, [model_tensors(folder)])
     if ranks := rank_folders(folder):
-        return Source(folder, RANKS, _rank_sets(folder, ranks))
-    from mindbatch.checkpoint.folders.iteration_files import iteration_in  # few sources are one
-
+        source = Source(folder, RANKS, _all_opened(ranks, lambda rank: _single(*checkpoint_in(rank))))
+        with closed_on_error(source):
+            raise_if_any(step_faults(folder, (tensors.step for tensors in source.ranks)))
+        return source
     if (iteration := iteration_in(folder, names)) is not None:
         return Source(iteration, ITERATION, shard_sets(iteration))
     if MAP_NAME in names:
@@ -206,33 +225,19 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     return Source(folder, SINGLE_FILE, [_single(*checkpoint_in(folder))])
 
 
-def _rank_sets(folder: Path, ranks: Sequence[Path]) -> list[TensorSet]:
-    def faults_of(sets: Sequence[TensorSet]) -> list[str]:
-        return step_faults(folder, (tensors.step for tensors in sets))
-
-    return _all_opened(ranks, lambda rank: _single(*checkpoint_in(rank)), faults_of)
-
-
 def shard_sets(iteration: Path) -> list[TensorSet]:
     """The tensors of each file of weights of an iteration. CheckpointError as of `weight_files`."""
-    from mindbatch.checkpoint.folders.iteration_files import weight_files
-
     return _all_opened(weight_files(iteration), lambda path: _single(path, None))
 
 
-def _all_opened(
-    paths: Sequence[Path],
-    opened: Callable[[Path], TensorSet],
-    faults_of: Callable[[Sequence[TensorSet]], list[str]] = lambda _: [],
-) -> list[TensorSet]:
-    """Opens every one, or none: raises the faults of each, or where no one has any, those of all together."""
+def _all_opened(paths: Sequence[Path], opened: Callable[[Path], TensorSet]) -> list[TensorSet]:
+    """Opens every one, or none: raises the faults of all."""
     allow_open_files(len(paths))
     sets: list[TensorSet] = []
     faults: list[str] = []
     for path in paths:
         with collecting(faults):
             sets.append(opened(path))
-    faults = faults or faults_of(sets)
     if faults:
         for tensors in sets:
             tensors.close()
@@ -245,7 +250,6 @@ def _single(path: Path, step: Step | None) -> TensorSet:
 
 
 def model_tensors(folder: Path) -> TensorSet:
-    """The tensors of a Hugging Face folder. CheckpointError lists what is wrong with them."""
     return _with_digests(folder, open_weights(folder))
 
 
@@ -253,13 +257,11 @@ def _with_digests(
     path: Path, files: Mapping[str, StoredFile], *, others_allowed: bool = False, step: Step | None = None
 ) -> TensorSet:
     """The tensors of opened files with their digests; closes the files where these do not fit."""
-    try:
+    tensors = TensorSet(path, files, step=step)
+    with closed_on_error(tensors):
         folder = path.parent if path.is_file() else path
-        return TensorSet(path, files, read_digests(folder, files, others_allowed=others_allowed), step)
-    except BaseException:
-        for file in files.values():
-            file.close()
-        raise
+        tensors.digests = read_digests(folder, files, others_allowed=others_allowed)
+    return tensors
 
 
 def _crc_faults(file: StoredFile) -> list[str]:
@@ -272,3 +274,41 @@ def _crc_faults(file: StoredFile) -> list[str]:
     if checksum == expected:
         return []
     return [f"{file.path}: damaged: its CRC-32 is {checksum:08x}, recorded is {expected:08x}"]
+
+
+_BEGINNING_BYTES = 4096
+
+
+def seem_copies(ranks: Sequence[TensorSet]) -> bool:
+    """True if several ranks have the same tensors, judged by their first bytes: those of shards differ."""
+    first, *others = ranks
+    return bool(others) and all(
+        other.shapes == first.shapes
+        and all(_beginning(other, name) == _beginning(first, name) for name in first.tensors)
+        for other in others
+    )
+
+
+def copy_faults(ranks: Sequence[TensorSet]) -> list[str]:
+    """A line for each tensor that differs between ranks which seem to be copies; everything is read."""
+    first, *others = ranks
+    pairs = [(other, name) for other in others for name in first.tensors]
+
+    def is_equal(pair: tuple[TensorSet, str]) -> bool:
+        other, name = pair
+        return first.file(name).has_bytes_of(name, other.file(name), name)
+
+    equal = in_threads(is_equal, pairs)
+    return [
+        f"{other.file(name).path}: tensor {shown(name)} is not as in {first.file(name).path}; they seem to "
+        "be copies of one checkpoint, and one is damaged or of another: give the file that is meant"
+        for other, name in pairs
+        if not equal[other, name]
+    ]
+
+
+def _beginning(rank: TensorSet, name: str) -> tuple[str, bytes]:
+    info = rank.info(name)
+    buffer = bytearray(min(_BEGINNING_BYTES, info.nbytes))
+    rank.read_into(name, 0, memoryview(buffer))
+    return info.dtype, bytes(buffer)

@@ -1,22 +1,110 @@
-"""The weights of a model folder: one file, or several with an index that agrees with them.
+"""Finds the files that are a folder's weights: a model's, those of ranks, or of MindFormers' Checkpoint 2.0.
 
-They are safetensors, or PyTorch's where there are none. Format of the index, as transformers' save_pretrained
-writes it to model.safetensors.index.json:
+A model's are one file, or several with an index that agrees with them; safetensors, or PyTorch's where there
+are none. Format of the index, as transformers' save_pretrained writes it to model.safetensors.index.json:
 `{"metadata": {...}, "weight_map": {tensor: file}}`. MindSpore's unified_safetensors writes the same to
 param_name_map.json, MindFormers' conversion of Hugging Face folders the inner object alone.
+
+A Checkpoint 2.0:
+latest_checkpointed_iteration.txt                     the number of the newest whole iteration
+iteration_00000010/metadata.json                      what the shards are of; of one rank there is none
+iteration_00000010/PREFIX-model-0000000-0000002.safetensors
+iteration_00000010/PREFIX-opt-0000000-0000002.safetensors    the optimizer's, which is left alone
 """
 
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from mindbatch.checkpoint.faults import collecting, raise_if_any, shown
+from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import file_in, file_names, nothing_readable
-from mindbatch.checkpoint.formats.open_file import open_tensor_file
+from mindbatch.checkpoint.formats.open_file import SUFFIXES, open_tensor_file
 from mindbatch.checkpoint.formats.stored import StoredFile
-from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.checkpoint.json_object import read_json_object, read_limited
 from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import ITERATION_TRACKER as TRACKER
+from mindbatch.io.foreign_formats import ITERATION_WEIGHTS as WEIGHTS
 from mindbatch.io.foreign_formats import foreign_folder
+
+_RANK = re.compile(r"rank_(\d{1,6})")
+_SAVED = re.compile(r"(.*)-(\d{1,18})_(\d{1,18})(\.ckpt|\.safetensors)", re.DOTALL)
+
+Step = tuple[int, int]
+"""Epoch and step at the end of a checkpoint's name."""
+
+
+def rank_folders(folder: Path) -> list[Path]:
+    """The rank folders by rank; empty when there is none.
+
+    CheckpointError when ranks are missing, or one is there twice (rank_1 and rank_01), is no folder, or is a
+    link that leads out.
+    """
+    names_by_rank: dict[int, list[str]] = {}
+    for name in file_names(folder):
+        if match := _RANK.fullmatch(name):
+            names_by_rank.setdefault(int(match[1]), []).append(name)
+    missing = [rank for rank in range(max(names_by_rank, default=-1) + 1) if rank not in names_by_rank]
+    faults = [f"{' and '.join(names)} are one rank" for names in names_by_rank.values() if len(names) > 1]
+    faults += [
+        fault for names in names_by_rank.values() for name in names for fault in _folder_faults(folder, name)
+    ]
+    if missing:
+        ranks = ", ".join(first_lines(missing, str, noun="ranks"))
+        faults.append(f"ranks are missing: {ranks}; there must be rank_0 to rank_{max(names_by_rank)}")
+    raise_if_any(faults, str(folder))
+    return [folder / names_by_rank[rank][0] for rank in range(len(names_by_rank))]
+
+
+def _folder_faults(home: Path, name: str) -> list[str]:
+    if not (home / name).is_dir():
+        return [f"{name} is not a folder; must be one with the files of its rank"]
+    target = Path(os.path.realpath(home / name))
+    if target.is_relative_to(os.path.realpath(home)):
+        return []
+    return [f"{name} is a symbolic link to {target}; must stay inside {home}"]
+
+
+def checkpoint_in(folder: Path) -> tuple[Path, Step | None]:
+    """The folder's checkpoint file; of several the newest, by the epoch and step in its name.
+
+    MindSpore and MindFormers name them PREFIX-EPOCH_STEP.ckpt. CheckpointError when there is none, when
+    several do not differ by epoch and step alone, or for a link that leads out of the folder.
+    """
+    names = [name for name in file_names(folder) if name.endswith(SUFFIXES)]
+    if not names:
+        needed = f"needed is a {' or '.join(SUFFIXES)} file, or give a file of PyTorch itself"
+        raise CheckpointError(nothing_readable(folder, "no checkpoint", needed, foreign_folder(folder)))
+    saved = {name: match for name in names if (match := _SAVED.fullmatch(name))}
+    steps = {name: (int(match[2]), int(match[3])) for name, match in saved.items()}
+    if len(names) == 1:
+        return file_in(folder, names[0]), steps.get(names[0])
+    kinds = {(match[1], match[4]) for match in saved.values()}
+    if len(saved) < len(names) or len(kinds) > 1 or len(set(steps.values())) < len(names):
+        listed = ", ".join(first_lines(names, shown, limit=4, noun="files"))
+        raise CheckpointError(
+            f"{folder}: several checkpoint files, {listed}; must be one, or differ by the epoch and step in "
+            "PREFIX-EPOCH_STEP.ckpt alone, of which the newest is taken"
+        )
+    newest = max(steps, key=lambda name: steps[name])
+    return file_in(folder, newest), steps[newest]
+
+
+def step_faults(folder: Path, steps: Iterable[Step | None]) -> list[str]:
+    """Fault when the ranks' files are of different steps, as a killed training may leave them."""
+    ranks: dict[Step | None, int] = {}
+    for rank, step in enumerate(steps):
+        ranks.setdefault(step, rank)
+    if len(ranks) < 2:
+        return []
+    shown_steps = [f"rank_{rank} {_shown_step(step)}" for step, rank in ranks.items()]
+    listed = ", ".join(first_lines(shown_steps, str, limit=4, noun="steps"))
+    return [f"{folder}: the newest files are of different steps: {listed}; must be of one"]
+
+
+def _shown_step(step: Step | None) -> str:
+    return "has none in its name" if step is None else f"epoch {step[0]} step {step[1]}"
+
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -64,20 +152,19 @@ def shard_faults(
     weight_map: Mapping[str, str], shards: Mapping[str, Collection[str]], where: str
 ) -> list[str]:
     """Every disagreement between the index and the names of the tensors in its (readable) shards."""
-    indexed = {(name, file): None for name, file in weight_map.items() if file in shards}
-    stored = {(name, file): None for file, names in shards.items() for name in names}
-    absent = [place for place in indexed if place not in stored]
-    others = [place for place in stored if place not in indexed]
-    return [
-        f"{where}: tensor {shown(name)} is not in {file}, where the index puts it" for name, file in absent
-    ] + [
-        f"{where}: tensor {shown(name)} is in {file}, where the index does not put it"
-        for name, file in others
+    indexed = {(name, file) for name, file in weight_map.items() if file in shards}
+    stored = {(name, file) for file, names in shards.items() for name in names}
+    absent = [
+        f"{shown(name)} is not in {file}, where the index puts it" for name, file in sorted(indexed - stored)
     ]
+    others = [
+        f"{shown(name)} is in {file}, where the index does not put it"
+        for name, file in sorted(stored - indexed)
+    ]
+    return [f"{where}: tensor {fault}" for fault in (*absent, *others)]
 
 
 _NO_WEIGHTS = ("consolidated.", "rng_state")  # .pth files of Meta's own format, and of trainings
-_RANK = re.compile(r"rank_\d{1,6}")
 
 
 def open_weights(folder: Path) -> dict[str, StoredFile]:
@@ -124,3 +211,78 @@ def open_shards(folder: Path, index: str = INDEX_NAME) -> dict[str, StoredFile]:
             shard.close()
     raise_if_any(faults)
     return shards
+
+
+METADATA = "metadata.json"
+COMMON = "common.json"
+ADAPTER = "mindformers_adapter_config.json"
+_ITERATION = re.compile(r"iteration_(\d{8,18})")
+_MOST_DIGITS = 18
+
+
+def iteration_name(number: int) -> str:
+    return f"iteration_{number:08d}"
+
+
+def holds_weights(file: str) -> bool:
+    """True if a file of an iteration is of weights, and not of the optimizer."""
+    return WEIGHTS.fullmatch(file) is not None
+
+
+def iteration_in(folder: Path, names: Collection[str] | None = None) -> Path | None:
+    """The folder of the iteration that is meant: that of the tracker, or `folder` itself; None if it is none.
+
+    names: of the entries of `folder`, where they are known.
+
+    Raises:
+        CheckpointError: the tracker is damaged, or names what is not there; iterations without a tracker.
+    """
+    names = file_names(folder) if names is None else names
+    if TRACKER in names:
+        return _tracked(folder)
+    if any(map(holds_weights, names)):
+        return folder
+    if iterations := sorted(name for name in names if _ITERATION.fullmatch(name)):
+        raise CheckpointError(
+            f"{folder}: has iterations and no {TRACKER} that says which of them is whole; give one of them, "
+            f"as {folder / iterations[-1]}"
+        )
+    return None
+
+
+def _tracked(folder: Path) -> Path:
+    data = read_limited(file_in(folder, TRACKER), 4096)
+    text = data.decode("ascii", "replace").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise CheckpointError(f"{folder / TRACKER}: holds {shown(text)}; must be the number of an iteration")
+    iteration = folder / iteration_name(int(text))
+    if not iteration.is_dir():
+        raise CheckpointError(f"{folder / TRACKER}: names iteration {text}, and there is no {iteration.name}")
+    return iteration
+
+
+def weight_files(iteration: Path) -> list[Path]:
+    """The iteration's files of weights, in the order of their numbers.
+
+    Raises:
+        CheckpointError: there are none, it is an adapter alone, or a number is missing.
+    """
+    names = file_names(iteration)
+    if ADAPTER in names:
+        raise CheckpointError(
+            f"{iteration}: holds an adapter alone ({ADAPTER}), which MindFormers saved without its base; "
+            "needed are the weights of a whole model"
+        )
+    files = {int(match[1]): (name, int(match[2])) for name in names if (match := WEIGHTS.fullmatch(name))}
+    if not files:
+        raise CheckpointError(f"{iteration}: no files of weights, PREFIX-model-0000000-0000001.safetensors")
+    total = max(count for _, count in files.values())
+    if [*sorted(files)] != [*range(total)] or {count for _, count in files.values()} != {total}:
+        raise CheckpointError(
+            f"{iteration}: has {len(files)} of the {total} files of weights that their names speak of"
+        )
+    if total > 1 and METADATA not in names:
+        raise CheckpointError(
+            f"{iteration}: {total} files of weights and no {METADATA}, which says how they fit"
+        )
+    return [file_in(iteration, files[number][0]) for number in sorted(files)]

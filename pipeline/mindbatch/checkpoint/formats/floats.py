@@ -1,6 +1,7 @@
 """Floats of tensors: read as float32; between float32, float16 and bfloat16, rounded once, ties to even."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,27 +123,57 @@ def read_float32(
     `columns` outside the tensor or with a step, or `columns` of what is no matrix. With `columns`, a stack of
     matrices is read as one, each below the other.
     """
-    return _read(file, name, rows, columns, is_widened=True)
+    return read_values(file, name, rows, columns, is_widened=True)
 
 
-def read_floats(
-    file: StoredFile, name: str, rows: slice | None = None, columns: slice | None = None
+def read_region(
+    file: StoredFile,
+    name: str,
+    region: Sequence[tuple[int, int]],
+    view: tuple[int, ...],
+    *,
+    is_widened: bool,
 ) -> Array:
-    """Reads as `read_float32`, but in the type that is stored, as `array_type` has it."""
-    return _read(file, name, rows, columns, is_widened=False)
+    """Reads a region of a tensor as `read_values` does.
+
+    region: (start, stop) of each dimension of `view`, a shape of the same bytes.
+    """
+    parts = [slice(*bounds) for bounds in region]
+    if len(parts) == 2:
+        return read_values(file, name, parts[0], parts[1], is_widened=is_widened, view=view)
+    values = read_values(file, name, parts[0] if parts else None, None, is_widened=is_widened, view=view)
+    if len(parts) < 2:
+        return values
+    index = (slice(None), *parts[1:])
+    return values[index]
 
 
-def _read(
-    file: StoredFile, name: str, rows: slice | None, columns: slice | None, *, is_widened: bool
+def read_values(
+    file: StoredFile,
+    name: str,
+    rows: slice | None = None,
+    columns: slice | None = None,
+    *,
+    is_widened: bool = False,
+    view: tuple[int, ...] | None = None,
 ) -> Array:
+    """Reads as `read_float32`, but in the type that is stored, as `array_type` has it, unless `is_widened`.
+
+    view: a shape of the same bytes, by which rows and columns are counted.
+    """
     info = file.info(name)
+    if view is not None:
+        info = replace(info, shape=view)
     if info.dtype not in FLOAT_DTYPES:
         raise CheckpointError(
             f"{file.path}: tensor {shown(name)}: dtype {info.dtype}; needed {', '.join(FLOAT_DTYPES)}"
         )
     if columns is not None and len(info.shape) > 2:
         info = replace(info, shape=(math.prod(info.shape[:-1]), info.shape[-1]))
-    first, shape = _rows_of(info, rows)
+    first, shape = 0, info.shape
+    if rows is not None:
+        first, stop = _range_of(info, rows, 0)
+        shape = (stop - first, *info.shape[1:])
     dtype = np.float32 if is_widened else array_type(info.dtype)
     if columns is not None and (bounds := _range_of(info, columns, 1)) != (0, info.shape[1]):
         return _read_columns(file, info, range(first, first + shape[0]), bounds, dtype)
@@ -157,25 +188,6 @@ def _read(
         _fill(file, name, start + position * info.itemsize, stored[: part.size])
         widen(stored[: part.size], info.dtype, part)
     return values
-
-
-def read_stored(file: StoredFile, name: str) -> Array:
-    """Reads a tensor of any dtype, as `array_type` has it.
-
-    CheckpointError when the file cannot be read any more.
-    """
-    info = file.info(name)
-    values = np.empty(info.shape, array_type(info.dtype))
-    _fill(file, name, 0, values)
-    return values
-
-
-def _rows_of(info: StoredTensor, rows: slice | None) -> tuple[int, tuple[int, ...]]:
-    """The first of the rows, and the shape that they have together."""
-    if rows is None:
-        return 0, info.shape
-    start, stop = _range_of(info, rows, 0)
-    return start, (stop - start, *info.shape[1:])
 
 
 def _range_of(info: StoredTensor, part: slice, axis: int) -> tuple[int, int]:

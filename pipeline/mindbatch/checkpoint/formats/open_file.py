@@ -65,7 +65,6 @@ class OpenFiles(Closing):
         self._lock = Lock()
 
     def __getitem__(self, path: str) -> StoredFile:
-        """The file. CheckpointError as of open_tensor_file."""
         with self._lock:
             if path not in self._files:
                 self._files[path] = open_tensor_file(path)

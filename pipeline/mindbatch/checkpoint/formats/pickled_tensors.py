@@ -1,28 +1,46 @@
-"""Meaning of the names in PyTorch's pickles: tensors and their storages, as plain records.
+"""PyTorch's pickles of tensors as plain records: nothing is executed, and other opcodes are refused by name.
 
 Source of the names and their arguments: torch/_utils.py and torch/serialization.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
-from threading import Lock
 from typing import Any
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.pickle_machine import Global, InertUnpickler, Ordered, PickleFault
-from mindbatch.checkpoint.formats.stored import (
-    DTYPES,
-    MAX_DIMENSIONS,
-    MAX_SIZE,
-    ByteExtent,
-    ReadableFile,
-    StoredFile,
-    StoredTensor,
-    name_faults,
-    shape_faults,
-)
+from mindbatch.checkpoint.formats.stored import DTYPES, MAX_DIMENSIONS, MAX_SIZE, name_faults, shape_faults
+from mindbatch.io.errors import CheckpointError
+
+MAX_OPERATIONS = 1_000_000
+"""About 28,000 tensors, in at most 300 MB of values."""
+
+_PROTOCOL = 2  # of torch.save
+
+
+class PickleFault(ValueError):
+    """Refusal of a pickle; the message gives the reason in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """The name of a function or class, `module.name`; never looked up."""
+
+    name: str
+
+
+class Ordered(dict[str, Any]):
+    """Stand-in for an unpickled OrderedDict."""
+
+
+# What the library raises for values that are missing, of another type, or cut off.
+_LIBRARY_FAULTS = (pickle.UnpicklingError, struct.error, ValueError, AttributeError, LookupError, TypeError)
+
 
 STORAGES = {
     "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "DoubleStorage": "F64",
@@ -53,16 +71,83 @@ class TensorView:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    def faults(self, name: str) -> list[str]:
+        """Checks a tensor's name and shape, and that its elements lie inside its storage, each once."""
+        itemsize = DTYPES[self.storage.dtype]
+        if form_faults := [*name_faults(name), *shape_faults([*self.shape], itemsize)]:
+            return form_faults
+        form = f"shape {shown([*self.shape])} with strides {shown([*self.strides])}"
+        if len(self.strides) != len(self.shape):
+            return [form]
+        end = self.first + self.span
+        if end > self.storage.count:
+            return [f"ends at element {end} of a storage of {self.storage.count}"]
+        return [f"{form} repeats elements"] if self._repeats() else []
 
-class TensorUnpickler(InertUnpickler):
-    """Reads torch.save's pickles. The number of arguments, which may be shared, is checked first.
+    @property
+    def span(self) -> int:
+        """Elements of the storage from the first to the last, both counted."""
+        if not prod(self.shape):
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+    def _repeats(self) -> bool:
+        """True if an element of the storage may occur twice: a small file could stand for any memory."""
+        reach = 0
+        for stride, size in sorted(zip(self.strides, self.shape, strict=True)) if prod(self.shape) else ():
+            if size > 1:
+                if stride <= reach:
+                    return True
+                reach += (size - 1) * stride
+        return False
+
+    @property
+    def is_row_major(self) -> bool:
+        """True if elements follow each other as stored; a size of 1 needs no stride."""
+        needed = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size > 1 and stride != needed:
+                return not prod(self.shape)
+            needed *= size
+        return True
+
+
+class TensorUnpickler(pickle._Unpickler):
+    """Reads one of torch.save's pickles, over inert values: Python's own machine, left with few opcodes.
+
+    Nothing is imported or called: a global becomes a `Global`, which is only its name. The class is that in
+    Python, not that in C, which makes room for as many notes as a pickle says it has.
 
     storages: all that were named, by key.
     """
 
+    dispatch: _Operations  # type: ignore[misc]
+    stack: list[Any]  # since the last mark
+    metastack: list[list[Any]]  # the stacks below
+
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file)
+        self.dispatch = _Operations(file)
         self.storages: dict[str, TorchStorage] = {}
+
+    def value(self, what: str) -> Any:
+        """The value of the pickle. CheckpointError, with `what` and the byte, for what is not right.
+
+        Values may share parts, so that a short pickle can stand for a tree of any size: they are not to be
+        walked over deeper than is known of them, compared or printed.
+        """
+        try:
+            value = super().load()
+            if self.stack or self.metastack:
+                raise PickleFault("must end with one value")
+            return value
+        except EOFError:
+            raise CheckpointError(f"{what}: truncated") from None
+        except PickleFault as error:
+            fault = str(error)
+        except _LIBRARY_FAULTS as error:
+            fault = f"opcode {_name(self.dispatch.code)} cannot be carried out ({error})"
+        raise CheckpointError(f"{what}: byte {self.dispatch.position}: {fault}")
 
     def find_class(self, module: str, name: str) -> Global:
         """The full name, if it is one that tensors are saved with."""
@@ -70,14 +155,6 @@ class TensorUnpickler(InertUnpickler):
         if name not in _FUNCTIONS and name.removeprefix("torch.") not in STORAGES:
             raise PickleFault(f"GLOBAL {shown(name)} is not one that tensors are saved with; never executed")
         return Global(name)
-
-    def applied(self, function: Global, arguments: tuple[Any, ...]) -> Any:
-        """An empty dict, a size, or a tensor."""
-        meaning = _FUNCTIONS.get(function.name)
-        value = meaning(arguments) if meaning and len(arguments) <= _MAX_ARGUMENTS else None
-        if value is None:
-            raise PickleFault(f"REDUCE {function.name} with other arguments than torch.save gives it")
-        return value
 
     def persistent_load(self, pid: Any) -> TorchStorage:
         """A storage, from ("storage", its class, key, device, count) and, in the old format, None."""
@@ -98,6 +175,100 @@ class TensorUnpickler(InertUnpickler):
                 f"{known.dtype}"
             )
         return known
+
+
+def _protocol(machine: Any) -> None:
+    if (protocol := machine.read(1)[0]) > _PROTOCOL:
+        raise PickleFault(f"pickle protocol {protocol}; must be {_PROTOCOL}, that of torch.save")
+    machine.proto = protocol
+
+
+def _reduce(machine: Any) -> None:
+    arguments, function = machine.stack.pop(), machine.stack[-1]
+    if not isinstance(function, Global) or not isinstance(arguments, tuple):
+        raise PickleFault("REDUCE of what is no function and its arguments")
+    # Arguments may be shared: how many there are is looked at first.
+    meaning = _FUNCTIONS.get(function.name)
+    value = meaning(arguments) if meaning and len(arguments) <= _MAX_ARGUMENTS else None
+    if value is None:
+        raise PickleFault(f"REDUCE {function.name} with other arguments than torch.save gives it")
+    machine.stack[-1] = value
+
+
+def _build(machine: Any) -> None:
+    """A state is of use to an OrderedDict alone: state_dict() notes there of which version modules are."""
+    state, target = machine.stack.pop(), machine.stack[-1]
+    is_metadata = isinstance(state, dict) and len(state) == 1 and "_metadata" in state
+    if not isinstance(target, Ordered) or not is_metadata:
+        raise PickleFault("BUILD of what is not the _metadata of a state_dict")
+
+
+def _set_one(machine: Any) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    _set(machine.stack[-1], [key, value])
+
+
+def _set_many(machine: Any) -> None:
+    values = machine.pop_mark()
+    _set(machine.stack[-1], values)
+
+
+def _set(target: Any, values: list[Any]) -> None:
+    """Keys are strings: the hash of tuples that share parts could take for ever."""
+    if not isinstance(target, dict):
+        raise PickleFault("adds to what is no dict")
+    if len(values) % 2:
+        raise PickleFault("a key without its value")
+    for key, value in zip(values[::2], values[1::2], strict=True):
+        if type(key) is not str:
+            raise PickleFault(f"a key of type {type(key).__name__.lower()}; must be a string")
+        if key in target:
+            raise PickleFault(f"the key {shown(key)} is there twice")
+        target[key] = value
+
+
+# GLOBAL and BINPERSID call find_class and persistent_load.
+_AS_THEY_ARE = (
+    pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1,
+    pickle.BINFLOAT, pickle.BINUNICODE, pickle.EMPTY_LIST, pickle.EMPTY_DICT, pickle.EMPTY_TUPLE,
+    pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.APPEND, pickle.APPENDS, pickle.MARK,
+    pickle.BINGET, pickle.LONG_BINGET, pickle.BINPUT, pickle.LONG_BINPUT, pickle.GLOBAL, pickle.BINPERSID,
+    pickle.STOP,
+)  # fmt: skip
+_OPERATIONS: dict[int, Callable[[Any], None]] = {
+    **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _AS_THEY_ARE},
+    pickle.PROTO[0]: _protocol,
+    pickle.REDUCE[0]: _reduce,
+    pickle.BUILD[0]: _build,
+    pickle.SETITEM[0]: _set_one,
+    pickle.SETITEMS[0]: _set_many,
+}
+
+
+class _Operations(dict[int, Callable[[Any], None]]):
+    """The operations that are allowed, by opcode; counts them. code, position: of the last one."""
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(_OPERATIONS)
+        self._file = file
+        self._count = self.code = self.position = 0
+
+    def __getitem__(self, code: int) -> Callable[[Any], None]:
+        self.code, self.position = code, self._file.tell() - 1
+        self._count += 1
+        if self._count > MAX_OPERATIONS:
+            raise PickleFault(f"more than {MAX_OPERATIONS} operations; no more are allowed")
+        return super().__getitem__(code)
+
+    def __missing__(self, code: int) -> Callable[[Any], None]:
+        raise PickleFault(f"opcode {_name(code)} is not one that tensors are saved with")
+
+
+def _name(code: int) -> str:
+    """An opcode by its name, as pickletools has it."""
+    from pickletools import opcodes  # of no use to a good file
+
+    return next((opcode.name for opcode in opcodes if opcode.code == chr(code)), f"0x{code:02x}")
 
 
 def _ordered(arguments: tuple[Any, ...]) -> Ordered | None:
@@ -152,99 +323,3 @@ _FUNCTIONS: Mapping[str, Callable[[tuple[Any, ...]], Any]] = {
     "torch._utils._rebuild_tensor_v2": _view,
     "torch._utils._rebuild_parameter": _parameter,
 }
-
-
-def view_faults(name: str, view: TensorView) -> list[str]:
-    """Checks a tensor's name and shape, and that its elements lie inside its storage, each once."""
-    itemsize = DTYPES[view.storage.dtype]
-    if form_faults := [*name_faults(name), *shape_faults([*view.shape], itemsize)]:
-        return form_faults
-    if len(view.strides) != len(view.shape):
-        return [f"shape {shown([*view.shape])} with strides {shown([*view.strides])}"]
-    end = view.first + _span(view)
-    if end > view.storage.count:
-        return [f"ends at element {end} of a storage of {view.storage.count}"]
-    if prod(view.shape) and _repeats(view):
-        return [f"shape {shown([*view.shape])} with strides {shown([*view.strides])} repeats elements"]
-    return []
-
-
-def _span(view: TensorView) -> int:
-    """Elements of the storage from the first to the last, both counted."""
-    if not prod(view.shape):
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
-
-
-def _repeats(view: TensorView) -> bool:
-    """True if an element of the storage may occur twice: a small file could stand for any memory."""
-    reach = 0
-    for stride, size in sorted(zip(view.strides, view.shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += (size - 1) * stride
-    return False
-
-
-def stored_view(name: str, view: TensorView, storage: ByteExtent) -> tuple[StoredTensor, tuple[int, ...]]:
-    """The tensor with the part of the file that its elements are in, and its strides."""
-    itemsize = DTYPES[view.storage.dtype]
-    extent = ByteExtent(storage.offset + view.first * itemsize, _span(view) * itemsize)
-    return StoredTensor(name, view.storage.dtype, view.shape, (extent,)), view.strides
-
-
-class StridedFile(StoredFile):
-    """A file whose tensors may be transposed or parts of others; such a one is gathered when it is read.
-
-    The last one gathered is kept: tensors are read in pieces.
-    """
-
-    def __init__(
-        self, file: ReadableFile, kind: str, tensors: Iterable[tuple[StoredTensor, tuple[int, ...]]]
-    ) -> None:
-        strided = [*tensors]
-        super().__init__(file, kind, {tensor.name: tensor for tensor, _ in strided})
-        self._strides = {
-            tensor.name: strides for tensor, strides in strided if not _is_row_major(tensor.shape, strides)
-        }
-        self._gathered: tuple[str, memoryview] | None = None
-        self._lock = Lock()
-
-    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
-        if name not in self._strides:
-            super().read_into(name, start, buffer)
-            return
-        flat = buffer.cast("B")
-        with self._lock:
-            if self._gathered is None or self._gathered[0] != name:
-                self._gathered = name, self._gather(self.info(name), self._strides[name])
-            data = self._gathered[1]
-        if not 0 <= start <= start + len(flat) <= len(data):
-            raise ValueError(f"bytes {start}, {len(flat)} of a tensor of {len(data)}")
-        flat[:] = data[start : start + len(flat)]
-
-    def _gather(self, tensor: StoredTensor, strides: tuple[int, ...]) -> memoryview:
-        """Gathers the bytes of a tensor, row-major."""
-        import numpy as np  # nothing else here needs it
-
-        from mindbatch.checkpoint.formats.floats import array_type
-
-        [extent] = tensor.extents
-        stored = np.empty(extent.nbytes // tensor.itemsize, array_type(tensor.dtype))
-        self._file.fill(extent.offset, stored.data.cast("B"))
-        steps = [stride * tensor.itemsize for stride in strides]
-        view = np.lib.stride_tricks.as_strided(stored, tensor.shape, steps)
-        return np.ascontiguousarray(view).reshape(-1).data.cast("B")
-
-
-def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """True if elements follow each other as stored; a size of 1 needs no stride."""
-    needed = 1
-    if not prod(shape):
-        return True
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size > 1 and stride != needed:
-            return False
-        needed *= size
-    return True

@@ -14,20 +14,18 @@ from typing import Any
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.formats.stored import (
     DTYPES,
-    MAX_DIMENSIONS,
-    MAX_SIZE,
     ByteExtent,
     FileLayout,
-    ReadableFile,
     StoredFile,
     StoredTensor,
-    TensorEntry,
+    are_sizes,
     dtype_faults,
     entry_faults,
     name_faults,
     shape_faults,
 )
 from mindbatch.checkpoint.json_object import parse_json_object
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 from mindbatch.io.foreign_formats import foreign_format
 from mindbatch.io.strict_json import parts_fault
@@ -44,14 +42,11 @@ _ALIGNMENT = 8
 
 def open_safetensors(path: Path) -> StoredFile:
     """Opens and checks a safetensors file without reading its tensors. CheckpointError lists the faults."""
-    file = ReadableFile(path)
-    try:
+    file = StoredFile(path, "safetensors")
+    with closed_on_error(file):
         length = header_length(file.fetch(0, 64), file.size, str(path))
-        tensors = parse_header(file.fetch(LENGTH_BYTES, length), file.size, str(path))
-    except BaseException:
-        file.close()
-        raise
-    return StoredFile(file, "safetensors", tensors)
+        file.tensors = parse_header(file.fetch(LENGTH_BYTES, length), file.size, str(path))
+    return file
 
 
 def header_length(prefix: bytes, file_bytes: int, where: str) -> int:
@@ -103,22 +98,10 @@ def _entry_faults(entry: Any) -> list[str]:
         return ["must have exactly the keys dtype, shape, data_offsets"]
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     faults = dtype_faults(dtype)
-    if not _are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
-        faults.append(
-            f"shape {shown(shape)} must be at most {MAX_DIMENSIONS} integers, none negative or huge"
-        )
-    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    faults += shape_faults(shape, 1 if faults else DTYPES[dtype])
+    if not are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         faults.append(f"data_offsets {shown(offsets)} must be two integers [begin, end] with begin <= end")
-    return faults or _size_faults(dtype, shape, offsets)
-
-
-def _are_sizes(value: object) -> bool:
-    """True if it is a list of integers (not of booleans) from 0 up to the largest signed 64-bit one."""
-    return isinstance(value, list) and all(type(item) is int and 0 <= item <= MAX_SIZE for item in value)
-
-
-def _size_faults(dtype: str, shape: list[int], offsets: list[int]) -> list[str]:
-    if faults := shape_faults(shape, DTYPES[dtype]):
+    if faults:
         return faults
     needed, nbytes = math.prod(shape) * DTYPES[dtype], offsets[1] - offsets[0]
     if needed == nbytes:
@@ -154,7 +137,7 @@ def safetensors_layout(
 
     CheckpointError for names, dtypes or shapes that cannot be stored.
     """
-    entries = [TensorEntry(*tensor) for tensor in tensors]
+    entries = [StoredTensor(*tensor) for tensor in tensors]
     raise_if_any(entry_faults(entries))
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offsets: dict[str, ByteExtent] = {}

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.io.closing import Closing
@@ -36,27 +36,17 @@ class ByteExtent(NamedTuple):
     nbytes: int
 
 
-class TensorEntry(NamedTuple):
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype]
-
-
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """One tensor of a file: the extents one after another are its bytes, row-major and little-endian.
 
-    Only those of a `StridedFile` may be in another order.
+    Only those of a `StridedFile` may be in another order. A tensor that is no file's, or not yet, has none.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    extents: tuple[ByteExtent, ...]
+    extents: tuple[ByteExtent, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -121,9 +111,14 @@ def dtype_faults(dtype: object) -> list[str]:
     return [f"dtype {shown(dtype)} is unknown; known are {', '.join(DTYPES)}"]
 
 
-def shape_faults(shape: list[int], itemsize: int) -> list[str]:
-    """Checks that no size is negative, and that they are neither too many nor too large."""
-    if len(shape) > MAX_DIMENSIONS or any(not 0 <= size <= MAX_SIZE for size in shape):
+def are_sizes(value: object) -> TypeGuard[list[int]]:
+    """True for a list of integers (not of booleans) from 0 up to the largest signed 64-bit one."""
+    return isinstance(value, list) and all(type(item) is int and 0 <= item <= MAX_SIZE for item in value)
+
+
+def shape_faults(shape: object, itemsize: int) -> list[str]:
+    """Checks that it is a list of sizes, which are neither too many nor too large."""
+    if not are_sizes(shape) or len(shape) > MAX_DIMENSIONS:
         return [f"shape {shown(shape)} must be at most {MAX_DIMENSIONS} integers, none negative or huge"]
     # Zeros are left out here: NumPy cannot shape [0, 2**62, 2**62] though it has no element.
     if math.prod(size or 1 for size in shape) * itemsize > MAX_SIZE:
@@ -131,19 +126,23 @@ def shape_faults(shape: list[int], itemsize: int) -> list[str]:
     return []
 
 
-def entry_faults(tensors: Iterable[TensorEntry]) -> list[str]:
-    """Lists what keeps tensors from being written: names, dtypes and shapes that no reader accepts."""
+def entry_faults(tensors: Iterable[StoredTensor]) -> list[str]:
     faults, seen = [], set[str]()
-    for name, dtype, shape in tensors:
-        tensor_faults = [*name_faults(name), *(["is there twice"] if name in seen else [])]
-        tensor_faults += dtype_faults(dtype) or shape_faults([*shape], DTYPES[dtype])
-        faults += [f"tensor {shown(name)}: {fault}" for fault in tensor_faults]
-        seen.add(name)
+    for tensor in tensors:
+        tensor_faults = name_faults(tensor.name)
+        if tensor.name in seen:
+            tensor_faults.append("is there twice")
+        tensor_faults += dtype_faults(tensor.dtype) or shape_faults([*tensor.shape], tensor.itemsize)
+        faults += [f"tensor {shown(tensor.name)}: {fault}" for fault in tensor_faults]
+        seen.add(tensor.name)
     return faults
 
 
-class ReadableFile:
-    """A regular file, read at positions. CheckpointError when it cannot be opened or read, or is empty."""
+class ReadableFile(Closing):
+    """A regular file, read at positions. CheckpointError when it cannot be opened or read, or is empty.
+
+    stamp: its size, and its time of change (in nanoseconds), when it was opened.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -155,10 +154,13 @@ class ReadableFile:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
         status = os.fstat(self._file)
-        self.size, self.changed = status.st_size, status.st_mtime_ns
+        self.size, self.stamp = status.st_size, (status.st_size, status.st_mtime_ns)
         if not self.size:
             self.close()
             raise CheckpointError(f"{path}: empty; must be a complete file of tensors")
+
+    def fileno(self) -> int:
+        return self._file
 
     def fetch(self, offset: int, count: int) -> bytes:
         """At most `count` bytes from `offset` on; fewer only at the end of the file."""
@@ -167,7 +169,6 @@ class ReadableFile:
         return bytes(data)
 
     def fill(self, offset: int, buffer: memoryview) -> None:
-        """Fills the buffer from the file, however many reads that takes."""
         rest = buffer.cast("B")
         while rest:
             try:
@@ -188,37 +189,20 @@ class ReadableFile:
         self.close()
 
 
-class StoredFile(Closing):
+class StoredFile(ReadableFile):
     """An opened file of tensors, in file order; all but their contents has been read and checked.
 
-    kind: safetensors, ckpt or pytorch.
+    kind: safetensors, ckpt or pytorch, whose reader fills the rest in.
     texts: the strings that a .ckpt holds besides tensors, by name.
     crc: the end and the value of the CRC-32 that a .ckpt may carry: it covers all bytes before the end.
     """
 
-    def __init__(
-        self,
-        file: ReadableFile,
-        kind: str,
-        tensors: Mapping[str, StoredTensor],
-        texts: Mapping[str, str] | None = None,
-        crc: tuple[int, int] | None = None,
-    ) -> None:
-        self._file = file
-        self.path = file.path
+    def __init__(self, path: Path, kind: str) -> None:
+        super().__init__(path)
         self.kind = kind
-        self.tensors = tensors
-        self.texts = texts or {}
-        self.crc = crc
-
-    @property
-    def size(self) -> int:
-        return self._file.size
-
-    @property
-    def stamp(self) -> tuple[int, int]:
-        """Size of the file, and its time of change (in nanoseconds), when it was opened."""
-        return self._file.size, self._file.changed
+        self.tensors: Mapping[str, StoredTensor] = {}
+        self.texts: Mapping[str, str] = {}
+        self.crc: tuple[int, int] | None = None
 
     def info(self, name: str) -> StoredTensor:
         """The tensor's entry. CheckpointError when there is none of that name."""
@@ -236,7 +220,7 @@ class StoredFile(Closing):
         flat = buffer.cast("B")
         filled = 0
         for offset, nbytes in byte_ranges(self.info(name).extents, start, len(flat)):
-            self._file.fill(offset, flat[filled : filled + nbytes])
+            self.fill(offset, flat[filled : filled + nbytes])
             filled += nbytes
 
     def chunks(self, name: str) -> Iterator[memoryview]:
@@ -256,7 +240,7 @@ class StoredFile(Closing):
     def byte_chunks(self, start: int, end: int) -> Iterator[bytes]:
         """Yields the file's bytes from `start` to `end` in chunks of at most 4 MiB."""
         for offset in range(start, end, SLICE_BYTES):
-            yield self._file.fetch(offset, min(SLICE_BYTES, end - offset))
+            yield self.fetch(offset, min(SLICE_BYTES, end - offset))
 
     def head_digest(self) -> str:
         """The hex SHA-256 of all bytes of the file outside tensor data, in order."""
@@ -269,6 +253,3 @@ class StoredFile(Closing):
         for chunk in self.byte_chunks(position, self.size):
             digest.update(chunk)
         return digest.hexdigest()
-
-    def close(self) -> None:
-        self._file.close()

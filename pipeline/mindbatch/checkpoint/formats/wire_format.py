@@ -44,7 +44,6 @@ class ByteSource:
         return self._window[position - self._start]
 
     def refuse(self, position: int, fault: str) -> NoReturn:
-        """CheckpointError with the place and the subject."""
         raise CheckpointError(f"{self.where}: {self.subject}byte {position}: {fault}")
 
 
@@ -65,7 +64,6 @@ class WireReader:
         return self.position >= self.end
 
     def refuse(self, fault: str) -> NoReturn:
-        """CheckpointError at the present position."""
         self.source.refuse(self.position, fault)
 
     def varint(self) -> int:
@@ -107,7 +105,6 @@ class WireReader:
         return inner
 
     def content(self, limit: int) -> bytes:
-        """Reads the rest of the message."""
         length = self.end - self.position
         if length > limit:
             self.refuse(f"{length} bytes; at most {limit} are allowed here")
@@ -118,7 +115,6 @@ class WireReader:
         return data
 
     def text(self, limit: int) -> str:
-        """Reads the rest of the message as UTF-8."""
         position = self.position
         data = self.content(limit)
         try:

@@ -1,21 +1,20 @@
 """A model folder whose weights are a Checkpoint 2.0: each tensor is put together when it is asked for."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from mindbatch.checkpoint.faults import did_you_mean, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, read_configs
-from mindbatch.checkpoint.folders.iteration_files import iteration_in
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, code_notes
-from mindbatch.checkpoint.folders.tensor_set import shard_sets
-from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_floats, widened
+from mindbatch.checkpoint.folders.tensor_set import TensorSet, shard_sets
+from mindbatch.checkpoint.folders.weight_files import iteration_in
+from mindbatch.checkpoint.formats.floats import Array, FloatArray, array_type, read_region, widened
 from mindbatch.checkpoint.formats.stored import StoredTensor
 from mindbatch.checkpoint.iterations.metadata import placements
 from mindbatch.checkpoint.placement.regions import Location, Placement, RankFiles, slices_of
-from mindbatch.io.errors import CheckpointError
+from mindbatch.io.closing import closed_on_error
 from mindbatch.parallel.topology import WHOLE
 
 Renamed = Callable[[Mapping[str, Placement], int], RankFiles]
@@ -30,61 +29,40 @@ class IterationFolder(ModelFolder):
         ConfigError: `path` is not a folder.
         CheckpointError: lists what is missing, damaged, or contradicts itself.
         """
-        self.path = existing_folder(path)
+        folder = existing_folder(path)
         self.shard, self.stages = WHOLE, 1
-        self.config, self.generation_config = read_configs(self.path)
-        self.notes = code_notes(self.path, self.config)
-        iteration = iteration_in(self.path)
+        self.config, self.generation_config = read_configs(folder)
+        self.notes = code_notes(folder, self.config)
+        iteration = iteration_in(folder)
         assert iteration is not None
-        self._files = shard_sets(iteration)
-        try:
-            files = renamed(placements(iteration, self._files), len(self._files))
-        except BaseException:
-            self.close()
-            raise
-        self._locate(files)
+        self._hold(folder, shard_sets(iteration))
+        with closed_on_error(self):
+            self._locate(renamed(placements(iteration, self._sets), len(self._sets)))
+
+    def _hold(self, path: Path, sets: Sequence[TensorSet]) -> None:
+        """Takes the files that hold parts of the tensors."""
+        self._sets = sets
+        files = {str(file.path): file for tensors in sets for file in tensors.files.values()}
+        TensorSet.__init__(self, path, files)
 
     def _locate(self, files: RankFiles) -> None:
         """Finds where each tensor is. files: what those hold that are open."""
-        self._shapes = dict(files.shapes)
-        self._locations: dict[str, list[Location]] = {}
+        self._locations: dict[str, list[Location]] = {name: [] for name in files.shapes}
         for name, location in files.locations():
-            self._locations.setdefault(name, []).append(location)
-        self._views = {
-            (location.rank, location.name): files.ranks[location.rank][location.name].shard.view
-            for locations in self._locations.values()
-            for location in locations
-        }
+            self._locations[name].append(location)
+        self._views = [{name: stored.shard.view for name, stored in rank.items()} for rank in files.ranks]
         self._last: tuple[str, Array] | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._shapes)
-
-    @property
-    def weight_paths(self) -> tuple[Path, ...]:
-        return tuple(file.path for tensors in self._files for file in tensors.files.values())
-
-    @property
-    def nbytes(self) -> int:
-        return sum(self.info(name).nbytes for name in self._shapes)
-
-    def has(self, name: str) -> bool:
-        return name in self._shapes
-
-    def file_name(self, name: str) -> str:
-        """The first of the files that hold parts of the tensor, from the folder on."""
-        location = self._located(name)[0]
-        return str(self._files[location.rank].file(location.name).path.relative_to(self.path))
-
-    def info(self, name: str) -> StoredTensor:
-        location = self._located(name)[0]
-        return StoredTensor(
-            name, self._files[location.rank].info(location.name).dtype, self._shapes[name], ()
-        )
+        # Of several files that hold parts of a tensor the first one's is told.
+        places = {name: locations[0] for name, locations in self._locations.items() if locations}
+        firsts = {name: (self._sets[place.rank], place.name) for name, place in places.items()}
+        self.file_of = {name: str(tensors.file(stored).path) for name, (tensors, stored) in firsts.items()}
+        self.tensors = {
+            name: StoredTensor(name, tensors.info(stored).dtype, files.shapes[name])
+            for name, (tensors, stored) in firsts.items()
+        }
 
     def are_equal(self, one: str, other: str) -> bool:
-        if not (self.has(one) and self.has(other)):
+        if not {one, other} <= self.tensors.keys():
             return False
         return np.array_equal(self.floats(one), self.floats(other))
 
@@ -92,7 +70,7 @@ class IterationFolder(ModelFolder):
         if self._last is None or self._last[0] != name:
             self._last = name, self._whole(name)
         whole = self._last[1]
-        if columns is not None:  # a stack of matrices as one below another, as `read_floats` has it
+        if columns is not None:  # a stack of matrices as one below another, as `read_values` has it
             whole = whole.reshape(-1, whole.shape[-1])[:, columns]
         return np.array(whole[rows or slice(None)])
 
@@ -100,29 +78,13 @@ class IterationFolder(ModelFolder):
         values = self.packable(name, rows=rows, columns=columns)
         return widened(values.tobytes(), self.info(name).dtype, values.shape)
 
-    stored = packable
-
-    def close(self) -> None:
-        for tensors in self._files:
-            tensors.close()
-
-    def _located(self, name: str) -> list[Location]:
-        try:
-            return self._locations[name]
-        except KeyError:
-            near = did_you_mean(name, self._shapes)
-            raise CheckpointError(f"{self.path}: no tensor {shown(name)}{near}") from None
-
     def _whole(self, name: str) -> Array:
         """Copies what files have of the tensor to its place; of what several have, the first one's."""
-        out = np.empty(self._shapes[name], array_type(self.info(name).dtype))
-        read: dict[tuple[int, str], Array] = {}
-        for location in {location.segment.whole: location for location in self._located(name)[::-1]}.values():
-            key = location.rank, location.name
-            if key not in read:
-                self._files[location.rank].check(location.name)
-                values = read_floats(self._files[location.rank].file(location.name), location.name)
-                read[key] = values.reshape(self._views[key])
-            part = read[key][slices_of(location.segment.local)]
-            out[slices_of(location.segment.whole)] = part.T if location.segment.transposed else part
+        info = self.info(name)
+        out = np.empty(info.shape, array_type(info.dtype))
+        first = {location.segment.whole: location for location in self._locations[name][::-1]}
+        for rank, stored, segment in first.values():
+            file = self._sets[rank].verified(stored)
+            part = read_region(file, stored, segment.local, self._views[rank][stored], is_widened=False)
+            out[slices_of(segment.whole)] = part.T if segment.transposed else part
         return out

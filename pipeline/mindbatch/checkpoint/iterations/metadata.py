@@ -1,8 +1,9 @@
-"""metadata.json of a Checkpoint 2.0: which region of which tensor each file holds.
+"""metadata.json of a Checkpoint 2.0: which region of which tensor each file holds; read, and written.
 
 Source: mindformers 2.0, checkpoint/metadata.py, sharded_tensor.py and reshard.py.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,39 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindbatch.checkpoint.faults import raise_if_any, shown
-from mindbatch.checkpoint.folders.iteration_files import METADATA, holds_weights
+from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.folders.weight_files import COMMON, METADATA, holds_weights, iteration_name
+from mindbatch.checkpoint.formats.ckpt_file import DTYPE_OF, WRITTEN_TYPES
 from mindbatch.checkpoint.formats.stored import MAX_DIMENSIONS
 from mindbatch.checkpoint.json_object import read_json_object
 from mindbatch.checkpoint.placement.regions import (
     Placement,
+    RankFiles,
     Region,
     Shape,
+    StoredShard,
     full_region,
+    is_inside,
     single_segment,
     whole_placements,
 )
 from mindbatch.checkpoint.strategy.strategy import TensorLayout, layout_faults
 from mindbatch.io.errors import CheckpointError
+from mindbatch.io.foreign_formats import ITERATION_TRACKER
 
 _LARGEST_FILE = 1 << 30
 """Bytes; a tensor on each of 64 ranks takes about 10 KiB."""
 _STORED_KEY = re.compile(r"\('([^'\\]{1,1000})', \((\d{1,9}),\)\)")
-MINDSPORE_DTYPES = {
-    "F32": "Float32",
-    "F16": "Float16",
-    "BF16": "BFloat16",
-    "F64": "Float64",
-    "I64": "Int64",
-    "I32": "Int32",
-    "I16": "Int16",
-    "I8": "Int8",
-    "U8": "UInt8",
-    "BOOL": "Bool",
-}
-"""How it calls the dtypes of safetensors."""
-_DTYPES = {theirs: stored for stored, theirs in MINDSPORE_DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -72,10 +64,6 @@ class _Tensor:
         return tuple((part.start, part.stop) for part in slices)
 
 
-class _Faulty(Exception):
-    """One line that says what is wrong with an entry."""
-
-
 def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placement]:
     """Places each weight: a shard of it, or none, for each of `files`, the iteration's files of weights.
 
@@ -93,11 +81,10 @@ def placements(iteration: Path, files: Sequence[TensorSet]) -> dict[str, Placeme
 
 
 class _MetadataReader:
-    """Reads entries, and keeps what is wrong with them."""
-
     def __init__(self, files: Sequence[TensorSet]) -> None:
         self._files = files
-        self._number = {next(iter(tensors.files)): number for number, tensors in enumerate(files)}
+        self._names = [next(iter(tensors.files)) for tensors in files]
+        self._number = {file: number for number, file in enumerate(self._names)}
         self.faults: list[str] = []
 
     def placed(self, described: Any, stored: Any) -> dict[str, Placement]:
@@ -110,10 +97,8 @@ class _MetadataReader:
         placed = {}
         for name, entry in described.items():
             if name in places:
-                try:
+                with collecting(self.faults), located(shown(name)):
                     placed[name] = self._placement(_tensor(name, entry), places[name])
-                except (_Faulty, CheckpointError) as fault:
-                    self.faults.append(f"{shown(name)}: {fault}")
         self.faults += self._left_over(placed, places)
         return placed
 
@@ -137,67 +122,67 @@ class _MetadataReader:
         return places
 
     def _placement(self, tensor: _Tensor, places: Sequence[tuple[int, str, int]]) -> Placement:
-        """Raises _Faulty where the pieces, or the files that have them, do not make one tensor."""
+        """Raises CheckpointError where the pieces, or the files that have them, do not make one tensor."""
         count = math.prod(tensor.pieces)
         regions: list[Region | None] = [None] * len(self._files)
         for piece, file, rank in places:
             if piece >= count:
-                raise _Faulty(f"piece {piece} of {count}")
+                raise CheckpointError(f"piece {piece} of {count}")
             region = tensor.region(piece)
             if (by_layout := tensor.region_of_rank(rank)) not in (None, region):
-                raise _Faulty(f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}")
-            number = self._file(file)
+                raise CheckpointError(
+                    f"piece {piece} is {region}, and by its layout rank {rank} has {by_layout}"
+                )
+            if file not in self._number:
+                raise CheckpointError(f"is in {shown(file)}, which is not there")
+            number = self._number[file]
             if regions[number] not in (None, region):
-                raise _Faulty(f"{shown(file)} is said to have two pieces of it")
+                raise CheckpointError(f"{shown(file)} is said to have two pieces of it")
             regions[number] = self._checked(tensor, number, region)
         missing = {*range(count)} - {piece for piece, _, _ in places}
         if missing:
-            raise _Faulty(f"piece {min(missing)} of {count} is in no file")
+            raise CheckpointError(f"piece {min(missing)} of {count} is in no file")
         shards = [
             None if region is None else single_segment(self._files[number].info(tensor.name).shape, region)
             for number, region in enumerate(regions)
         ]
         return Placement(tensor.name, tensor.shape, tuple(shards))
 
-    def _file(self, file: str) -> int:
-        if file not in self._number:
-            raise _Faulty(f"is in {shown(file)}, which is not there")
-        return self._number[file]
-
     def _checked(self, tensor: _Tensor, number: int, region: Region) -> Region:
         """The region that the file holds: the piece, or, as MindSpore may save it, the whole tensor."""
-        file = self._files[number]
-        info = file.tensors.get(tensor.name)
-        where = shown(next(iter(file.files)))
+        info = self._files[number].tensors.get(tensor.name)
+        where = shown(self._names[number])
         if info is None:
-            raise _Faulty(f"is said to be in {where}, and is not")
+            raise CheckpointError(f"is said to be in {where}, and is not")
         if info.dtype != tensor.dtype:
-            raise _Faulty(f"is {info.dtype} in {where}, and {tensor.dtype} here")
+            raise CheckpointError(f"is {info.dtype} in {where}, and {tensor.dtype} here")
         if info.shape == tuple(stop - start for start, stop in region):
             return region
         if info.shape == (tensor.shape or (1,)):
             return full_region(info.shape)
-        raise _Faulty(f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}")
+        raise CheckpointError(
+            f"has shape {[*info.shape]} in {where}; the piece is {[*region]} of {[*tensor.shape]}"
+        )
 
     def _left_over(self, placed: Mapping[str, Placement], places: Mapping[str, Any]) -> Iterator[str]:
         """Tensors that files have without a word of them."""
-        for number, file in enumerate(self._files):
-            for name in file.tensors:
+        for number, (file, tensors) in enumerate(zip(self._names, self._files, strict=True)):
+            for name in tensors.tensors:
                 is_known = name in places and (name not in placed or placed[name].shards[number] is not None)
                 if not is_known:
-                    yield f"{shown(name)}: is in {shown(next(iter(file.files)))}, and nothing here says so"
+                    yield f"{shown(name)}: is in {shown(file)}, and nothing here says so"
 
 
 def _tensor(name: str, entry: Any) -> _Tensor:
-    """Raises _Faulty where the entry is none of a tensor."""
+    """Raises CheckpointError where the entry is none of a tensor."""
     properties = _of_kind(entry, "properties", Mapping)
-    dtype = _DTYPES.get(str(properties.get("dtype")))
+    dtype = DTYPE_OF.get(str(properties.get("dtype")))
     if dtype is None:
-        raise _Faulty(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(_DTYPES)}")
+        raise CheckpointError(f"dtype {shown(properties.get('dtype'))}; known are {', '.join(DTYPE_OF)}")
     shape = _whole_numbers(entry, "global_shape")
     pieces = _whole_numbers(entry, "axis_fragmentations")
     if len(pieces) != len(shape) or any(size % count for size, count in zip(shape, pieces, strict=True)):
-        raise _Faulty(f"axis_fragmentations {[*pieces]} do not divide the shape {[*shape]}")
+        raise CheckpointError(f"axis_fragmentations {[*pieces]} do not divide the shape {[*shape]}")
     layout = entry.get("layout")
     if layout is None:
         return _Tensor(name, dtype, shape, pieces, None, ())
@@ -206,19 +191,19 @@ def _tensor(name: str, entry: Any) -> _Tensor:
     tensor_map = tuple(tuple(axis) if isinstance(axis, list) else axis for axis in axes)
     flat = [axis for entry in tensor_map for axis in (entry if isinstance(entry, tuple) else (entry,))]
     if any(type(axis) is not int for axis in flat):
-        raise _Faulty("tensor_map: must be whole numbers, or lists of them")
+        raise CheckpointError("tensor_map: must be whole numbers, or lists of them")
     made = TensorLayout(name, _whole_numbers(layout, "device_matrix"), tensor_map)
     if faults := layout_faults(made):
-        raise _Faulty(faults[0])
+        raise CheckpointError(faults[0])
     if made.num_devices != len(ranks):
-        raise _Faulty(f"rank_list has {len(ranks)} ranks, and the device matrix {made.num_devices}")
+        raise CheckpointError(f"rank_list has {len(ranks)} ranks, and the device matrix {made.num_devices}")
     return _Tensor(name, dtype, shape, pieces, made, ranks)
 
 
 def _of_kind(entry: Any, key: str, kind: type) -> Any:
     value = entry.get(key) if isinstance(entry, Mapping) else None
     if not isinstance(value, kind):
-        raise _Faulty(f"{key}: is missing, or of another kind")
+        raise CheckpointError(f"{key}: is missing, or of another kind")
     return value
 
 
@@ -226,5 +211,138 @@ def _whole_numbers(entry: Any, key: str, least: int = 1, most: int = MAX_DIMENSI
     """most: how many of them."""
     values = _of_kind(entry, key, list)
     if len(values) > most or any(type(value) is not int or value < least for value in values):
-        raise _Faulty(f"{key} {shown(values)}: must be whole numbers from {least}, at most {most} of them")
+        raise CheckpointError(
+            f"{key} {shown(values)}: must be whole numbers from {least}, at most {most} of them"
+        )
     return tuple(values)
+
+
+_NUMBER = 0
+"""Of the iteration: nothing was trained."""
+_COMMON = {
+    "epoch_num": 0,
+    "step_num": 0,
+    "global_step": 0,
+    "loss_scale": None,
+    "global_batch_size": None,
+    "ckpt_status": None,
+}
+_MESH_NAMES = ["a", "b", "c"]
+
+
+def file_name(rank: int, num_ranks: int) -> str:
+    """The file of a rank's weights, from the folder on."""
+    return f"{iteration_name(_NUMBER)}/model-{rank:07d}-{num_ranks:07d}.safetensors"
+
+
+def descriptions(
+    files: RankFiles, whole: RankFiles, model_parallel: int, dtypes: Mapping[str, str]
+) -> dict[str, bytes]:
+    """The other files, by name. whole: what one file would hold. model_parallel: ranks of each stage.
+
+    Raises:
+        CheckpointError: lists tensors whose shards are no equal parts of one dimension.
+    """
+    home = iteration_name(_NUMBER)
+    others = {ITERATION_TRACKER: str(_NUMBER).encode(), f"{home}/{COMMON}": _json(_COMMON)}
+    if len(files.ranks) == 1:
+        return others  # MindFormers writes no metadata.json either, and takes all files as they are
+    described: dict[str, Any] = {}
+    stored: dict[str, list[dict[str, Any]]] = {}
+    faults: list[str] = []
+    for name, full in whole.ranks[0].items():
+        with collecting(faults):
+            pieces = _pieces(name, full, files)
+            described[name] = _described(full.shard.shape, pieces, model_parallel, dtypes[name])
+            for piece in sorted({place for _, place in pieces.values()}):
+                ranks = [rank for rank, (_, place) in pieces.items() if place == piece]
+                stored[str((name, (piece,)))] = [
+                    {
+                        "file_name": file_name(rank, len(files.ranks)).rpartition("/")[2],
+                        "storage_rank": rank,
+                        "rank_group": ranks,
+                    }
+                    for rank in ranks
+                ]
+    raise_if_any(faults)
+    content = {"state_dict_metadata": described, "storage_data": stored}
+    return {**others, f"{home}/{METADATA}": _json(content)}
+
+
+def _pieces(name: str, full: StoredShard, files: RankFiles) -> dict[int, tuple[Shape, int]]:
+    """By rank: into how many parts each dimension is cut, and which of the pieces the rank has."""
+    pieces = {}
+    for rank, tensors in enumerate(files.ranks):
+        shard = tensors.get(name)
+        if shard is None:
+            continue
+        local, whole = shard.shard.view, full.shard.view
+        start = _start(name, full, shard)
+        parts = tuple(size // part for size, part in zip(whole, local, strict=True))
+        is_even = all(
+            size % part == 0 and first % part == 0
+            for size, part, first in zip(whole, local, start, strict=True)
+        )
+        if shard.shard.padding or not is_even:
+            raise CheckpointError(
+                f"tensor {shown(name)} {[*full.shard.shape]}: rank {rank} would have {[*shard.shard.shape]}; "
+                "a Checkpoint 2.0 knows equal parts only"
+            )
+        index = 0
+        for first, part, count in zip(start, local, parts, strict=True):
+            index = index * count + first // part
+        pieces[rank] = parts, index
+    return pieces
+
+
+def _start(name: str, full: StoredShard, shard: StoredShard) -> Shape:
+    """Finds where a rank's shard begins in the whole tensor."""
+    starts = {
+        tuple(
+            first - own
+            for (first, _), (own, _) in zip(around.local_at(segment.whole), segment.local, strict=True)
+        )
+        for tensor, segment in shard.segments
+        for other, around in full.segments
+        if other == tensor and is_inside(segment.whole, around.whole)
+    }
+    if len(starts) != 1:
+        raise CheckpointError(f"tensor {shown(name)}: a rank would have several parts of it")
+    [start] = starts
+    return start
+
+
+def _described(
+    shape: Shape, pieces: Mapping[int, tuple[Shape, int]], model_parallel: int, dtype: str
+) -> dict[str, Any]:
+    parts = next(iter(pieces.values()))[0]
+    first = min(pieces) // model_parallel * model_parallel
+    is_cut = math.prod(parts) > 1
+    return {
+        "properties": {
+            "dtype": WRITTEN_TYPES[dtype],
+            "replica_id": [0] * model_parallel if is_cut else [*range(model_parallel)],
+            "allow_shape_mismatch": False,
+            "allow_to_save": True,
+        },
+        "global_shape": [*shape],
+        "axis_fragmentations": [*parts],
+        "layout": {
+            "device_matrix": [1, 1, model_parallel],
+            "tensor_map": [0 if count > 1 else -1 for count in parts],
+            "interleaved_parallel": False,
+            "alias_name": _MESH_NAMES,
+            "rank_list": [*range(first, first + model_parallel)],
+        },
+        "chunk": [
+            {
+                "global_offset": [piece],
+                "local_shape": [size // count for size, count in zip(shape, parts, strict=True)],
+            }
+            for piece in range(math.prod(parts))
+        ],
+    }
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, indent=4).encode()

@@ -3,28 +3,31 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any
+import numpy as np
+
+from mindbatch.checkpoint.faults import collecting, first_lines, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import existing_folder, file_in, has_file, nothing_readable
 from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray
+from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.lora.base_weight import ArrayShard, StoredArray
-from mindbatch.checkpoint.lora.checks import effect_faults, setting_faults, shape_faults, tied_faults
-from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, config_warnings, read_lora_config
-from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind
+from mindbatch.checkpoint.lora.config import ADAPTER_CONFIG, LoraSettings, config_warnings, read_lora_config
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ArrayShard, StoredArray
 from mindbatch.checkpoint.lora.names import (
     FoundModules,
     Role,
     find_modules,
+    is_head,
     is_of_training,
+    is_vocabulary,
     unused_faults,
 )
-from mindbatch.checkpoint.lora.settings import LoraSettings
-from mindbatch.checkpoint.placement.regions import full_region
+from mindbatch.checkpoint.placement.regions import Segment, full_region
 from mindbatch.io.errors import CheckpointError
 
 ADAPTER_FILES = tuple(f"adapter_model{suffix}" for suffix in (".safetensors", ".ckpt"))
@@ -67,40 +70,43 @@ def open_adapter(
     """
     adapter_path = Path(path)
     folder = adapter_path.parent if adapter_path.is_file() else existing_folder(path)
+    has_config = has_file(folder, ADAPTER_CONFIG)
     faults: list[str] = []
     settings = None
-    is_unsaid = not has_file(folder, ADAPTER_CONFIG)
-    if is_unsaid and scaling is None:
+    if has_config:
+        with collecting(faults):
+            settings = read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
+    elif scaling is None:
         faults.append(
             f"{folder / ADAPTER_CONFIG}: missing; without it the scaling (lora_alpha / rank) must be given: "
             "{path: ..., scaling: ...} in lora.adapters, lora.scaling of mindbatch reshard"
         )
-    with collecting(faults):
-        settings = None if is_unsaid else read_lora_config(file_in(folder, ADAPTER_CONFIG), scaling)
     with (
         collecting(faults),
         open_source(adapter_path if adapter_path.is_file() else _file_of(folder)) as source,
     ):
         [tensors] = source.ranks
-        stored = _without_training(tensors.tensors)
-        if is_unsaid and scaling is not None:
-            settings = LoraSettings(
-                first_rank(find_modules(stored), tensors.shapes), 0.0, uniform_scaling=scaling
-            )
-        modules = _checked(settings, tensors, stored, faults)
+        stored = {name: tensor for name, tensor in tensors.tensors.items() if not is_of_training(name)}
+        found_modules = find_modules(stored)
+        if not has_config and scaling is not None:
+            settings = LoraSettings(first_rank(found_modules, tensors.shapes), 0.0, uniform_scaling=scaling)
+        raise_if_any(_found_faults(found_modules, settings, stored), str(tensors.path))
+        if settings is not None:
+            modules = checked_modules(found_modules, settings, _arrays(tensors, found_modules), tensors.path)
     raise_if_any(faults)
     assert settings is not None
-    warnings = [*config_warnings(settings, base), *_dropped_warnings(len(tensors.tensors) - len(stored))]
+    warnings = [*config_warnings(settings, base)]
+    if dropped := len(tensors.tensors) - len(stored):
+        warnings.append(f"{dropped} tensors of the training (optimizer, counters) are left out")
     return LoraAdapter(adapter_path, settings, modules, tuple(f"{adapter_path}: {line}" for line in warnings))
 
 
-def _without_training(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    return {name: tensor for name, tensor in tensors.items() if not is_of_training(name)}
-
-
-def _dropped_warnings(count: int) -> Iterator[str]:
-    if count:
-        yield f"{count} tensors of the training (optimizer, counters) are left out"
+def _found_faults(
+    found_modules: FoundModules, settings: LoraSettings | None, stored: Mapping[str, StoredTensor]
+) -> list[str]:
+    unused = first_lines(unused_faults(found_modules.others), str, limit=4)
+    of_modules = [] if settings is None else module_faults(found_modules, settings, stored)
+    return [*found_modules.faults, *unused, *of_modules]
 
 
 def _file_of(folder: Path) -> Path:
@@ -121,31 +127,12 @@ def first_rank(found_modules: FoundModules, shapes: Mapping[str, tuple[int, ...]
     return next((shape[0] for shape in first if shape), 1)
 
 
-def _checked(
-    settings: LoraSettings | None, tensors: TensorSet, stored: Mapping[str, StoredTensor], faults: list[str]
-) -> dict[str, AdaptedModule]:
-    found_modules = find_modules(stored)
-    where = f"{tensors.path}: "
-    unused = first_lines(unused_faults(found_modules.others), str, limit=4)
-    faults += [where + line for line in (*found_modules.faults, *unused)]
-    if settings is None:
-        raise CheckpointError([])  # the faults are told already
-    faults += [where + line for line in module_faults(found_modules, settings, stored)]
-    if faults:
-        raise CheckpointError([])
-    modules = adapted_modules(found_modules, settings, _arrays(tensors, found_modules))
-    raise_if_any(
-        [*effect_faults(modules.values()), *tied_faults(modules.values(), settings)], str(tensors.path)
-    )
-    return modules
-
-
 def module_faults(
     found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
 ) -> list[str]:
     """A line for each module, or tensor, that does not go with the settings or with the others."""
     try:
-        return [*shape_faults(found_modules, settings, stored), *setting_faults(found_modules, settings)]
+        return [*_shape_faults(found_modules, settings, stored), *_setting_faults(found_modules, settings)]
     except ValueError as error:
         return [f"{ADAPTER_CONFIG}: an expression {error}"]
 
@@ -156,20 +143,160 @@ def _arrays(tensors: TensorSet, found_modules: FoundModules) -> dict[str, Stored
     names = [name for roles in found_modules.modules.values() for name in roles.values()]
     for name, digest in tensors.checked_digests(names).items():
         path, shape = str(tensors.file(name).path.resolve()), tensors.info(name).shape
-        whole = full_region(shape)
-        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, digest, whole, whole),))
+        whole = Segment(full_region(shape), full_region(shape))
+        arrays[name] = StoredArray(name, shape, (ArrayShard(path, name, shape, whole, digest),))
     return arrays
 
 
-def adapted_modules(
-    found_modules: FoundModules, settings: LoraSettings, arrays: Mapping[str, StoredArray]
+def checked_modules(
+    found_modules: FoundModules, settings: LoraSettings, arrays: Mapping[str, StoredArray], where: Path
 ) -> dict[str, AdaptedModule]:
-    """Builds an AdaptedModule for each module by these settings. arrays: by the names of their tensors."""
+    """Builds the modules by these settings, when `module_faults` has found nothing.
+
+    arrays: by the names of their tensors.
+
+    Raises:
+        CheckpointError: values that are no numbers, no effect, tied modules that are not alike.
+    """
     modules: dict[str, AdaptedModule] = {}
     for module, names in found_modules.modules.items():
-        kind = ModuleKind.EMBEDDING if module in found_modules.embeddings else ModuleKind.LINEAR
-        kind = ModuleKind.WHOLE if {Role.WEIGHT, Role.BASE} & {*names} else kind
         scaling = settings.scaling_of(module) if Role.A in names else 0.0
         stored = {role: arrays[name] for role, name in names.items()}
-        modules[module] = AdaptedModule(module, kind, stored, scaling, module in found_modules.embeddings)
+        modules[module] = AdaptedModule(module, stored, scaling, module in found_modules.embeddings)
+    faults = [*_effect_faults(modules.values())]
+    if settings.ties:
+        faults += _tied_faults(modules.values())
+    raise_if_any(faults, str(where))
     return modules
+
+
+def _setting_faults(found_modules: FoundModules, settings: LoraSettings) -> Iterator[str]:
+    """Modules that the settings do not mean, and what they say to be there and is not."""
+    low_rank = [module for module, roles in found_modules.modules.items() if Role.A in roles]
+    if not found_modules.modules:
+        yield "no pair of lora_A and lora_B"
+    meant = [module for module in low_rank if not _follows(module, found_modules, settings)]
+    yield from settings.targets.faults(meant)
+    if settings.targets.all_linear:
+        for module in low_rank:
+            if module in found_modules.embeddings or is_head(module):
+                yield f"module {shown(module)} is none of target_modules, 'all-linear'"
+    whole = [module for module, roles in found_modules.modules.items() if Role.WEIGHT in roles]
+    for name in sorted(settings.targets.saved.names):
+        if not any(f".{module}".endswith(f".{name}") for module in whole):
+            yield f"modules_to_save has {shown(name)}, of which there is no weight"
+    yield from _role_faults(found_modules, low_rank, settings)
+
+
+def _follows(module: str, found_modules: FoundModules, settings: LoraSettings) -> bool:
+    """True if it is a head that no target names, and that is adapted because the embedding is."""
+    is_tied = settings.ties and bool(found_modules.embeddings) and is_head(module)
+    return is_tied and settings.targets.meant_by(module) is None
+
+
+def _role_faults(
+    found_modules: FoundModules, low_rank: Iterable[str], settings: LoraSettings
+) -> Iterator[str]:
+    """Biases and magnitudes that the settings do not say, or say and are missing."""
+    for role, key, is_said in (
+        (Role.MAGNITUDE, "use_dora", settings.has_magnitudes),
+        (Role.BIAS, "lora_bias", settings.has_biases),
+    ):
+        for module in low_rank:
+            name = found_modules.modules[module].get(role)
+            if name is not None and not is_said:
+                yield f"tensor {shown(name)}: would not be used, for {key} is not true"
+            if name is None and is_said:
+                what = "lora_magnitude_vector" if role is Role.MAGNITUDE else "lora_B.bias"
+                yield f"module {shown(module)}: {key} is true, and it has no {what}"
+
+
+def _shape_faults(
+    found_modules: FoundModules, settings: LoraSettings, stored: Mapping[str, StoredTensor]
+) -> Iterator[str]:
+    """Tensors of another rank than the settings say, that do not go together, or are no floats."""
+    for module, names in found_modules.modules.items():
+        shapes = {role: stored[name].shape for role, name in names.items()}
+        for role, needed, requirement in _needed(module, shapes, settings):
+            if not _fits(shapes[role], needed):
+                yield f"tensor {shown(names[role])}: shape {[*shapes[role]]} must be {requirement}"
+        for name in names.values():
+            if stored[name].dtype not in FLOAT_DTYPES:
+                allowed = ", ".join(FLOAT_DTYPES)
+                yield f"tensor {shown(name)}: dtype {stored[name].dtype} must be one of {allowed}"
+
+
+def _needed(
+    module: str, shapes: Mapping[Role, tuple[int, ...]], settings: LoraSettings
+) -> Iterator[tuple[Role, tuple[int | None, ...], str]]:
+    """Each role with the sizes that its tensor must have, None where any is right, and how they are told."""
+    rank = settings.rank_of(module) if Role.A in shapes else 0
+    if Role.A in shapes:
+        yield Role.A, (rank, None), f"[r, inputs] with r={rank}"
+        yield Role.B, (None, rank), f"[outputs, r] with r={rank}"
+    else:
+        yield Role.WEIGHT, (None, None), "[outputs, inputs]"
+    outputs = shapes.get(Role.B, shapes.get(Role.WEIGHT, ()))[:1]
+    for role in (Role.BIAS, Role.MAGNITUDE):
+        if role in shapes:
+            yield role, outputs, f"[outputs], {[*outputs]}"
+    if Role.BASE in shapes:
+        yield Role.BASE, (None, None), "a matrix"
+
+
+def _fits(shape: tuple[int, ...], needed: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(needed) and all(
+        size > 0 and wanted in (None, size) for size, wanted in zip(shape, needed, strict=True)
+    )
+
+
+def _effect_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
+    """Values that are no numbers, and an adapter that changes nothing."""
+    effective = False
+    with OpenFiles() as files:
+        for module in modules:
+            read = {}
+            for role, array in module.arrays.items():
+                read[role] = array.read(files)
+                if not np.isfinite(read[role]).all():
+                    yield f"tensor {shown(array.name)}: has values that are infinite or no numbers"
+            effective = effective or _acts(read)
+    if not effective:
+        yield "lora_A or lora_B of every module is zero: the adapter would have no effect (was it trained?)"
+
+
+def _tied_faults(modules: Iterable[AdaptedModule]) -> Iterator[str]:
+    """With ensure_weight_tying head and embedding must be adapted alike: PEFT keeps one of the two."""
+    adapted = [module for module in modules if is_vocabulary(module.module)]
+    heads = [module for module in adapted if is_head(module.module)]
+    embeddings = [module for module in adapted if not is_head(module.module)]
+    if adapted and not len(heads) == len(embeddings) == 1:
+        only = ", ".join(shown(module.module) for module in adapted)
+        yield f"ensure_weight_tying=True: head and token embedding must both be adapted; here are {only}"
+    elif adapted and not _is_same(heads[0], embeddings[0]):
+        yield (
+            f"ensure_weight_tying=True: {shown(heads[0].module)} and {shown(embeddings[0].module)} are "
+            "adapted differently, and must be alike"
+        )
+
+
+def _is_same(head: AdaptedModule, embedding: AdaptedModule) -> bool:
+    """True if both have one weight, or the matrices of one another, transposed."""
+    if {*head.arrays} != {*embedding.arrays} or head.scaling != embedding.scaling:
+        return False
+    turned = {Role.A: Role.B, Role.B: Role.A} if embedding.of_tokens else {}
+    with OpenFiles() as files:
+        for role, array in head.arrays.items():
+            other = embedding.arrays[turned.get(role, role)].read(files)
+            if not np.array_equal(array.read(files), other.T if role in turned else other):
+                return False
+    return True
+
+
+def _acts(read: Mapping[Role, FloatArray]) -> bool:
+    """True if both matrices, or a bias, are non-zero, or a weight is replaced; NaN counts as non-zero."""
+    if Role.WEIGHT in read:
+        return True
+    with np.errstate(invalid="ignore"):
+        has_bias = Role.BIAS in read and bool(read[Role.BIAS].any())
+        return has_bias or bool(read[Role.A].any() and read[Role.B].any())

@@ -1,15 +1,67 @@
 """adapter_config.json of a LoRA adapter: read strictly, so that nothing in it is passed over."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
 from mindbatch.checkpoint.json_object import read_json_object
-from mindbatch.checkpoint.lora.module_pattern import ModulePattern
-from mindbatch.checkpoint.lora.settings import LoraSettings, target_settings_faults, targets_of
+from mindbatch.checkpoint.lora.targets import ModulePattern, Targets, targets_of
 from mindbatch.io.errors import CheckpointError
+
+Patterns = Sequence[tuple[ModulePattern, float]]
+"""Numbers by the end of a module's name; the first that matches counts."""
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """The settings of an adapter.
+
+    ranks, alphas: for some modules others than `rank` and `alpha`. uniform_scaling: that of all
+    modules, where alpha does not say it. has_magnitudes, has_biases: DoRA, lora_bias. ties: the head follows
+    the embedding. base: the model that it was trained on. start: the initialisation, where that changes the
+    base weights.
+    """
+
+    rank: int
+    alpha: float
+    rank_stabilised: bool = False
+    fan_in_fan_out: bool = False
+    targets: Targets = Targets()
+    uniform_scaling: float | None = None
+    ranks: Patterns = ()
+    alphas: Patterns = ()
+    has_magnitudes: bool = False
+    has_biases: bool = False
+    ties: bool = False
+    base: str | None = None
+    start: str | None = None
+
+    @property
+    def scaling(self) -> float:
+        """The factor on B @ A of modules without a rank or alpha of their own."""
+        return self._scaling(self.rank, self.alpha)
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a module. ValueError when an expression takes too long to be matched."""
+        return int(_first(self.ranks, module, self.rank))
+
+    def scaling_of(self, module: str) -> float:
+        """The scaling of a module. ValueError as of `rank_of`."""
+        return self._scaling(self.rank_of(module), _first(self.alphas, module, self.alpha))
+
+    def _scaling(self, rank: int, alpha: float) -> float:
+        """alpha / rank, or alpha / sqrt(rank) (rsLoRA, Kalajdzievski 2023)."""
+        if self.uniform_scaling is not None:
+            return self.uniform_scaling
+        return alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
+
+
+def _first(patterns: Patterns, module: str, otherwise: float) -> float:
+    return next((value for pattern, value in patterns if pattern.matches_end(module)), otherwise)
+
 
 ADAPTER_CONFIG = "adapter_config.json"
 _MAX_BYTES = 1 << 20
@@ -56,10 +108,27 @@ def read_lora_config(path: Path, scaling: float | None = None) -> LoraSettings:
         CheckpointError: lists every key that is wrong, not supported or not understood.
     """
     content = read_json_object(path, _MAX_BYTES)
-    faults = [*_kind_faults(content), *_number_faults(content, scaling), *_pattern_faults(content)]
-    faults += [*target_settings_faults(content), *_other_faults(content)]
-    raise_if_any(faults, str(path))
-    settings = _settings(content, scaling)
+    faults = [*_kind_faults(content), *_number_faults(content, scaling)]
+    ranks, alphas = _patterns(content, "rank_pattern", faults), _patterns(content, "alpha_pattern", faults)
+    targets = targets_of(content, faults)
+    raise_if_any([*faults, *_other_faults(content)], str(path))
+    alpha, start = content.get("lora_alpha"), content.get("init_lora_weights")
+    is_changed = isinstance(start, str) and start.lower().startswith(_CHANGED_BASES)
+    settings = LoraSettings(
+        rank=_rank(content),
+        alpha=0.0 if alpha is None else float(alpha),
+        uniform_scaling=scaling if alpha is None else None,
+        rank_stabilised=content.get("use_rslora") or False,
+        fan_in_fan_out=content.get("fan_in_fan_out") or False,
+        targets=targets,
+        ranks=ranks,
+        alphas=alphas,
+        has_magnitudes=content.get("use_dora") or False,
+        has_biases=content.get("lora_bias") or False,
+        ties=content.get("ensure_weight_tying") or False,
+        base=content.get("base_model_name_or_path") or None,
+        start=start if is_changed else None,
+    )
     if scaling is not None and not math.isclose(scaling, settings.scaling, rel_tol=1e-6):
         raise CheckpointError(
             f"{path}: says the scaling {settings.scaling:g} (lora_alpha by r), given was {scaling:g}; "
@@ -90,31 +159,6 @@ def _last_name(model: str) -> str:
     if len(parts) >= 3 and parts[-2] == "snapshots":
         parts = parts[-3].split("--")
     return parts[-1].lower() if parts else ""
-
-
-def _settings(content: Mapping[str, Any], scaling: float | None) -> LoraSettings:
-    alpha, start = content.get("lora_alpha"), content.get("init_lora_weights")
-    is_changed = isinstance(start, str) and start.lower().startswith(_CHANGED_BASES)
-    return LoraSettings(
-        rank=_rank(content),
-        alpha=0.0 if alpha is None else float(alpha),
-        uniform_scaling=scaling if alpha is None else None,
-        rank_stabilised=content.get("use_rslora") or False,
-        fan_in_fan_out=content.get("fan_in_fan_out") or False,
-        targets=targets_of(content),
-        ranks=tuple(_patterns(content, "rank_pattern")),
-        alphas=tuple(_patterns(content, "alpha_pattern")),
-        has_magnitudes=content.get("use_dora") or False,
-        has_biases=content.get("lora_bias") or False,
-        ties=content.get("ensure_weight_tying") or False,
-        base=content.get("base_model_name_or_path") or None,
-        start=start if is_changed else None,
-    )
-
-
-def _patterns(content: Mapping[str, Any], key: str) -> Iterator[tuple[ModulePattern, float]]:
-    for pattern, value in (content.get(key) or {}).items():
-        yield ModulePattern(pattern), value
 
 
 def _rank(content: Mapping[str, Any]) -> Any:
@@ -150,22 +194,22 @@ def _number_faults(content: Mapping[str, Any], scaling: float | None) -> Iterato
             yield f"{key}={shown(content[key])}: must be true or false"
 
 
-def _pattern_faults(content: Mapping[str, Any]) -> Iterator[str]:
-    for key, is_right, needed in (
-        ("rank_pattern", _is_rank, f"a whole number of 1 to {MAX_RANK}"),
-        ("alpha_pattern", _is_alpha, "a number above 0"),
-    ):
-        patterns = content.get(key) or {}
-        if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:
-            yield f"{key}={shown(patterns)}: must be an object of at most {MAX_PATTERNS} expressions"
-            continue
-        for pattern, value in patterns.items():
-            if not is_right(value):
-                yield f"{key}: {shown(pattern)} has {shown(value)}; must be {needed}"
-            try:
-                ModulePattern(pattern)
-            except ValueError as error:
-                yield f"{key}: {shown(pattern)} {error}"
+def _patterns(content: Mapping[str, Any], key: str, faults: list[str]) -> Patterns:
+    patterns = content.get(key) or {}
+    if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:
+        faults.append(f"{key}={shown(patterns)}: must be an object of at most {MAX_PATTERNS} expressions")
+        return ()
+    of_ranks = key == "rank_pattern"
+    needed = f"a whole number of 1 to {MAX_RANK}" if of_ranks else "a number above 0"
+    read: list[tuple[ModulePattern, float]] = []
+    for pattern, value in patterns.items():
+        if not (_is_rank(value) if of_ranks else _is_alpha(value)):
+            faults.append(f"{key}: {shown(pattern)} has {shown(value)}; must be {needed}")
+        try:
+            read.append((ModulePattern(pattern), value))
+        except ValueError as error:
+            faults.append(f"{key}: {shown(pattern)} {error}")
+    return tuple(read)
 
 
 def _is_rank(value: object) -> bool:

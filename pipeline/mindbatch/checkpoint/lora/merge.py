@@ -3,17 +3,19 @@
 Everything is float32; the sum is rounded once, to the dtype that is written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mindbatch.checkpoint.faults import shown
-from mindbatch.checkpoint.formats.floats import FloatArray
+from mindbatch.checkpoint.folders.model_folder import StoredWeights
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.lora.base_weight import BaseWeight, StoredArray, read_array
-from mindbatch.checkpoint.lora.modules import TILE, LowRank, product, row_factors, tiles
-from mindbatch.checkpoint.placement.regions import Region, oriented, slices_of
+from mindbatch.checkpoint.formats.stored import StoredTensor
+from mindbatch.checkpoint.lora.modules import TILE, LowRank, StoredArray, product, row_factors, tiles
+from mindbatch.checkpoint.placement.regions import Region, StoredShard, oriented, slices_of
+from mindbatch.io.closing import Closing
 from mindbatch.io.errors import CheckpointError
 
 
@@ -33,7 +35,7 @@ class Addition:
     product: Region
     inputs_first: bool = False
     magnitude: StoredArray | None = None
-    base: BaseWeight | None = None
+    base: StoredArray | None = None
 
     @property
     def paths(self) -> set[str]:
@@ -52,34 +54,24 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class BiasAddition:
-    """Some of scaling * a vector that is added to a region of a stored vector."""
+class ArrayEdit:
+    """A region of an array in place of a region of a stored tensor; with a scaling it is scaled and added.
 
-    array: StoredArray
-    scaling: float
-    place: Region
-    part: tuple[int, int]
-
-    @property
-    def paths(self) -> set[str]:
-        return self.array.paths
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A region of a saved array in place of a region of a stored tensor, transposed where that is so."""
+    transposed: the tensor has its dimensions the other way round.
+    """
 
     array: StoredArray
     place: Region
     part: Region
     transposed: bool = False
+    scaling: float | None = None
 
     @property
     def paths(self) -> set[str]:
         return self.array.paths
 
 
-Edit = Addition | BiasAddition | Replacement
+Edit = Addition | ArrayEdit
 
 
 class Merger:
@@ -105,29 +97,27 @@ class Merger:
             low, high = max(start, top), min(start + len(rows), bottom)
             if low >= high:
                 continue
-            if isinstance(edit, Replacement):
-                self._replace(edit, low, high, rows[low - start : high - start])
-            elif isinstance(edit, BiasAddition):
-                added = self._array(edit.array)[slice(*edit.part)][low - top : high - top]
-                _add(name, rows[low - start : high - start], added * np.float32(edit.scaling))
+            part = rows[low - start : high - start]
+            if isinstance(edit, ArrayEdit):
+                self._put(name, edit, low, high, part)
             else:
-                self._add_product(name, edit, low, high, rows[low - start : high - start])
+                self._add_product(name, edit, low, high, part)
 
     def forget(self) -> None:
-        """Gives the memory of products and arrays back."""
         self._strips.clear()
         self._arrays.clear()
         self._factors.clear()
 
-    def _replace(self, edit: Replacement, low: int, high: int, rows: FloatArray) -> None:
-        """The rows low..high of the stored tensor become those of the saved array."""
+    def _put(self, name: str, edit: ArrayEdit, low: int, high: int, rows: FloatArray) -> None:
+        """Puts what the array has for the rows low..high of the stored tensor there, or adds it."""
         whole = self._array(edit.array)[slices_of(edit.part)]
         top = edit.place[0][0]
-        part = (whole.T if edit.transposed else whole)[low - top : high - top]
-        if len(edit.place) == 1:
-            rows[:] = part
+        values = (whole.T if edit.transposed else whole)[low - top : high - top]
+        target = rows if len(edit.place) == 1 else rows[:, slice(*edit.place[1])]
+        if edit.scaling is None:
+            target[...] = values
         else:
-            rows[:, slice(*edit.place[1])] = part
+            _add(name, target, values * np.float32(edit.scaling))
 
     def _add_product(self, name: str, edit: Addition, low: int, high: int, rows: FloatArray) -> None:
         offset = edit.along[0] - edit.place[0][0]
@@ -170,12 +160,12 @@ class Merger:
             a, b, magnitude = (self._array(array) for array in (edit.a, edit.b, edit.magnitude))
             added = LowRank(a, b, edit.scaling, None, magnitude)
             base = edit.base
-            self._factors[base] = row_factors(added, lambda start, stop: base.rows(start, stop, self._files))
+            self._factors[base] = row_factors(added, lambda start, stop: base.read(self._files, start, stop))
         return self._factors[edit.base]
 
     def _array(self, array: StoredArray) -> FloatArray:
         if array not in self._arrays:
-            self._arrays[array] = read_array(array, self._files)
+            self._arrays[array] = array.read(self._files)
         return self._arrays[array]
 
 
@@ -196,3 +186,70 @@ def _scale(name: str, rows: FloatArray, factors: FloatArray, along: tuple[int, i
         np.multiply(rows, of_rows[None, :] if edit.inputs_first else of_rows[:, None], out=rows)
     if not np.isfinite(rows).all():
         raise CheckpointError(f"tensor {shown(name)}: scaled to the magnitudes (DoRA), values are not finite")
+
+
+class MergedWeights(Closing):
+    """Stands for a folder (`StoredWeights`): the sums are those of `reshard lora.merge=`, bit for bit.
+
+    What is not asked for is not merged. Within `with` files stay open.
+    """
+
+    def __init__(
+        self,
+        folder: StoredWeights,
+        edits_of: Callable[[StoredShard], Sequence[Edit]],
+        stored: Mapping[str, StoredShard],
+    ) -> None:
+        """edits_of: `LoraPlan.edits` of the whole model. stored: what the folder's tensors hold of it."""
+        self._folder = folder
+        self.path, self.shard, self.stages, self.names = (
+            folder.path,
+            folder.shard,
+            folder.stages,
+            folder.names,
+        )
+        self._edits_of = edits_of
+        self._stored = stored
+        self._files = OpenFiles()
+        self._merger = Merger(self._files)
+        self._last = ""
+
+    def file_name(self, name: str) -> str:
+        return self._folder.file_name(name)
+
+    def info(self, name: str) -> StoredTensor:
+        return self._folder.info(name)
+
+    def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
+        """The values that were asked for, merged.
+
+        CheckpointError, besides those of the folder, when the adapter has changed since it was opened, or a
+        sum is too large for float32.
+        """
+        values = self._folder.floats(name, rows=rows, columns=columns)  # checked before norms are taken of it
+        if name not in self._stored or len(self.info(name).shape) > 2:  # adapters have no stacks
+            return values
+        region = _region(self.info(name).shape, rows, columns)
+        edits = self._edits_of(self._stored[name].within(region))
+        if edits and name != self._last:
+            self._merger.forget()
+            self._last = name
+        self._merger.apply(name, edits, 0, values)
+        return values
+
+    def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
+        give = self.floats if name in self._stored else self._folder.packable
+        return give(name, rows=rows, columns=columns)
+
+    def close(self) -> None:
+        """Closes the adapter's files and gives memory back; the folder is its owner's."""
+        self._merger.forget()
+        self._files.close()
+
+
+def _region(shape: tuple[int, ...], *parts: slice | None) -> Region:
+    """Converts slices of a stored tensor to a region. parts: rows, and columns of a matrix; None for all."""
+    return tuple(
+        (0, size) if part is None else part.indices(size)[:2]
+        for part, size in zip(parts, shape, strict=False)
+    )

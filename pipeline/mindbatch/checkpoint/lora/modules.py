@@ -1,17 +1,110 @@
-"""Effect of an adapter on one module: a low-rank addition, or a full weight in place of the model's."""
+"""Modules of an adapter: their stored arrays, and their effect, a low-rank addition or a full weight."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
-from mindbatch.checkpoint.formats.floats import FloatArray
+from mindbatch.checkpoint.faults import shown
+from mindbatch.checkpoint.folders.digests import digest_of
+from mindbatch.checkpoint.folders.tensor_set import TensorSet
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, FloatArray, read_region, widened
 from mindbatch.checkpoint.formats.open_file import OpenFiles
-from mindbatch.checkpoint.lora.base_weight import StoredArray, read_array
+from mindbatch.checkpoint.formats.stored import StoredFile
 from mindbatch.checkpoint.lora.names import Role
-from mindbatch.checkpoint.placement.regions import Region, full_region
+from mindbatch.checkpoint.placement.regions import (
+    RankFiles,
+    Region,
+    Segment,
+    Shape,
+    full_region,
+    intersection,
+    oriented,
+    slices_of,
+)
+from mindbatch.io.errors import CheckpointError
+
+
+class ArrayShard(NamedTuple):
+    """A segment of a stored tensor, counted in its view, that is a region of an array.
+
+    digest: the stored tensor's SHA-256 (as in digests.json) when an adapter was opened, by which it is known
+    again; None for weights of the model.
+    """
+
+    path: str
+    name: str
+    view: Shape
+    segment: Segment
+    digest: str | None = None
+
+    def read(self, file: StoredFile, whole: Region) -> FloatArray:
+        """The values of a region of the array, within that of the shard."""
+        local = self.segment.local_at(whole)
+        if self.digest is None:
+            values = read_region(file, self.name, local, self.view, is_widened=True)
+        else:
+            values = self._verified(file)[slices_of(local)]
+        return values.T if self.segment.transposed else values
+
+    def _verified(self, file: StoredFile) -> FloatArray:
+        """The whole stored tensor, from the very bytes that the digest is of."""
+        info = file.info(self.name)
+        data = np.empty(info.nbytes, np.uint8).data
+        file.read_into(self.name, 0, data)
+        is_same = digest_of(info.dtype, info.shape, [data]) == self.digest
+        if not is_same or info.dtype not in FLOAT_DTYPES:
+            raise CheckpointError(f"{self.path}: tensor {shown(self.name)} has changed meanwhile")
+        return widened(data, info.dtype, self.view)
+
+
+class StoredArray(NamedTuple):
+    """Shards that together are a matrix or vector. name: of its tensor."""
+
+    name: str
+    shape: Shape
+    shards: tuple[ArrayShard, ...]
+
+    @property
+    def paths(self) -> set[str]:
+        return {shard.path for shard in self.shards}
+
+    def read(self, files: OpenFiles, start: int = 0, stop: int | None = None) -> FloatArray:
+        """The rows start..stop, all where no others are asked for.
+
+        CheckpointError when a shard has changed since the adapter was opened.
+        """
+        region = ((start, self.shape[0] if stop is None else stop), *full_region(self.shape[1:]))
+        values = np.empty([stop - start for start, stop in region], np.float32)
+        for shard in self.shards:
+            common = intersection(shard.segment.whole, region)
+            if common is not None:
+                place = tuple(
+                    (low - start, high - start)
+                    for (low, high), (start, _) in zip(common, region, strict=True)
+                )
+                values[slices_of(place)] = shard.read(files[shard.path], common)
+        return values
+
+
+def base_weight(name: str, inputs_first: bool, files: RankFiles, sets: Sequence[TensorSet]) -> StoredArray:
+    """Locates a weight of the model, as [outputs, inputs], in the rank files: DoRA needs norms of whole rows.
+
+    inputs_first: its full tensor is [inputs, outputs]. sets: the opened tensors of each rank.
+    """
+    shards: dict[Region, ArrayShard] = {}  # several ranks may hold the same region
+    for tensor, (rank, stored, segment) in files.locations():
+        if tensor == name:
+            whole = oriented(segment.whole, inputs_first)
+            turned = segment._replace(whole=whole, transposed=inputs_first != segment.transposed)
+            path, view = str(sets[rank].file(stored).path), files.ranks[rank][stored].shard.view
+            shards.setdefault(whole, ArrayShard(path, stored, view, turned))
+    shape = files.shapes[name]
+    return StoredArray(name, shape[::-1] if inputs_first else shape, tuple(shards.values()))
+
 
 TILE = 512
 """Rows and columns of the product that are always made together, counted from its beginning."""
@@ -95,26 +188,23 @@ class ModuleKind(Enum):
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A weight, of the shape that the model's tensor has, and a bias, in place of the model's."""
-
-    weight: FloatArray
-    bias: FloatArray | None = None
-
-
-@dataclass(frozen=True)
 class AdaptedModule:
     """A module of an adapter: what is known of it without its arrays, and how these are read.
 
     module: its name without PEFT's prefix. arrays: as they are stored. scaling: on the product; 0 for a whole
-    weight. of_tokens: it is an embedding, whatever the kind.
+    weight. of_tokens: it is an embedding, whose inputs are tokens.
     """
 
     module: str
-    kind: ModuleKind
     arrays: Mapping[Role, StoredArray]
     scaling: float = 0.0
     of_tokens: bool = False
+
+    @property
+    def kind(self) -> ModuleKind:
+        if self.saved is not None:
+            return ModuleKind.WHOLE
+        return ModuleKind.EMBEDDING if self.of_tokens else ModuleKind.LINEAR
 
     @property
     def identity(self) -> list[str | float]:
@@ -135,12 +225,15 @@ class AdaptedModule:
 
     @property
     def outputs(self) -> int:
-        """Rows of B."""
         return self.arrays[Role.B].shape[0]
 
     @property
+    def saved(self) -> StoredArray | None:
+        """The weight in place of the model's, if there is one, before anything is added to it."""
+        return self.arrays.get(Role.WEIGHT, self.arrays.get(Role.BASE))
+
+    @property
     def has_bias(self) -> bool:
-        """True if a bias is added to the module's output, or its bias replaced."""
         return Role.BIAS in self.arrays
 
     @property
@@ -158,19 +251,19 @@ class AdaptedModule:
             read[Role.A], read[Role.B], self.scaling, read.get(Role.BIAS), read.get(Role.MAGNITUDE)
         )
 
-    def whole(self, files: OpenFiles | None = None) -> Whole:
-        """The weight of a module that is WHOLE; otherwise as `low_rank`.
+    def whole_weight(self, files: OpenFiles | None = None) -> FloatArray:
+        """The weight of a module that is WHOLE, of the shape that the model's has; otherwise as `low_rank`.
 
         PEFT saves the embedding below adapted matrices as well, and then takes it in place of the model's.
         """
         read = self._read(files)
         if Role.WEIGHT in read:
-            return Whole(read[Role.WEIGHT], read.get(Role.BIAS))
+            return read[Role.WEIGHT]
         added = LowRank(read[Role.A], read[Role.B], self.scaling, None, read.get(Role.MAGNITUDE))
         weight = read[Role.BASE].T if self.of_tokens else read[Role.BASE]
         merged = merged_weight(weight, added)
-        return Whole(np.ascontiguousarray(merged.T) if self.of_tokens else merged)
+        return np.ascontiguousarray(merged.T) if self.of_tokens else merged
 
     def _read(self, files: OpenFiles | None) -> dict[Role, FloatArray]:
         with OpenFiles() if files is None else nullcontext(files) as opened:
-            return {role: read_array(array, opened) for role, array in self.arrays.items()}
+            return {role: array.read(opened) for role, array in self.arrays.items()}

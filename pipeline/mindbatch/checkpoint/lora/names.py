@@ -43,9 +43,6 @@ _ROLES = (
 _MOST_PARTS = 2
 """Dots of what follows the module's name, and one more."""
 
-TensorNames = Mapping[str, Mapping[Role, str]]
-"""The names of the tensors of each module."""
-
 
 @dataclass
 class FoundModules:
@@ -145,9 +142,3 @@ def _kind(name: str) -> str:
         "not understood; used are the lora_A and lora_B of a module with their bias and "
         "lora_magnitude_vector, and whole weights of lm_head and embed_tokens"
     )
-
-
-def weight_of(module: str, renames: Mapping[str, str]) -> str:
-    """The weight of a module, by the name that the model has for it."""
-    name = f"{module}.weight"
-    return renames.get(name, name)

@@ -1,13 +1,84 @@
 """Modules that an adapter's settings target, by the rules of PEFT."""
 
+import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from time import thread_time
+from typing import Any
+
+import regex
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, shown
-from mindbatch.checkpoint.lora.module_pattern import ModulePattern
+from mindbatch.checkpoint.lora.names import is_vocabulary
+from mindbatch.io.regex_tree import TOO_DEEP, regex_tree
+
+MOST_CHARACTERS = 10_000
+MOST_REPEATED = 100_000
+"""Characters of an expression times its numbers of repeats: `regex` writes them out when it compiles."""
+MOST_SECONDS = 5.0
+"""Of a processor, for one expression and all names."""
+
+_COUNTS = re.compile(r"\{(\d*),?(\d*)\}")
+_OWN_SYNTAX = re.compile(r"\[:|\{(?!\d*,?\d*\})")
+"""Named sets and fuzzy matches of `regex`, which are plain characters to `re`."""
+
+
+class ModulePattern:
+    """A regular expression of Python's `re`. ValueError says why it cannot be used.
+
+    at_last: as MindFormers has it, it means modules also by the beginning of their last name.
+    """
+
+    def __init__(self, pattern: str, at_last: bool = False) -> None:
+        self.text, self._at_last = pattern, at_last
+        regex_tree(pattern, MOST_CHARACTERS)  # `regex` takes more than `re`, by which PEFT reads it
+        if own := _OWN_SYNTAX.search(pattern):
+            raise ValueError(f"has {own[0]!r}, which is not supported in names of modules")
+        counts = (max(1, *(int(number or 0) for number in pair)) for pair in _COUNTS.findall(pattern))
+        if len(pattern) * math.prod(counts) > MOST_REPEATED:
+            raise ValueError("repeats too often")
+        try:
+            self._pattern = regex.compile(pattern, regex.VERSION0)
+        except RecursionError as error:
+            raise ValueError(TOO_DEEP) from error
+        except regex.error as error:
+            raise ValueError(f"is no regular expression ({error})") from error
+        self._seconds = MOST_SECONDS
+
+    def match(self, module: str) -> str | None:
+        """The expression, if it means the module; ValueError as of `matches`."""
+        is_met = self.matches(module) or (self._at_last and self.matches_start(module.rpartition(".")[2]))
+        return self.text if is_met else None
+
+    def matches(self, name: str) -> bool:
+        """Matches as re.fullmatch. ValueError when that takes too long."""
+        return self._run(self._pattern.fullmatch, name)
+
+    def matches_end(self, name: str) -> bool:
+        """True if the full name, or what follows one of its dots, matches; ValueError as of `matches`."""
+        starts = [0, *(place + 1 for place, character in enumerate(name) if character == ".")]
+        return any(self._run(self._pattern.fullmatch, name, start) for start in starts)
+
+    def matches_start(self, name: str) -> bool:
+        """Matches as re.match. ValueError as of `matches`."""
+        return self._run(self._pattern.match, name)
+
+    def _run(self, match: Callable[..., Any], name: str, start: int = 0) -> bool:
+        """Runs a match, during which other threads go on; time left for this expression becomes less."""
+        before = thread_time()
+        try:
+            return match(name, start, concurrent=True, timeout=max(0.001, self._seconds)) is not None
+        except (TimeoutError, MemoryError) as error:
+            raise ValueError("takes too long to be matched") from error
+        finally:
+            self._seconds -= thread_time() - before
+
 
 ALL_LINEAR = "all-linear"
+MAX_TARGETS = 1000
+_MAX_LAYER = 1_000_000
+_ANYTHING = ".*"
 _MAX_PARTS = 16  # dots of a name are not so many; a hostile one has hundreds
 _FIRST_NUMBER = re.compile(r".*?\.[^.]*\.(\d+)\.")
 
@@ -24,25 +95,6 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """Modules by a regular expression.
-
-    at_last: as MindFormers has it, also by the beginning of their last name.
-    """
-
-    text: str
-    pattern: ModulePattern
-    at_last: bool = False
-
-    def match(self, module: str) -> str | None:
-        """The expression, if it matches the module."""
-        if self.pattern.matches(module):
-            return self.text
-        is_met = self.at_last and self.pattern.matches_start(module.rpartition(".")[2])
-        return self.text if is_met else None
-
-
-@dataclass(frozen=True)
 class Targets:
     """Modules to adapt: those of `wanted`, None where none are stated, except the excluded ones.
 
@@ -51,8 +103,8 @@ class Targets:
     linear module but the head.
     """
 
-    wanted: Names | Pattern | None = None
-    excluded: Names | Pattern = Names()
+    wanted: Names | ModulePattern | None = None
+    excluded: Names | ModulePattern = Names()
     saved: Names = Names()
     layers: frozenset[int] | None = None
     layer_names: tuple[str, ...] = ()
@@ -63,7 +115,12 @@ class Targets:
         if self.wanted is None or self.excluded.match(module) or _is_within(module, self.saved.names):
             return None
         target = self.wanted.match(module)
-        if target is None or target == module or self.layers is None or isinstance(self.wanted, Pattern):
+        if (
+            target is None
+            or target == module
+            or self.layers is None
+            or isinstance(self.wanted, ModulePattern)
+        ):
             return target
         layer = self._layer_of(module)
         return target if layer is not None and layer in self.layers else None
@@ -71,11 +128,9 @@ class Targets:
     @property
     def text(self) -> object:
         """Wanted modules for a message: the pattern, or the sorted names."""
-        return (
-            self.wanted.text
-            if isinstance(self.wanted, Pattern)
-            else sorted(self.wanted.names if self.wanted else ())
-        )
+        if isinstance(self.wanted, ModulePattern):
+            return self.wanted.text
+        return sorted(self.wanted.names) if self.wanted else []
 
     def faults(self, modules: Collection[str]) -> Iterator[str]:
         """Modules that are adapted though no target, and targets of which nothing is there."""
@@ -83,9 +138,8 @@ class Targets:
             return
         for module in modules:
             if self.meant_by(module) is None:
-                where = (
-                    "" if self.layers is None else f" in layers_to_transform, {shown(sorted(self.layers))}"
-                )
+                layers = self.layers
+                where = "" if layers is None else f" in layers_to_transform, {shown(sorted(layers))}"
                 yield f"module {shown(module)} is none of target_modules, {shown(self.text)}{where}"
         if isinstance(self.wanted, Names) and modules:
             yield from self._unmet(self.wanted, modules)
@@ -118,7 +172,6 @@ def _number(digits: str) -> int | None:
 
 
 def _is_within(module: str, names: Collection[str]) -> bool:
-    """True if the module is one of these, or inside one."""
     dotted = f".{module}."
     return any(f".{name}." in dotted for name in names)
 
@@ -128,3 +181,81 @@ def _ends(module: str) -> Iterator[str]:
     parts = module.split(".")
     for first in {0, *range(max(0, len(parts) - _MAX_PARTS), len(parts))}:
         yield ".".join(parts[first:])
+
+
+def targets_of(content: Mapping[str, Any], faults: list[str]) -> Targets:
+    """The modules that an adapter_config.json means; a line in `faults` for each key that is not right."""
+    targets, excludes = content.get("target_modules"), content.get("exclude_modules")
+    layers, layer_names = content.get("layers_to_transform"), content.get("layers_pattern") or []
+    is_all = isinstance(targets, str) and targets.lower() == ALL_LINEAR
+    wanted = _matcher("target_modules", targets, faults, at_last="peft_type" not in content)
+    excluded = _matcher("exclude_modules", None if excludes in ([], "") else excludes, faults)
+    num_faults = len(faults)
+    faults += [*_saved_faults(content.get("modules_to_save")), *_layer_faults(content)]
+    if len(faults) > num_faults:
+        return Targets()
+    return Targets(
+        wanted=None if is_all else wanted,
+        excluded=excluded or Names(),
+        saved=Names(frozenset(content.get("modules_to_save") or [])),
+        layers=None if layers in (None, []) else frozenset([layers] if isinstance(layers, int) else layers),
+        layer_names=(layer_names,) if isinstance(layer_names, str) else tuple(layer_names),
+        all_linear=is_all,
+    )
+
+
+def _matcher(
+    key: str, modules: Any, faults: list[str], *, at_last: bool = False
+) -> Names | ModulePattern | None:
+    """Matches the modules of a key; MindFormers writes the beginning of its expression before each name."""
+    if modules is None:
+        return None
+    matcher: Names | ModulePattern | None = None
+    if isinstance(modules, str):
+        listed = modules.split("|")
+        try:
+            matcher = ModulePattern(modules, at_last)
+        except ValueError as error:
+            faults.append(f"{key}={shown(modules)}: {error}")
+    elif isinstance(modules, list):
+        listed = modules
+        if modules and all(isinstance(name, str) and name for name in modules):
+            matcher = Names(frozenset(name.removeprefix(_ANYTHING) for name in modules))
+        else:
+            faults.append(f"{key}={shown(modules)}: must be names of modules")
+    else:
+        faults.append(f"{key}={shown(modules)}: must be names of modules, or a pattern")
+        return None
+    if len(listed) > MAX_TARGETS:
+        faults.append(f"{key}: {len(listed)} names; at most {MAX_TARGETS} are allowed")
+    return matcher
+
+
+def _saved_faults(value: Any) -> Iterator[str]:
+    if value is None:
+        return
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        yield f"modules_to_save={shown(value)}: must be names of modules"
+    elif any(not is_vocabulary(name) for name in value):
+        yield (
+            f"modules_to_save={shown(value)}: whole modules other than head and token embedding, such "
+            "as a classification head, are not supported; may be 'lm_head' and 'embed_tokens'"
+        )
+
+
+def _layer_faults(content: Mapping[str, Any]) -> Iterator[str]:
+    layers, names = content.get("layers_to_transform"), content.get("layers_pattern")
+    listed = layers if isinstance(layers, list) else [layers]
+    if layers is not None and not all(
+        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < _MAX_LAYER for layer in listed
+    ):
+        yield f"layers_to_transform={shown(layers)}: must be numbers of layers"
+    if layers not in (None, []) and isinstance(content.get("target_modules"), str):
+        yield f"layers_to_transform={shown(layers)}: not with a pattern as target_modules, by PEFT neither"
+    if not names:
+        return
+    listed = names if isinstance(names, list) else [names]
+    if not all(isinstance(name, str) and name.replace("_", "").isalnum() for name in listed):
+        yield f"layers_pattern={shown(names)}: must be names of lists of layers, such as 'layers'"
+    if layers is None:
+        yield f"layers_pattern={shown(names)}: has no effect without layers_to_transform"

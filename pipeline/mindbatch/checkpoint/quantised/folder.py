@@ -1,7 +1,7 @@
 """A model folder with quantised matrices, which are given as floats."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from mindbatch.checkpoint.faults import collecting, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, Array, FloatArray
 from mindbatch.checkpoint.formats.stored import StoredTensor
-from mindbatch.checkpoint.quantised.layout import Needed, QuantisedLayout
-from mindbatch.checkpoint.quantised.matrix import GroupedMatrix, ScaledIntegers
+from mindbatch.checkpoint.quantised.layout import GroupedMatrix, Needed, QuantisedLayout, ScaledIntegers
+from mindbatch.io.closing import closed_on_error
 from mindbatch.io.errors import CheckpointError
 
 _INTEGERS = {"U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64}
@@ -30,16 +30,15 @@ class QuantisedFolder(ModelFolder):
         super().__init__(path)
         self.quantised = layout.title
         self._layout = layout
-        self._modules = _modules(super().names, layout)
+        end = f"{layout.separator}{layout.marks}"
+        marked = [name.removesuffix(end) for name in self.tensors if name.endswith(end)]
+        self._modules = {f"{module}{layout.weight}": module for module in marked}
         self._parts = {
-            self._part(module, end) for module in self._modules.values() for end in self._needed_ends()
+            self._part(module, end) for module in self._modules.values() for end in layout.needed(0, 0)
         }
         self._last: tuple[str, int | None, GroupedMatrix] | None = None
-        try:
+        with closed_on_error(self):
             self._check()
-        except CheckpointError:
-            self.close()
-            raise
 
     def _part(self, module: str, end: str) -> str:
         return f"{module}{self._layout.separator}{end}"
@@ -47,17 +46,12 @@ class QuantisedFolder(ModelFolder):
     def _main(self, module: str) -> str:
         return self._part(module, self._layout.main)
 
-    def _needed_ends(self) -> tuple[str, ...]:
-        return (*self._layout.needed(0, 0),)
-
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the tensors that a model has; not of those that make a quantised one."""
         plain = (name for name in super().names if name not in self._parts)
         return (*plain, *self._modules)
 
     def file_name(self, name: str) -> str:
-        """Names the file of a tensor; of a quantised matrix, that of its integers."""
         module = self._modules.get(name)
         return super().file_name(name if module is None else self._main(module))
 
@@ -67,16 +61,15 @@ class QuantisedFolder(ModelFolder):
         if module is None:
             return super().info(name)
         if self._layout.is_stacked:
-            return StoredTensor(name, "BF16", (*self._stack(module), *self._size(module)[::-1]), ())
-        [scales] = (end for end in self._needed_ends() if end.endswith(("scale", "scales")))
-        return StoredTensor(name, super().info(self._part(module, scales)).dtype, self._size(module), ())
+            return StoredTensor(name, "BF16", (*self._stack(module), *self._size(module)[::-1]))
+        scales = super().info(self._part(module, self._layout.scales))
+        return StoredTensor(name, scales.dtype, self._size(module))
 
     def _stack(self, module: str) -> tuple[int, ...]:
         """The number of matrices of a stack; nothing of a single matrix."""
         return super().info(self._main(module)).shape[: int(self._layout.is_stacked)]
 
     def _size(self, module: str) -> tuple[int, int]:
-        """Outputs and inputs of the matrix, or of each one of a stack."""
         return self._layout.size(super().info(self._main(module)).shape[int(self._layout.is_stacked) :])
 
     def floats(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:
@@ -93,7 +86,6 @@ class QuantisedFolder(ModelFolder):
         return self._matrix(name).floats(*_bounds(self.info(name).shape, rows, columns))
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> Array:
-        """Reads rows for packing, a quantised matrix's as float32."""
         give = self.floats if name in self._modules else super().packable
         return give(name, rows=rows, columns=columns)
 
@@ -102,7 +94,6 @@ class QuantisedFolder(ModelFolder):
         return name in self._modules and not self._layout.is_stacked and self._matrix(name).has_row_scales
 
     def integers(self, name: str, rows: slice, columns: slice) -> ScaledIntegers:
-        """Some outputs and inputs of such a matrix, as they are stored."""
         return self._matrix(name).integers(*_bounds(self.info(name).shape, rows, columns))
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
@@ -119,21 +110,17 @@ class QuantisedFolder(ModelFolder):
         return self._last[2]
 
     def _found(self, module: str, size: tuple[int, int]) -> Iterator[tuple[str, Needed]]:
-        present = super().has
         parts = self._layout.needed(*size).items()
-        return ((end, needed) for end, needed in parts if present(self._part(module, end)))
+        return ((end, needed) for end, needed in parts if self._part(module, end) in self.tensors)
 
     def _values(self, name: str, number: int | None = None) -> Array:
         """A whole tensor, floats as float32; or what it has of one matrix of a stack."""
         info = super().info(name)
         if info.dtype in FLOAT_DTYPES:
             return super().floats(name)
-        if number is None:
-            return self.stored(name).view(_INTEGERS[info.dtype])
-        self._check_once(name)
-        matrix = np.empty(info.shape[1:], _INTEGERS[info.dtype])
-        self._tensors.file(name).read_into(name, number * matrix.nbytes, matrix.data.cast("B"))
-        return matrix
+        values = np.empty(info.shape if number is None else info.shape[1:], _INTEGERS[info.dtype])
+        self.verified(name).read_into(name, (number or 0) * values.nbytes, values.data.cast("B"))
+        return values
 
     def _check(self) -> None:
         """Raises CheckpointError with what is wrong with shapes and dtypes, or else with values."""
@@ -147,7 +134,7 @@ class QuantisedFolder(ModelFolder):
 
     def _head_faults(self, module: str) -> Iterator[str]:
         main, layout = self._main(module), self._layout
-        if not super().has(main):
+        if main not in self.tensors:
             yield self._missing(main)
             return
         shape = super().info(main).shape
@@ -155,7 +142,7 @@ class QuantisedFolder(ModelFolder):
             needed_dimensions = ", ".join(layout.dimensions)
             yield f"{self._place(main)} has shape {[*shape]}; needed is [{needed_dimensions}]"
             return
-        if (plain := f"{module}{layout.weight}") != main and super().has(plain):
+        if (plain := f"{module}{layout.weight}") != main and plain in self.tensors:
             yield f"{self._place(plain)} is stored as {shown(main)}, too; one of them must go"
         size = self._size(module)
         if fault := layout.size_fault(*size):
@@ -165,7 +152,7 @@ class QuantisedFolder(ModelFolder):
             yield from self._misfits(self._part(module, end), needed, size)
 
     def _misfits(self, name: str, needed: Needed, size: tuple[int, int]) -> Iterator[str]:
-        if not super().has(name):
+        if name not in self.tensors:
             if not needed.is_optional:
                 yield self._missing(name)
             return
@@ -178,31 +165,23 @@ class QuantisedFolder(ModelFolder):
         if info.dtype not in needed.dtypes:
             yield f"{self._place(name)} has dtype {info.dtype}, needed is {' or '.join(needed.dtypes)}"
 
-    def _value_faults(self, module: str) -> Iterator[str]:
-        size, faults = self._size(module), list[str]()
+    def _value_faults(self, module: str) -> list[str]:
+        size, main = self._size(module), self._main(module)
+        faults: list[str] = []
         with collecting(faults):
             small = {
                 end: self._values(self._part(module, end))
                 for end, needed in self._found(module, size)
                 if not needed.is_large
             }
-            faults += [
-                f"{self._place(self._main(module))}: {fault}"
-                for fault in self._layout.value_faults(small, *size)
-            ]
-        yield from faults
+            faults += [f"{self._place(main)}: {fault}" for fault in self._layout.value_faults(small, *size)]
+        return faults
 
     def _missing(self, name: str) -> str:
         return f"{self.path}: tensor {shown(name)} is missing; {self.quantised} needs it"
 
     def _place(self, name: str) -> str:
         return f"{self.path / super().file_name(name)}: tensor {shown(name)}"
-
-
-def _modules(names: tuple[str, ...], layout: QuantisedLayout) -> Mapping[str, str]:
-    end = f"{layout.separator}{layout.marks}"
-    modules = (name.removesuffix(end) for name in names if name.endswith(end))
-    return {f"{module}{layout.weight}": module for module in modules}
 
 
 def _bounds(shape: tuple[int, ...], *parts: slice | None) -> tuple[slice, slice]:

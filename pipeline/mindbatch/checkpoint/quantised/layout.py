@@ -1,13 +1,85 @@
-"""Interface of a storage layout of quantised matrices: the tensors that make one."""
+"""Interface of a storage layout of quantised matrices, and the matrix of integers that its tensors make."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from mindbatch.checkpoint.formats.floats import Array
-from mindbatch.checkpoint.quantised.matrix import GroupedMatrix
+from mindbatch.checkpoint.formats.floats import Array, FloatArray
+
+WORD_BITS = 32
+
+
+def unpacked(words: Array, bits: int) -> Array:
+    """Words [..., n] of 4 or 8 bits each number -> uint8 [..., n * 32 / bits]."""
+    numbers = np.ascontiguousarray(words).astype("<u4", copy=False).view(np.uint8)
+    if bits == 8:
+        return numbers
+    halves = np.empty((*numbers.shape, 2), np.uint8)
+    np.bitwise_and(numbers, 15, out=halves[..., 0])
+    np.right_shift(numbers, 4, out=halves[..., 1])
+    return halves.reshape(*numbers.shape[:-1], -1)
+
+
+ROWS_AT_ONCE = 64  # bounds what is computed on the way to a few hundred KiB
+
+
+class ScaledIntegers(NamedTuple):
+    """Some outputs of a matrix, [n, inputs], and the scale [n] of each."""
+
+    numbers: npt.NDArray[np.int8]
+    scales: FloatArray
+
+
+@dataclass(frozen=True)
+class GroupedMatrix:
+    """[outputs, inputs]: (code - zero) * scale, exact in float32 for scales in half precision.
+
+    codes: gives those of some outputs, [n, inputs] of 8 bits each.
+    scales: [outputs, groups]. zeros: the same, or one for all.
+    groups: [inputs], the group of each input; None where groups of equal size follow one another.
+    """
+
+    shape: tuple[int, int]
+    codes: Callable[[slice], Array]
+    scales: FloatArray
+    zeros: FloatArray | int
+    groups: Array | None = None
+
+    def floats(self, rows: slice, columns: slice) -> FloatArray:
+        """Some outputs and inputs, given by bounds inside the matrix."""
+        inputs = range(self.shape[1])[columns]
+        weights = np.empty((rows.stop - rows.start, len(inputs)), np.float32)
+        for first in range(rows.start, rows.stop, ROWS_AT_ONCE):
+            part = slice(first, min(first + ROWS_AT_ONCE, rows.stop))
+            weights[first - rows.start : part.stop - rows.start] = self._floats(part)[:, columns]
+        return weights
+
+    def _floats(self, rows: slice) -> FloatArray:
+        codes, scales = self.codes(rows).astype(np.float32), self.scales[rows]
+        zeros = self.zeros if isinstance(self.zeros, int) else self.zeros[rows]
+        if self.groups is not None:
+            codes -= zeros if isinstance(zeros, int) else np.take(zeros, self.groups, axis=1)
+            codes *= np.take(scales, self.groups, axis=1)
+            return codes
+        grouped = codes.reshape(len(codes), scales.shape[1], -1)
+        grouped -= zeros if isinstance(zeros, int) else zeros[:, :, None]
+        grouped *= scales[:, :, None]
+        return codes
+
+    @property
+    def has_row_scales(self) -> bool:
+        """True if each output has one scale, and the codes less their zero are numbers of int8."""
+        return self.scales.shape[1] == 1 and isinstance(self.zeros, int)
+
+    def integers(self, rows: slice, columns: slice) -> ScaledIntegers:
+        assert self.has_row_scales
+        codes = self.codes(rows)[:, columns].astype(np.int16) - self.zeros
+        return ScaledIntegers(codes.astype(np.int8), np.ascontiguousarray(self.scales[rows, 0]))
+
 
 HALVES = ("F16", "BF16", "F32")  # dtypes of scales
 MAX_SHOWN = 4
@@ -27,21 +99,46 @@ class QuantisedLayout(ABC):
 
     main: the end of the tensor whose shape tells the matrix's size.
     marks: the end of that which tells that a matrix is quantised.
+    scales: that of the scales. order: that of the inputs' groups, where these have an order of their own.
     separator: what is before each end. weight: what is in place of both in the matrix's own name.
     dimensions: those of the main tensor, in words.
     is_stacked: the first one counts matrices, whose transposes the model has in one tensor.
+    bits: of a number. group_size: inputs that have a scale together; None for all.
     """
 
     main: str
     marks: str
+    scales, order = "scales", "g_idx"
     separator, weight = ".", ".weight"
     dimensions: tuple[str, ...] = ("rows", "columns")
     is_stacked = False
+    bits: int
+    group_size: int | None
 
     @property
     @abstractmethod
     def title(self) -> str:
         """Name of the method, for messages."""
+
+    @property
+    def grouped(self) -> str:
+        """Words the group size for messages."""
+        return "" if self.group_size is None else f", groups of {self.group_size}"
+
+    @property
+    def in_word(self) -> int:
+        """Numbers in a word of 32 bits."""
+        return WORD_BITS // self.bits
+
+    def groups(self, inputs: int) -> int:
+        """Groups of a row; of no size, one."""
+        return 1 if self.group_size is None else -(-inputs // self.group_size)
+
+    def groups_in_order(self, inputs: int) -> Array | None:
+        """`GroupedMatrix.groups` where neighbours have a group; the last may be smaller."""
+        if self.group_size is None or inputs % self.group_size == 0:
+            return None
+        return np.arange(inputs) // self.group_size
 
     @abstractmethod
     def size(self, main: tuple[int, ...]) -> tuple[int, int]:
@@ -57,9 +154,10 @@ class QuantisedLayout(ABC):
 
     def value_faults(self, small: Mapping[str, Array], outputs: int, inputs: int) -> Iterator[str]:
         """Checks the values of the tensors that are not large."""
-        for end, values in small.items():
-            if end.endswith(("scale", "scales")):
-                yield from _scale_faults(end, values)
+        if self.scales in small:
+            yield from _scale_faults(self.scales, small[self.scales])
+        if self.order in small:
+            yield from _group_faults(self.order, small[self.order], self.groups(inputs))
 
     @abstractmethod
     def matrix(self, tensors: Mapping[str, Array], outputs: int, inputs: int) -> GroupedMatrix:
@@ -70,19 +168,17 @@ class QuantisedLayout(ABC):
 
 
 def _scale_faults(end: str, values: Array) -> Iterator[str]:
-    bad = ~((values > 0) & (values < np.inf))
-    if count := int(np.count_nonzero(bad)):
-        first = values[bad].reshape(-1)[:MAX_SHOWN]
-        shown = ", ".join(f"{value:g}" for value in first)
-        yield f"{end}: {count} of {values.size} scales are not above 0 and finite: {shown}" + (
-            " ..." if count > len(first) else ""
-        )
+    bad = values[~((values > 0) & (values < np.inf))]
+    if bad.size:
+        shown = ", ".join(f"{value:g}" for value in bad[:MAX_SHOWN])
+        more = " ..." if bad.size > MAX_SHOWN else ""
+        yield f"{end}: {bad.size} of {values.size} scales are not above 0 and finite: {shown}{more}"
 
 
-def group_faults(end: str, values: Array, groups: int) -> Iterator[str]:
-    bad = (values < 0) | (values >= groups)
-    if bad.any():
+def _group_faults(end: str, values: Array, groups: int) -> Iterator[str]:
+    bad = values[(values < 0) | (values >= groups)]
+    if bad.size:
         yield (
-            f"{end}: {int(np.count_nonzero(bad))} of {values.size} inputs are in groups that are not there, "
-            f"such as {int(values[bad][0])}; allowed: 0..{groups - 1}"
+            f"{end}: {bad.size} of {values.size} inputs are in groups that are not there, such as "
+            f"{int(bad[0])}; allowed: 0..{groups - 1}"
         )

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from mindbatch.checkpoint.faults import shown
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, Digests
-from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
+from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import OpenFiles, allow_open_files
 from mindbatch.checkpoint.reshard.folder import (
     TargetFiles,

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from mindbatch.checkpoint.faults import first_lines, raise_if_any, shown
-from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
+from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME, Marker, read_marker
 from mindbatch.checkpoint.formats.stored import FileLayout, byte_ranges
 from mindbatch.checkpoint.reshard.job import Writing
 from mindbatch.checkpoint.reshard.plan import ReshardPlan

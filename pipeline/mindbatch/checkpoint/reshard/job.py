@@ -14,7 +14,7 @@ from mindbatch.checkpoint.placement.regions import RankFiles, Shape, StoredShard
 
 if TYPE_CHECKING:  # adapters are seldom merged
     from mindbatch.checkpoint.lora.merge import Edit
-    from mindbatch.checkpoint.lora.merge_plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 CHUNK_BYTES = 1 << 22
 """About how much of sources and targets is in memory at once; more where a single row is larger."""
@@ -114,7 +114,7 @@ def jobs_of(
     file_of: Sequence[str],
     dtypes: Mapping[str, str],
     *,
-    lora: MergePlan | None = None,
+    lora: LoraPlan | None = None,
     allow_overflow: bool = False,
     overflow_hint: str = "",
 ) -> list[Job]:
@@ -146,7 +146,7 @@ def jobs_of(
     return jobs
 
 
-def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: MergePlan | None = None) -> Reading:
+def reading_of(tensors: TensorSet, name: str, stored: StoredShard, lora: LoraPlan | None = None) -> Reading:
     edits = lora.edits(stored) if lora else ()
     info, digest = tensors.info(name), tensors.digest(name)
     path = str(tensors.file(name).path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME, tensor_digest
-from mindbatch.checkpoint.folders.reshard_marker import JOURNAL_NAME, MARKER_NAME
+from mindbatch.checkpoint.folders.resharded import JOURNAL_NAME, MARKER_NAME
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.reshard.folder import (
     TargetFiles,

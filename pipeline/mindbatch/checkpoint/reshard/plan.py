@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindbatch.checkpoint.folders.digests import DIGESTS_NAME
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.formats.stored import FileLayout
 from mindbatch.checkpoint.placement.plan import TensorPlan, plan_digest

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindbatch.config.paths import resolve_path
-from mindbatch.hub.cache import cached_model
+from mindbatch.hub.models import cached_model
 from mindbatch.io.regular_file import first_bytes
 from mindbatch.io.strict_json import JsonFault, StrictReader
 from mindbatch.models.config_forms import older_form

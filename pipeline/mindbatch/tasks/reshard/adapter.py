@@ -2,18 +2,17 @@
 
 from functools import partial
 
-from mindbatch.checkpoint.folders.reshard_marker import refuse_merged_before
+from mindbatch.checkpoint.folders.resharded import refuse_merged_before
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.base_weight import base_weight
-from mindbatch.checkpoint.lora.fit import BaseTensors
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
+from mindbatch.checkpoint.lora.modules import base_weight
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.models.merged_adapter import adapter_renames
 from mindbatch.models.registry import tied_tensors
 from mindbatch.tasks.reshard.schema import ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
 
-def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> MergePlan:
+def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> LoraPlan:
     """The adapter at `path`, checked against the source.
 
     Raises:
@@ -29,8 +28,10 @@ def plan_adapter(path: str, config: ReshardConfig, opened: ReshardSource) -> Mer
         partial(base_weight, files=opened.files, sets=opened.source.ranks),
     )
     opened.notes += adapter.warnings
-    refuse_merged_before({f"lora.merge={plan.path}": plan.digest}, opened.source.path)
-    opened.notes.append(f"{plan.path}: added to {len(plan.modules)} weights, scaling {plan.scaling:g}")
+    refuse_merged_before({f"lora.merge={adapter.path}": plan.digest}, opened.source.path)
+    opened.notes.append(
+        f"{adapter.path}: added to {len(plan.stored_modules)} weights, scaling {plan.scaling:g}"
+    )
     return plan
 
 

@@ -50,8 +50,8 @@ class WholeCheckpoint(IterationFolder):
             ConfigError, CheckpointError: as `open_reshard_source`.
         """
         opened = open_reshard_source(replace(config, target=ReshardTargetConfig()))
-        self.path, self.shard, self.stages = opened.source.path, WHOLE, 1
-        self._files = opened.source.ranks
+        self.shard, self.stages = WHOLE, 1
+        self._hold(opened.source.path, opened.source.ranks)
         self._locate(opened.files)
 
     def packable(self, name: str, *, rows: slice | None = None, columns: slice | None = None) -> FloatArray:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mindbatch.checkpoint.folders.reshard_marker import noted_settings
+from mindbatch.checkpoint.folders.resharded import noted_settings
 from mindbatch.checkpoint.names.dialect import Dialect, Heads, Options, Sections
 from mindbatch.checkpoint.names.registry import (
     MCORE_MODEL_TYPES,

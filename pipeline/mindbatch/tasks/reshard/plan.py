@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mindbatch.checkpoint.faults import raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, file_in, has_file, read_config
-from mindbatch.checkpoint.folders.reshard_marker import MERGED_KEY, merged_before
+from mindbatch.checkpoint.folders.resharded import MERGED_KEY, merged_before
 from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES, STORED_FLOATS
-from mindbatch.checkpoint.iterations.written import descriptions
-from mindbatch.checkpoint.iterations.written import file_name as iteration_file
+from mindbatch.checkpoint.iterations.metadata import descriptions
+from mindbatch.checkpoint.iterations.metadata import file_name as iteration_file
 from mindbatch.checkpoint.json_object import read_limited
 from mindbatch.checkpoint.placement.proof import proved_copies
 from mindbatch.checkpoint.placement.regions import Placements, RankFiles, whole_placements
@@ -27,7 +27,7 @@ from mindbatch.tasks.reshard.schema import ITERATION_FORMAT, ReshardConfig
 from mindbatch.tasks.reshard.source import ReshardSource
 
 if TYPE_CHECKING:
-    from mindbatch.checkpoint.lora.merge_plan import MergePlan
+    from mindbatch.checkpoint.lora.plan import LoraPlan
 
 BESIDE = (
     CONFIG_NAME,
@@ -104,7 +104,7 @@ def plan_reshard(config: ReshardConfig, opened: ReshardSource) -> ReshardPlan:
     )
 
 
-def _adapter_settings(opened: ReshardSource, plan: MergePlan | None) -> dict[str, Any]:
+def _adapter_settings(opened: ReshardSource, plan: LoraPlan | None) -> dict[str, Any]:
     """Collects the marker's settings of adapters: of this one, and of those that are in the source."""
     merged = merged_before(opened.source.path)
     if plan is None:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, first_lines, located, raise_if_any, shown
 from mindbatch.checkpoint.folders.folder_files import CONFIG_NAME, has_file
-from mindbatch.checkpoint.folders.rank_copies import copy_faults, seem_copies
-from mindbatch.checkpoint.folders.reshard_marker import noted_settings
+from mindbatch.checkpoint.folders.resharded import noted_settings
 from mindbatch.checkpoint.folders.tensor_set import (
     ITERATION,
     RANKS,
     SINGLE_FILE,
     Source,
     TensorSet,
+    copy_faults,
     open_source,
+    seem_copies,
 )
 from mindbatch.checkpoint.iterations.metadata import placements as iteration_placements
 from mindbatch.checkpoint.names.dialect import unused_names

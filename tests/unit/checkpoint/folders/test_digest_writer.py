@@ -10,7 +10,7 @@ import pytest
 from ckpt_bytes import ckpt_bytes
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.io.errors import CheckpointError, ConfigError
 from verified_sources import open_verified

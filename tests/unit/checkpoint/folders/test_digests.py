@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.io.errors import CheckpointError, ConfigError

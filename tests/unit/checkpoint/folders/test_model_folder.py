@@ -14,7 +14,7 @@ from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder
 
 from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.io.errors import CheckpointError, ConfigError
 from tensor_files import write_tensor_file
 

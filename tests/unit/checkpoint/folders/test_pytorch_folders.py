@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from adapter_folders import write_full_adapter
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.model_folder import ModelFolder, is_cut
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.lora.adapter import open_adapter

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.rank_copies import seem_copies
-from mindbatch.checkpoint.folders.tensor_set import open_source
+from mindbatch.checkpoint.folders.tensor_set import open_source, seem_copies
 from mindbatch.config.path_faults import model_folder_fault
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.io.foreign_formats import reshard_command

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, match_tensors
 from mindbatch.io.errors import CheckpointError, ConfigError
 from mindbatch.models.registry import describe, tensor_specs
 from mindbatch.models.tensor_spec import shard_specs, source_shapes

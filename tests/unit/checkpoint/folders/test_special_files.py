@@ -9,9 +9,9 @@ import pytest
 from adapter_folders import write_adapter
 from safetensors_writer import write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.reshard_marker import read_marker
+from mindbatch.checkpoint.folders.resharded import read_marker
 from mindbatch.checkpoint.folders.tensor_set import open_source
 from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.io.errors import CheckpointError

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from safetensors_writer import write_folder
 
-from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.folders.tensor_match import match_tensors
+from mindbatch.checkpoint.folders.model_folder import ModelFolder, match_tensors
 
 SHAPES = {"embed.weight": (4, 2), "layers.0.q_proj.weight": (2, 2), "norm.weight": (2,)}
 

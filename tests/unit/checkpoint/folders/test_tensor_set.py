@@ -13,8 +13,7 @@ import pytest
 from ckpt_bytes import ckpt_bytes, text_value, with_crc
 from safetensors_writer import bfloat16_bits, safetensors_bytes, write_folder, write_shards
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
-from mindbatch.checkpoint.folders.digests import digests_of
+from mindbatch.checkpoint.folders.digests import digests_of, record_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.io.errors import CheckpointError, ConfigError
 from verified_sources import open_verified
@@ -224,11 +223,11 @@ def test_check_reads_one_tensor(tmp_path: Path) -> None:
     add_digests(tmp_path)
     flip(path, -1)
     with open_source(path) as source:
-        source.ranks[0].check("a.weight")
+        source.ranks[0].verified("a.weight")
         with pytest.raises(CheckpointError, match="'b.weight' is damaged"):
-            source.ranks[0].check("b.weight")
+            source.ranks[0].verified("b.weight")
         with pytest.raises(CheckpointError, match="no tensor 'a.wieght'; did you mean 'a.weight'"):
-            source.ranks[0].check("a.wieght")
+            source.ranks[0].verified("a.wieght")
 
 
 def test_digests_of_other_files_do_not_disturb_one_file(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindbatch.checkpoint.formats.ckpt_format import ckpt_layout
+from mindbatch.checkpoint.formats.ckpt_file import ckpt_layout
 from mindbatch.checkpoint.formats.open_file import open_tensor_file
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
-from mindbatch.checkpoint.formats.stored import ByteExtent, FileLayout, TensorEntry, byte_ranges
+from mindbatch.checkpoint.formats.stored import ByteExtent, FileLayout, StoredTensor, byte_ranges
 from mindbatch.io.errors import CheckpointError
 from tensor_files import write_tensor_file
 
@@ -33,7 +33,7 @@ entries = st.lists(
 
 def content(entry: Entry) -> bytes:
     """Bytes of the tensor's own."""
-    return random.Random(repr(entry)).randbytes(TensorEntry(*entry).nbytes)
+    return random.Random(repr(entry)).randbytes(StoredTensor(*entry).nbytes)
 
 
 def small_parts(tensors: Iterable[Entry]) -> FileLayout:
@@ -62,8 +62,8 @@ def test_pieces_written_in_any_order_are_the_file(
     layout = layout_of(tensors)
     pieces = list(layout.head)
     for entry in tensors:
-        half = data.draw(st.integers(0, TensorEntry(*entry).nbytes))
-        for start, count in ((0, half), (half, TensorEntry(*entry).nbytes - half)):
+        half = data.draw(st.integers(0, StoredTensor(*entry).nbytes))
+        for start, count in ((0, half), (half, StoredTensor(*entry).nbytes - half)):
             done = start
             for offset, nbytes in byte_ranges(layout.extents[entry[0]], start, count):
                 pieces.append((offset, content(entry)[done : done + nbytes]))

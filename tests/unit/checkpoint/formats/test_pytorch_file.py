@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mindbatch.checkpoint.formats import pickle_machine
+from mindbatch.checkpoint.formats import pickled_tensors
 from mindbatch.checkpoint.formats.floats import read_float32
 from mindbatch.checkpoint.formats.pytorch_file import open_pytorch
 from mindbatch.checkpoint.formats.stored import StoredFile
@@ -253,7 +253,7 @@ def _bombs() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("case", _bombs())
 def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setattr(pickle_machine, "MAX_OPERATIONS", 100_000)
+    monkeypatch.setattr(pickled_tensors, "MAX_OPERATIONS", 100_000)
     path = tmp_path / "w.bin"
     path.write_bytes(_pickled(_bombs()[case]))
     with pytest.raises(CheckpointError) as refused:

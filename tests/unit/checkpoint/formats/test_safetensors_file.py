@@ -21,7 +21,7 @@ from mindbatch.checkpoint.formats.floats import (
     array_type,
     converted,
     read_float32,
-    read_floats,
+    read_values,
 )
 from mindbatch.checkpoint.formats.open_file import open_safetensors
 from mindbatch.checkpoint.formats.stored import StoredFile
@@ -177,7 +177,7 @@ def test_columns_of_rows_in_pieces_of_any_size(
         patch.setattr("mindbatch.checkpoint.formats.floats.SLICE_BYTES", data.draw(st.integers(4, 64)))
         patch.setattr("mindbatch.checkpoint.formats.floats.GAP_BYTES", data.draw(st.integers(0, 36)))
         file = opened(safetensors_bytes({"x": stored}))
-        found = read_floats(file, "x", rows, columns)
+        found = read_values(file, "x", rows, columns)
         np.testing.assert_array_equal(read_float32(file, "x", rows, columns), values[rows, columns])
     assert found.dtype == stored.dtype
     np.testing.assert_array_equal(found, stored[rows, columns])

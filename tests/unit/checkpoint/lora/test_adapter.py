@@ -17,8 +17,8 @@ from adapter_folders import (
 )
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights, plan_lora
 from mindbatch.checkpoint.lora.modules import ModuleKind
+from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights, plan_lora
 from mindbatch.io.errors import CheckpointError, ConfigError
 
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"

@@ -13,10 +13,9 @@ from goodness_of_fit import draws
 from mindbatch.checkpoint.formats.open_file import OpenFiles
 from mindbatch.checkpoint.lora import merge
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors
 from mindbatch.checkpoint.lora.merge import Edit, Merger
-from mindbatch.checkpoint.lora.merge_plan import MergePlan, plan_merge
-from mindbatch.checkpoint.lora.modules import TILE, product, tiles
+from mindbatch.checkpoint.lora.modules import TILE, StoredArray, product, tiles
+from mindbatch.checkpoint.lora.plan import BaseTensors, LoraPlan, plan_merge
 from mindbatch.checkpoint.placement.regions import Segment, StoredShard, full_region
 from mindbatch.io.errors import CheckpointError
 from reshard_adapters import product_of
@@ -36,6 +35,11 @@ def stored(*segments: tuple[str, Segment]) -> StoredShard:
     return StoredShard.of(segments, ())
 
 
+def no_base(name: str, inputs_first: bool) -> StoredArray:
+    """Of adapters without norms nothing is read of the model."""
+    raise AssertionError(name)
+
+
 class Planned:
     """An adapter of one weight, and the whole of what it adds."""
 
@@ -49,7 +53,7 @@ class Planned:
         config = {**CONFIG, "r": RANK, "target_modules": ["big"], "fan_in_fan_out": inputs_first}
         self.shape = (INPUTS, OUTPUTS) if inputs_first else (OUTPUTS, INPUTS)
         adapter = open_adapter(write_adapter(folder, tensors, config))
-        self.plan: MergePlan = plan_merge(adapter, BaseTensors({NAME: self.shape}), {NAME: ["F32"]})
+        self.plan: LoraPlan = plan_merge(adapter, BaseTensors({NAME: self.shape}), {NAME: ["F32"]}, no_base)
         self.whole: Callable[[], Matrix] = lambda: product_of(adapter, NAME, self.shape)
 
     def everything(self) -> tuple[Edit, ...]:
@@ -165,7 +169,7 @@ def test_the_whole_product(tmp_path: Path, inputs_first: bool, scaling: float | 
     shape = (4, 6) if inputs_first else (6, 4)
     weight = f"{MODULES[0]}.weight"
     shapes = {f"{module}.weight": shape for module in MODULES}
-    plan = plan_merge(adapter, BaseTensors(shapes), dict.fromkeys(shapes, ["F32"]))
+    plan = plan_merge(adapter, BaseTensors(shapes), dict.fromkeys(shapes, ["F32"]), no_base)
     assert set(plan.modules) == set(shapes)
     found = np.zeros(shape, np.float32)
     whole = full_region(shape)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mindbatch.checkpoint.lora.config import _patterns
-from mindbatch.checkpoint.lora.settings import LoraSettings, targets_of
+from mindbatch.checkpoint.lora.config import LoraSettings, _patterns
+from mindbatch.checkpoint.lora.targets import targets_of
 
 MODULES = (
     "model.embed_tokens",
@@ -52,7 +52,7 @@ EMBED, Q0, Q1, UP1, EXPERT, OTHER, HEAD = MODULES
 )
 def test_the_modules_that_are_meant(settings: dict[str, Any], meant: set[str]) -> None:
     """A module that is named in full is meant in whatever layer it is."""
-    targets = targets_of(settings)
+    targets = targets_of(settings, [])
     assert {module for module in MODULES if targets.meant_by(module)} == meant
 
 
@@ -62,7 +62,7 @@ def test_rank_and_scaling_of_a_module() -> None:
         "rank_pattern": {"q_proj": 2, r"layers\.1\..*": 8, "proj": 99},
         "alpha_pattern": {r"^model\.layers\.1\..*": 4, "embed_tokens": 5},
     }
-    ranks, alphas = (tuple(_patterns(content, key)) for key in content)
+    ranks, alphas = (_patterns(content, key, []) for key in content)
     settings = LoraSettings(16, 32.0, ranks=ranks, alphas=alphas)
     found = {module: (settings.rank_of(module), settings.scaling_of(module)) for module in MODULES}
     assert found == {

@@ -5,8 +5,8 @@ import pytest
 from adapter_folders import INPUTS, RANK, SHAPES, matrices, write_adapter
 
 from mindbatch.checkpoint.lora.adapter import open_adapter
-from mindbatch.checkpoint.lora.fit import BaseTensors, adapted_weights
 from mindbatch.checkpoint.lora.modules import ModuleKind
+from mindbatch.checkpoint.lora.plan import BaseTensors, adapted_weights
 from mindbatch.io.errors import CheckpointError
 
 EMBEDDING = "model.embed_tokens"
@@ -40,13 +40,13 @@ def test_embeddings_and_saved_weights(tmp_path):
     adapter = open_adapter(write_adapter(tmp_path / "below", below, target_modules=targets))
     found = adapted_weights(adapter, BaseTensors(shapes, tied=tied))
     assert found[f"{EMBEDDING}.weight"].kind is found["lm_head.weight"].kind is ModuleKind.WHOLE
-    assert (found[f"{EMBEDDING}.weight"].whole().weight == 2 + 1.5 * RANK).all()
-    assert (found["lm_head.weight"].whole().weight == 2).all()
+    assert (found[f"{EMBEDDING}.weight"].whole_weight() == 2 + 1.5 * RANK).all()
+    assert (found["lm_head.weight"].whole_weight() == 2).all()
 
     saved = vocabulary_tensors(lm_head__weight=head)
     adapter = open_adapter(write_adapter(tmp_path / "saved", saved, modules_to_save=["lm_head"]))
     found = adapted_weights(adapter, BaseTensors(shapes, tied=tied))
-    assert (found["lm_head.weight"].whole().weight == 3).all()
+    assert (found["lm_head.weight"].whole_weight() == 3).all()
     assert f"{EMBEDDING}.weight" not in found
     with pytest.raises(CheckpointError, match="the model has no 'lm_head.weight'"):
         adapted_weights(adapter, BaseTensors(shapes))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from mindbatch.checkpoint.folders.tensor_set import Source, open_source
 from mindbatch.checkpoint.formats.safetensors_file import safetensors_layout
 from mindbatch.checkpoint.placement.plan import Copy, TensorPlan

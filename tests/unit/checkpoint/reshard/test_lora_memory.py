@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from reshard_adapters import write_adapter_for
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 

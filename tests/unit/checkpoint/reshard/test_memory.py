@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindbatch.checkpoint.folders.digest_writer import record_digests
+from mindbatch.checkpoint.folders.digests import record_digests
 from reshard_models import LLAMA, source_shapes_of, write_tensors
 
 RUN = Path(__file__).parents[4] / "benchmarks/bench_reshard_run.py"

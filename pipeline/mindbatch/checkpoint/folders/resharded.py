@@ -1,0 +1,171 @@
+"""Folders that a reshard has made: reshard.json, the marker of a finished one, and one rank's tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindbatch.checkpoint.faults import raise_if_any, shown
+from mindbatch.checkpoint.folders.folder_files import has_file
+from mindbatch.checkpoint.folders.tensor_set import TensorSet, open_source, seem_copies
+from mindbatch.checkpoint.folders.weight_files import rank_folders
+from mindbatch.checkpoint.json_object import read_json_object
+from mindbatch.io.closing import closed_on_error
+from mindbatch.io.errors import CheckpointError, ConfigError
+from mindbatch.io.foreign_formats import reshard_command
+from mindbatch.parallel.topology import TensorSlice
+
+MARKER_NAME = "reshard.json"
+"""Written last: a folder that has it is whole."""
+
+JOURNAL_NAME = "reshard.journal"
+"""In a folder while it is made."""
+
+MERGED_KEY = "adapters"
+"""In the settings: the digests of all adapters that were ever merged, each with its scaling."""
+
+_MAX_MARKER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Identity and settings of the reshard that made a folder; all its files, with sizes where known."""
+
+    identity: str
+    settings: Mapping[str, Any]
+    files: Mapping[str, int | None]
+
+    def changed(self, folder: Path) -> list[str]:
+        """The files that are not in the folder any more, or not of their sizes."""
+        return [name for name, size in self.files.items() if not _is_there(folder / name, size)]
+
+
+def read_marker(folder: Path) -> Marker | None:
+    """The folder's marker; None where there is none, or something else under its name."""
+    try:
+        content = read_json_object(folder / MARKER_NAME, _MAX_MARKER_BYTES)
+    except (CheckpointError, OSError):
+        return None
+    match content:
+        case {"identity": str(identity), "settings": dict(settings), "files": dict(files)}:
+            sizes = {name: size if type(size) is int else None for name, size in files.items()}
+            return Marker(identity, settings, sizes)
+    return None
+
+
+def noted_settings(source: Path) -> Mapping[str, Any]:
+    """The settings of the reshard that made a source, a folder or a file in one; none if no reshard did."""
+    marker = read_marker(source if source.is_dir() else source.parent)
+    if marker is None or not (source.is_dir() or source.name in marker.files):
+        return {}
+    return marker.settings
+
+
+def merged_before(source: Path) -> dict[str, float]:
+    """The adapters that are in a checkpoint already, as far as a reshard has noted them."""
+    noted = noted_settings(source).get(MERGED_KEY)
+    if not isinstance(noted, dict):
+        return {}
+    return {digest: float(scaling) for digest, scaling in noted.items() if type(scaling) in (int, float)}
+
+
+def refuse_merged_before(digests: Mapping[str, str], source: Path) -> None:
+    """ConfigError where the checkpoint has adapters already, so that none is added twice.
+
+    digests: `LoraPlan.digest` of each, by the key=value that gives it.
+    """
+    before = merged_before(source)
+    faults = [
+        f"{adapter}: {source} has this adapter merged already, with scaling {before[digest]:g} "
+        f"({MARKER_NAME} says so); it would be added twice"
+        for adapter, digest in digests.items()
+        if digest in before
+    ]
+    if faults:
+        raise ConfigError(faults)
+
+
+def _is_there(path: Path, size: int | None) -> bool:
+    try:
+        return path.is_file() and size in (None, path.stat().st_size)
+    except (OSError, ValueError):  # ValueError: a name that no file can have
+        return False
+
+
+_WHOSE = {"hf": "those of Hugging Face", "mindformers": "those of MindFormers"}
+
+
+def rank_tensors(home: Path, needed: TensorSlice, place: tuple[int, int], names: str) -> TensorSet:
+    """The tensors of one rank, when all ranks are there and were cut for so many.
+
+    place: the rank's stage, and the number of stages.
+    """
+    if has_file(home, JOURNAL_NAME):
+        raise CheckpointError(f"{home}: not finished ({JOURNAL_NAME} is there); run the same reshard again")
+    ranks = rank_folders(home)
+    if not ranks:
+        raise CheckpointError(f"{home}: no rank_0, rank_1 ...; `mindbatch reshard` makes them")
+    marker, (stage, stages) = read_marker(home), place
+    settings = marker.settings if marker else {}
+    of_names = _names_faults(settings, names)
+    if marker is None:
+        _refuse_copies(home)
+    if of_cut := _cut_faults(home, settings, len(ranks), (needed.size, stages), fits=not of_names):
+        raise ConfigError(f"{home}: {fault}" for fault in [*of_names, *of_cut])
+    raise_if_any(of_names, str(home))
+    if len(ranks) != needed.size * stages:
+        raise CheckpointError(
+            f"{home}: has {len(ranks)} of the {needed.size * stages} ranks that {MARKER_NAME} speaks of; "
+            "rank folders are missing"
+        )
+    source = open_source(ranks[stage * needed.size + needed.rank])
+    with closed_on_error(source):
+        source.check_sums()
+    return source.ranks[0]
+
+
+def _refuse_copies(home: Path) -> None:
+    with open_source(home) as source:
+        if seem_copies(source.ranks):
+            raise ConfigError(
+                f"{home}: its {len(source.ranks)} rank folders hold copies of one checkpoint; make one model "
+                f"of them: `{reshard_command(home)}`"
+            )
+
+
+def _names_faults(settings: Mapping[str, Any], needed: str) -> list[str]:
+    names = settings.get("names", needed)
+    if names == needed:
+        return []
+    return [f"has names={shown(names)}; needed are {_WHOSE[needed]}, target.names={needed}"]
+
+
+def _cut_faults(
+    home: Path, settings: Mapping[str, Any], num_ranks: int, asked: tuple[int, int], *, fits: bool
+) -> list[str]:
+    """Faults of a folder cut for other ranks; without a marker the number of folders counts.
+
+    asked: model-parallel ranks of a stage, and stages. fits: whether the folder is right but for its cut.
+    """
+    whole = f"make a whole one: `{reshard_command(home)}`"
+    if not settings:
+        if num_ranks == asked[0] * asked[1]:
+            return []
+        count_line = f"has {num_ranks} rank folders and no {MARKER_NAME} that says how they were cut"
+        return [f"{count_line}; asked for: {_shown_cut(*asked)}; {whole}"]
+    cut = settings.get("model_parallel", num_ranks // asked[1]), settings.get("pipeline_stage", asked[1])
+    if cut == asked:
+        return []
+    keys = f"give {_parallel_keys(*cut)}, or " if fits else ""
+    return [f"was cut for {_shown_cut(*cut)}; asked for: {_shown_cut(*asked)}; {keys}{whole}"]
+
+
+def _shown_cut(size: Any, stages: Any) -> str:
+    if stages == 1:
+        return f"{shown(size)} rank{'' if size == 1 else 's'} (model_parallel={shown(size)})"
+    return f"{shown(stages)} stages x {shown(size)} slices (pipeline_stage x model_parallel)"
+
+
+def _parallel_keys(size: Any, stages: Any) -> str:
+    stages_key = "" if stages == 1 else f" parallel.pipeline_stage={shown(stages)}"
+    return f"parallel.model_parallel={shown(size)}{stages_key}"

@@ -1,0 +1,308 @@
+"""Plans of an adapter on a model: whether it fits, the weights it acts on, and what a merge adds to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from mindbatch.checkpoint.faults import MAX_LINES, did_you_mean, raise_if_any, shown
+from mindbatch.checkpoint.formats.floats import FLOAT_DTYPES
+from mindbatch.checkpoint.lora.adapter import LoraAdapter
+from mindbatch.checkpoint.lora.merge import Addition, ArrayEdit, Edit
+from mindbatch.checkpoint.lora.modules import AdaptedModule, ModuleKind, StoredArray
+from mindbatch.checkpoint.lora.names import Role
+from mindbatch.checkpoint.placement.regions import Segment, Shape, StoredShard, oriented
+
+SCALINGS_KEY = "adapter_scalings"
+"""In a marker's settings: the digest of the scaling of each module, where they are not all the same."""
+
+
+@dataclass(frozen=True)
+class LoraPlan:
+    """The weights of a model that an adapter acts on, beside it, merged or resharded.
+
+    modules: by the model's weight, that of a tied head among them. norms: the weights that DoRA takes norms
+    of, where it is merged.
+    """
+
+    adapter: LoraAdapter
+    modules: Mapping[str, AdaptedModule]
+    base: BaseTensors
+    norms: Mapping[str, StoredArray] = field(default_factory=dict)
+
+    @property
+    def num_parameters(self) -> int:
+        arrays = (array for module in self.modules.values() for array in module.arrays.values())
+        return sum(math.prod(array.shape) for array in arrays)
+
+    @cached_property
+    def stored_modules(self) -> dict[str, AdaptedModule]:
+        return {weight: module for weight, module in self.modules.items() if weight in self.base.shapes}
+
+    @cached_property
+    def inputs_first(self) -> frozenset[str]:
+        """The weights of these that are stored [inputs, outputs]."""
+        modules = self.stored_modules.items()
+        return frozenset(
+            weight for weight, module in modules if self.base.is_turned(self.adapter, module, weight)
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells the adapter from others, wherever it is and whatever its scaling."""
+        modules = self.stored_modules.items()
+        arrays = (array for _, module in modules for array in module.arrays.values())
+        digests = sorted((shard.name, shard.digest) for array in arrays for shard in array.shards)
+        is_turned = any(weight in self.inputs_first for weight, module in modules if not module.of_tokens)
+        return hashlib.sha256(json.dumps([is_turned, digests]).encode()).hexdigest()
+
+    @property
+    def scaling(self) -> float:
+        """The scaling of modules without a rank or alpha of their own."""
+        return self.adapter.settings.scaling
+
+    @property
+    def scalings(self) -> dict[str, str]:
+        """Marker entries besides `scaling`: a digest, where modules have a rank or alpha of their own."""
+        settings = self.adapter.settings
+        if not (settings.ranks or settings.alphas):
+            return {}
+        scalings = sorted((weight, module.scaling) for weight, module in self.stored_modules.items())
+        return {SCALINGS_KEY: hashlib.sha256(json.dumps(scalings).encode()).hexdigest()}
+
+    def edits(self, stored: StoredShard) -> tuple[Edit, ...]:
+        return tuple(edit for tensor, segment in stored.segments for edit in self._edits_of(tensor, segment))
+
+    def _edits_of(self, tensor: str, segment: Segment) -> Iterator[Edit]:
+        if tensor in self.stored_modules:
+            module = self.stored_modules[tensor]
+            if module.saved is not None:
+                yield ArrayEdit(module.saved, segment.local, segment.whole, segment.transposed)
+            if Role.A in module.arrays:
+                yield self._addition(tensor, module, segment)
+        elif tensor in self._of_bias:
+            module = self._of_bias[tensor]
+            scaling = None if module.kind is ModuleKind.WHOLE else module.scaling
+            yield ArrayEdit(module.arrays[Role.BIAS], segment.local, segment.whole, scaling=scaling)
+
+    def _addition(self, tensor: str, module: AdaptedModule, segment: Segment) -> Addition:
+        is_turned = tensor in self.inputs_first
+        return Addition(
+            module.arrays[Role.A],
+            module.arrays[Role.B],
+            module.scaling,
+            segment.local,
+            product=oriented(segment.whole, is_turned),
+            inputs_first=is_turned != segment.transposed,
+            magnitude=module.arrays.get(Role.MAGNITUDE),
+            base=self.norms.get(tensor),
+        )
+
+    @cached_property
+    def _of_bias(self) -> dict[str, AdaptedModule]:
+        """The modules whose bias changes, by its name in the model."""
+        return {bias_of(weight): module for weight, module in self.stored_modules.items() if module.has_bias}
+
+
+def plan_lora(adapter: LoraAdapter, base: BaseTensors) -> LoraPlan:
+    """Plans what an adapter acts on. CheckpointError: what `adapted_weights` refuses."""
+    return LoraPlan(adapter, adapted_weights(adapter, base), base)
+
+
+@dataclass(frozen=True)
+class BaseTensors:
+    """The tensors of a whole model as adapters meet them.
+
+    renames: from names of the adapter's kind, with .weight, to the model's own, where they are others
+        (MindFormers' and Hugging Face's).
+    transposed: the weights that are stored [inputs, outputs], None where that is not known: square ones do
+        not tell.
+    tied: the embedding by the head's weight, where that is no tensor of its own; an adapter acts on either
+        alone.
+    """
+
+    shapes: Mapping[str, Shape]
+    renames: Mapping[str, str] = field(default_factory=dict)
+    transposed: Collection[str] | None = None
+    tied: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def shapes_with_heads(self) -> dict[str, Shape]:
+        """The shapes, and those of the heads that are no tensors of their own."""
+        heads = {head: self.shapes[own] for head, own in self.tied.items() if own in self.shapes}
+        return {**self.shapes, **heads}
+
+    def is_turned(self, adapter: LoraAdapter, module: AdaptedModule, weight: str) -> bool:
+        """True if the model's weight is [inputs, outputs].
+
+        Where the model says it, that counts: PEFT corrects fan_in_fan_out by the class of each module, and
+        saves what was right for the last one.
+        """
+        if module.of_tokens:
+            return True
+        if self.transposed is None:
+            return adapter.settings.fan_in_fan_out
+        return weight in self.transposed
+
+
+def adapted_weights(adapter: LoraAdapter, base: BaseTensors) -> dict[str, AdaptedModule]:
+    """The modules of an adapter by the name of the model's weight that each acts on.
+
+    Raises:
+        CheckpointError: lists modules that the model has not got, shapes or orders that do not fit, targets
+            that have matrices in some layers only.
+    """
+    faults: list[str] = []
+    by_weight: dict[str, AdaptedModule] = {}
+    shapes = base.shapes_with_heads
+    for name, module in adapter.modules.items():
+        weight = base.renames.get(f"{name}.weight", f"{name}.weight")
+        if weight not in shapes:
+            near = did_you_mean(weight, shapes) if len(faults) < MAX_LINES else ""
+            tensor = next(iter(module.arrays.values())).name
+            faults.append(f"tensor {shown(tensor)}: the model has no {shown(weight)}{near}")
+            continue
+        if weight in by_weight:
+            faults.append(f"module {shown(name)}: {shown(weight)} is adapted twice")
+        by_weight[weight] = module
+        faults += _fit_faults(adapter, module, weight, base)
+    if not faults:
+        faults += _gaps(adapter, by_weight, base)
+    raise_if_any(faults, str(adapter.path))
+    return by_weight | _heads_of_saved_embeddings(adapter, by_weight, base.tied)
+
+
+def _heads_of_saved_embeddings(
+    adapter: LoraAdapter, by_weight: Mapping[str, AdaptedModule], tied: Mapping[str, str]
+) -> dict[str, AdaptedModule]:
+    """The heads that get a saved embedding as well, because both are one tensor of the model.
+
+    Of modules_to_save there is a copy for the embedding alone.
+    """
+    heads: dict[str, AdaptedModule] = {}
+    for head, own in tied.items():
+        module = by_weight.get(own)
+        if module is None or head in by_weight or module.kind is not ModuleKind.WHOLE:
+            continue
+        if Role.WEIGHT in module.arrays and adapter.settings.targets.saved.match(module.module):
+            continue
+        assert module.saved is not None
+        heads[head] = replace(module, arrays={Role.WEIGHT: module.saved}, scaling=0.0, of_tokens=False)
+    return heads
+
+
+def _fit_faults(adapter: LoraAdapter, module: AdaptedModule, weight: str, base: BaseTensors) -> Iterator[str]:
+    """Checks that whatever is added, or replaces the weight, has the weight's shape and orientation."""
+    shape = base.shapes_with_heads[weight]
+    for role in (Role.WEIGHT, Role.BASE):
+        if role in module.arrays and module.arrays[role].shape != shape:
+            array = module.arrays[role]
+            yield (
+                f"tensor {shown(array.name)}: has shape {[*array.shape]}, {shown(weight)} has {[*shape]} "
+                "(was the vocabulary of the base model resized?)"
+            )
+    if Role.A not in module.arrays:
+        return
+    a, b = module.arrays[Role.A], module.arrays[Role.B]
+    needed = module.outputs, module.inputs
+    if base.is_turned(adapter, module, weight):
+        needed = needed[::-1]
+    if shape != needed:
+        is_unsure = base.transposed is None and not module.of_tokens and shape == needed[::-1]
+        hint = "; is fan_in_fan_out right?" if is_unsure else ""
+        yield (
+            f"tensors {shown(a.name)} and {shown(b.name)}: are for a weight of {[*needed]}; "
+            f"{shown(weight)} has {[*shape]}{hint}"
+        )
+
+
+def _gaps(adapter: LoraAdapter, adapted: Collection[str], base: BaseTensors) -> Iterator[str]:
+    """Weights that the settings mean, and that have no matrices."""
+    targets, shapes = adapter.settings.targets, base.shapes_with_heads
+    is_own = any(f"{name}.weight" in shapes for name in adapter.modules)
+    reverse = {} if is_own else {own: theirs for theirs, own in base.renames.items()}
+    try:
+        for name, shape in shapes.items():
+            if name in adapted or not name.endswith(".weight") or len(shape) != 2:
+                continue
+            target = targets.meant_by(reverse.get(name, name).removesuffix(".weight"))
+            if target is not None:
+                yield f"{shown(name)} is meant by target_modules ({shown(target)}), and has no matrices"
+    except ValueError as error:
+        yield f"target_modules={shown(targets.text)}: {error}"
+
+
+FindBase = Callable[[str, bool], StoredArray]
+"""Lookup of a weight of the model, given its name and whether its full tensor is [inputs, outputs]."""
+
+
+def plan_merge(
+    adapter: LoraAdapter,
+    base: BaseTensors,
+    dtypes: Mapping[str, Collection[str]],
+    find_base: FindBase,
+) -> LoraPlan:
+    """Plans the merge of an adapter.
+
+    dtypes: in which each of the model's tensors is stored. find_base: for DoRA.
+
+    Raises:
+        CheckpointError: what `plan_lora` refuses, weights that are not floating-point numbers, and what
+            cannot be merged: biases of modules without one, one of two tied weights.
+    """
+    plan = plan_lora(adapter, base)
+    faults = [*_dtype_faults(plan.modules, base.shapes, dtypes), *_bias_faults(plan.modules, base.shapes)]
+    faults += _tied_faults(plan.modules, base.tied)
+    raise_if_any(faults, str(adapter.path))
+    normed = [weight for weight, module in plan.stored_modules.items() if module.has_magnitude]
+    norms = {weight: find_base(weight, weight in plan.inputs_first) for weight in normed}
+    return replace(plan, norms=norms)
+
+
+def bias_of(weight: str) -> str:
+    return weight.removesuffix("weight") + "bias"
+
+
+def _dtype_faults(
+    modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape], dtypes: Mapping[str, Collection[str]]
+) -> Iterator[str]:
+    biases = (bias_of(weight) for weight, module in modules.items() if module.has_bias)
+    for name in (*modules, *biases):
+        if name in shapes and (others := {*dtypes[name]}.difference(FLOAT_DTYPES)):
+            allowed = ", ".join(FLOAT_DTYPES)
+            yield f"{shown(name)} is {min(others)}, to which nothing can be added; allowed: {allowed}"
+
+
+def _bias_faults(modules: Mapping[str, AdaptedModule], shapes: Mapping[str, Shape]) -> Iterator[str]:
+    for weight, module in modules.items():
+        if module.has_bias and bias_of(weight) not in shapes:
+            name = module.arrays[Role.BIAS].name
+            yield (
+                f"tensor {shown(name)}: the model has no {shown(bias_of(weight))} to add it to; such "
+                "an adapter can act beside the model, and not be merged"
+            )
+
+
+def _tied_faults(modules: Mapping[str, AdaptedModule], tied: Mapping[str, str]) -> Iterator[str]:
+    """Adapters of the head or the embedding alone where both are one tensor."""
+    for head, own in tied.items():
+        both = [modules.get(name) for name in (head, own)]
+        saved = {
+            module.arrays[Role.WEIGHT].shards[0].digest for module in both if module and _is_saved(module)
+        }
+        is_same = all(module is not None and _is_saved(module) for module in both) and len(saved) == 1
+        if any(both) and not is_same:
+            only = shown(next(module.module for module in both if module))
+            yield (
+                f"module {only}: the head and the token embedding are one tensor of this model, "
+                f"{shown(own)}, and the adapter changes one of them; merged, it would change both (untie "
+                "them first, or let the adapter act beside the model)"
+            )
+
+
+def _is_saved(module: AdaptedModule) -> bool:
+    return {*module.arrays} == {Role.WEIGHT}

@@ -1,0 +1,175 @@
+"""Models by their name on a hub: found in its local cache, as huggingface_hub lays it out, or fetched.
+
+What is fetched is asked for, shown and agreed to here; a child process does it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindbatch.io.amounts import counted, size
+from mindbatch.io.errors import MindBatchError
+from mindbatch.io.regular_file import first_bytes
+from mindbatch.io.screen_text import printable, say
+
+if TYPE_CHECKING:
+    from mindbatch.io.children import Child
+
+FETCHED = ".mindbatch-fetched.json"
+"""In the folder of a snapshot, written when all of it is there: name, revision, commit, hub, digests."""
+
+HUGGING_FACE, MODEL_SCOPE = "huggingface", "modelscope"
+_MAIN = {HUGGING_FACE: "main", MODEL_SCOPE: "master"}
+_LARGEST_RECORD = 1 << 20
+_PART = r"[A-Za-z0-9][\w.-]{0,95}"
+_NAME = re.compile(rf"({_PART}/)?{_PART}", re.ASCII)
+_REVISION = re.compile(r"[\w.-]{1,128}(/[\w.-]{1,128}){0,3}", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{6,64}")
+
+
+def is_name(text: str) -> bool:
+    """True if `text` can only be meant as a model's name on a hub: ORG/NAME, and there is no folder ORG."""
+    return "/" in text and _NAME.fullmatch(text) is not None and not Path(text).parent.exists()
+
+
+def is_revision(text: str) -> bool:
+    """True if `text` can be the name of a branch or tag, or a commit."""
+    return _REVISION.fullmatch(text) is not None and not {".", ".."} & {*text.split("/")}
+
+
+def cache_folder(hub: str = HUGGING_FACE) -> Path:
+    """Locates the folder of what is fetched from a hub; of Hugging Face's it is that of huggingface_hub."""
+    if hub == MODEL_SCOPE:
+        return Path(os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope").expanduser() / "mindbatch"
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]).expanduser()
+    if os.environ.get("HF_HOME"):
+        return Path(os.environ["HF_HOME"]).expanduser() / "hub"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface/hub"
+
+
+def cached_model(name: str, revision: str | None = None, hub: str = HUGGING_FACE) -> Path | None:
+    """The folder of a revision of the model of that name, if the cache holds it; None is the main branch."""
+    if not _NAME.fullmatch(name):
+        return None
+    entry = cache_folder(hub) / f"models--{name.replace('/', '--')}"
+    commit = revision or _MAIN[hub]
+    if not (_COMMIT.fullmatch(commit) and (entry / "snapshots" / commit).is_dir()):
+        try:
+            commit = first_bytes(entry / "refs" / commit, 100).decode("ascii", "replace").strip()
+        except OSError:
+            return None
+    snapshot = entry / "snapshots" / commit
+    return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
+
+
+def fetched(folder: Path) -> dict[str, Any] | None:
+    """Reads the record of a folder that was fetched; None where it was not, or not to its end."""
+    from mindbatch.io.strict_json import JsonFault, StrictReader  # only where a model has a name
+
+    try:
+        record = StrictReader(max_depth=8).parse(first_bytes(folder / FETCHED, _LARGEST_RECORD))
+    except (OSError, ValueError, JsonFault):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def how_to_get(name: str, hub: str = HUGGING_FACE) -> str:
+    """Explains how to get what is neither a folder nor in the cache; empty if it is not like a hub name."""
+    if not is_name(name):
+        return ""
+    client, into = (
+        ("hf download", "--local-dir") if hub == HUGGING_FACE else ("modelscope download", "--local_dir")
+    )
+    return (
+        f", nor is it in the hub cache {cache_folder(hub)}; where there is a network: model.download=true, "
+        f"or {client} {name} {into} {name.partition('/')[2]}"
+    )
+
+
+_MIB = 1 << 20
+
+
+def fetch_model(
+    name: str, revision: str | None, patterns: Iterable[str], *, asks: bool, hub: str = HUGGING_FACE
+) -> Path:
+    """The folder of a model in the cache, which is fetched unless all of it was fetched before.
+
+    revision: a branch, tag or commit; None is the main branch, as it was when it was first fetched.
+    patterns: of files to fetch beside config, tokenizer and safetensors. asks: fetch only if the user agrees.
+
+    Raises:
+        MindBatchError: it cannot be fetched, or not by now; what has come by then is kept, and gone on from.
+    """
+    folder = cached_model(name, revision, hub)
+    if folder is not None and fetched(folder) is not None:
+        return folder
+    import subprocess
+
+    from mindbatch.hub import fetch_worker  # few commands fetch
+    from mindbatch.io.children import Child
+
+    wanted = {
+        "hub": hub,
+        "cache": str(cache_folder(hub)),
+        "name": name,
+        "revision": revision,
+        "files": [*patterns],
+        "record": FETCHED,
+    }
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
+    child = Child(
+        fetch_worker.main,
+        json.dumps(wanted),
+        env={**environment, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        plan = _next_message(child, name)
+        sizes: Mapping[str, int] = plan["files"]
+        where = f"{printable(plan['hub'])}, commit {printable(plan['commit'])[:12]}"
+        what = f"{counted(len(sizes), 'file')}, {size(sum(sizes.values()))}"
+        if asks and not _agrees(f"{name} is not here; fetch {what}, from {where}?"):
+            raise MindBatchError(f"{name}: not fetched; give a folder, or model.download=true")
+        if not asks:
+            say(f"fetching {name}: {what}, from {where}")
+        child.connection.send_bytes(b"go")
+        return Path(_followed(child, name, sum(sizes.values())))
+    finally:
+        child.end()
+
+
+def _followed(child: Child, name: str, total: int) -> str:
+    """Shows how far the child is until all is there; returns the folder."""
+    from rich.console import Console
+
+    from mindbatch.io.moving_bar import MovingBar
+
+    console = Console(stderr=True)
+    with MovingBar(f"fetching {name}", console, disable=not console.is_terminal) as bar:
+        while "folder" not in (message := _next_message(child, name)):
+            bar.set(min(message["bytes"], total) // _MIB, total // _MIB, "MiB")
+    return str(message["folder"])
+
+
+def _next_message(child: Child, name: str) -> dict[str, Any]:
+    """The child's next message. Raises MindBatchError where it is a fault, or the child has ended."""
+    try:
+        message: dict[str, Any] = json.loads(child.connection.recv_bytes())
+    except (EOFError, OSError) as error:
+        raise MindBatchError(f"{name}: the process that fetches it has ended ({child.death()})") from error
+    if "fault" in message:
+        raise MindBatchError(f"{name}: {printable(message['fault'])}")
+    return message
+
+
+def _agrees(question: str) -> bool:
+    say(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
