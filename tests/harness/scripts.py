@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 FOLDERS = ("", "stand_ins", "samples", "processes", "unit/prompts", "unit/checkpoint", "numerics")
-PLACES = [TESTS / folder for folder in FOLDERS]
+PLACES = [*(TESTS / folder for folder in FOLDERS), TESTS.parent / "tools"]
 _PLACES_BEFORE = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
 
 
