@@ -23,10 +23,10 @@ from harness.networks import OtherHost
 from mindbatch.engine.step import Step
 from mindbatch.io.child_main import die_with
 from mindbatch.launch.job_ranks import EndedRank
+from mindbatch.parallel.connection import connect
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.replicas.connection import connect
-from mindbatch.replicas.front_link import IDLE, STEPPING, FrontLink, serve
 from mindbatch.replicas.messages import MODEL, READY
+from mindbatch.replicas.rank_links import IDLE, STEPPING, FrontLink, serve
 from shadow_llm import PrefixLogits, PrefixRunner
 from shadow_ranks import KEY, make_engine
 

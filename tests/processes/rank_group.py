@@ -127,8 +127,8 @@ def main(job_path: str, out: str) -> None:
     from mindbatch.config.environment import prepare_environment
     from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
     from mindbatch.parallel.topology import Topology
-    from mindbatch.replicas.meeting_place import accept_followers, connect_to_leader
     from mindbatch.replicas.rank_main import load_rank
+    from mindbatch.replicas.replica_steps import accept_followers, connect_to_leader
 
     job = json.loads(Path(job_path).read_text())
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**{"num_threads": 1, **job["runtime"]})

@@ -9,13 +9,12 @@ from mindbatch.engine.engine import Engine
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.step import Runner, Step, StepOutput
 from mindbatch.launch.job_ranks import EndedRank
+from mindbatch.parallel.connection import connect
 from mindbatch.parallel.topology import Topology
 from mindbatch.prompts.detokenizer import IncrementalDetokenizer
 from mindbatch.prompts.tokenizer import Tokenizer
-from mindbatch.replicas.connection import connect
-from mindbatch.replicas.front_link import FrontLink, serve
 from mindbatch.replicas.messages import FAILED, MODEL, READY, failure_fields
-from mindbatch.replicas.rank_links import RankLinks
+from mindbatch.replicas.rank_links import FrontLink, RankLinks, serve
 from mindbatch.replicas.remote_engine import RemoteEngine
 from shadow_llm import END, VOCABULARY, PrefixRunner
 

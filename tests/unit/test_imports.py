@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | LOWEST,
     "lm_eval": {"llm", "engine", "loading", "decoding", "prompts"} | LOWEST,
     "evaluation": {"decoding", "engine", "loading", "prompts"} | LOWEST,
-    "launch": {"config", "parallel"} | LOWEST,
+    "launch": {"config", "kernels.native_library", "parallel"} | LOWEST,
     "ascend_simulation": BELOW_ENGINE | DECLARATIONS | {"backends", "engine", "loading"} | LOWEST,
     "tasks": FACADE
     | {"generation_progress"}
@@ -136,9 +136,7 @@ MINDSPORE = {
     "engine/step_graphs.py",
     "kernels/ascend/*",
     "kernels/mindspore_kernels.py",
-    "parallel/collectives.py",
     "parallel/context.py",
-    "parallel/scheduler_process.py",
     "parallel/hand_over.py",
     "backends/*",
 }
@@ -328,7 +326,7 @@ LIGHT = [
     "import mindbatch.lm_eval, mindbatch.lm_eval.__main__",
     "import mindbatch.tasks.plan.task, mindbatch.tasks.plan.mindformers, mindbatch.tasks.plan.compilation",
     "import mindbatch.tasks.diff, mindbatch.tasks.runs",
-    "import mindbatch.tasks.rank_table.task, mindbatch.tasks.inspect",
+    "import mindbatch.tasks.rank_table, mindbatch.tasks.inspect",
     "import mindbatch.evaluation.rendering, mindbatch.evaluation.scores",
     "import mindbatch.checkpoint.placement.placements, mindbatch.checkpoint.strategy.placements",
     "import mindbatch.checkpoint.placement.proof, mindbatch.tasks.plan.ranks",

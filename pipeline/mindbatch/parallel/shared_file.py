@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 from mindbatch.io.errors import MindBatchError
-from mindbatch.parallel.authentication import AuthenticatingListener, is_authenticated, set_timeout
+from mindbatch.parallel.connection import AuthenticatingListener, is_authenticated, set_timeout
 from mindbatch.parallel.topology import TensorSlice
 
 SECONDS = 1800.0

@@ -12,11 +12,12 @@ from mindbatch.dataset.rows import RowFailure
 from mindbatch.decoding import DecodingParams
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import without_hidden
-from mindbatch.ray.settings import ERROR
 from mindbatch.run.parquet_results import result_cells, schema
 from mindbatch.run.result_rows import FinishedRow, OutputOptions, json_text
 
 _SOURCE = "batch"
+ERROR = "error"
+"""The column that says why a row has no result."""
 _WHOLE = {
     name for name, hint in get_type_hints(DecodingParams).items() if float not in (hint, *get_args(hint))
 }

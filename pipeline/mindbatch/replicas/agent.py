@@ -14,11 +14,10 @@ from typing import Any
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import LocalProcesses, NodeProcesses
-from mindbatch.launch.process_plan import RANK, ProcessSpec
-from mindbatch.launch.rank_environment import JOB_KEY, job_key
+from mindbatch.launch.process_plan import JOB_KEY, RANK, ProcessSpec, job_key
 from mindbatch.launch.started_as import started_as
 from mindbatch.launch.supervisor import EndedProcess
-from mindbatch.replicas.connection import Address, Message, MessageConnection, MessageError, connect
+from mindbatch.parallel.connection import Address, Message, MessageConnection, MessageError, connect
 
 AGENT, START, END, CLOSE, GONE, ENDED, ALIVE = "agent", "start", "end", "close", "gone", "ended", "alive"
 SHARED, LEFT = "shared", "left"

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mindbatch.launch.process_plan import JobPlan, JobSetup, ProcessSpec
-from mindbatch.launch.rank_environment import HIDDEN, JOB_KEY
+from mindbatch.launch.process_plan import HIDDEN, JOB_KEY, JobPlan, JobSetup, ProcessSpec
 from mindbatch.launch.starters import STARTERS
 from mindbatch.replicas.start import NodeSettings, launcher_program
 

@@ -16,7 +16,7 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks
-from mindbatch.launch.preflight import set_up
+from mindbatch.launch.preflight import joins_mpi, needs_world, refuse_apart, set_up, shares_memory
 from mindbatch.launch.process_log import made_folder, temporary_folder
 from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.ray_ranks import RayRanks
@@ -25,12 +25,11 @@ from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
 from mindbatch.loading.providers import OpenedFolder
 from mindbatch.loading.setup import EngineSetup, prepare
+from mindbatch.parallel.connection import Message
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import rank_main
-from mindbatch.replicas.admission import RankAdmission
 from mindbatch.replicas.agent import LEFT
-from mindbatch.replicas.connection import Message
-from mindbatch.replicas.meeting_place import joins_mpi, needs_world, refuse_apart, shares_memory
+from mindbatch.replicas.messages import RankAdmission
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode

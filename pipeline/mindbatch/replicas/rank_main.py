@@ -17,7 +17,7 @@ from mindbatch.engine.engine import StepEngine
 from mindbatch.engine.step import StageRunner
 from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.rank_environment import RankEnvironment, take_rank_environment
+from mindbatch.launch.process_plan import RankEnvironment, take_rank_environment
 from mindbatch.loading.build import (
     Notice,
     Runners,
@@ -26,12 +26,18 @@ from mindbatch.loading.build import (
     virtual_engines_of,
 )
 from mindbatch.loading.setup import EngineSetup, prepare
+from mindbatch.parallel.connection import MessageConnection, connect
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.connection import MessageConnection, connect
-from mindbatch.replicas.front_link import IDLE, STEPPING, WAITING, FrontLink
-from mindbatch.replicas.meeting_place import accept_followers, connect_to_leader, own_address
 from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields, versions
-from mindbatch.replicas.replica_steps import Followers, LeadingRunner, follow
+from mindbatch.replicas.rank_links import IDLE, STEPPING, WAITING, FrontLink
+from mindbatch.replicas.replica_steps import (
+    Followers,
+    LeadingRunner,
+    accept_followers,
+    connect_to_leader,
+    follow,
+    own_address,
+)
 
 if TYPE_CHECKING:  # most is imported when the front has answered
     from mindbatch.kernels.interface import Kernels
@@ -126,6 +132,13 @@ def main() -> None:
     os._exit(code)
 
 
+def serve_scheduler() -> None:
+    """Process of MindSpore's scheduler, in which the ranks of a replica find each other."""
+    from mindbatch.parallel.context import serve_as_scheduler  # MindSpore
+
+    serve_as_scheduler()
+
+
 def _take_part(environment: RankEnvironment) -> None:
     hello = {
         "rank": environment.rank,
@@ -157,7 +170,7 @@ def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, An
     from mindbatch.config.lora_schema import LoraConfig
     from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
     from mindbatch.kernels.choice import kernels_in_use
-    from mindbatch.replicas.admission import compared_folders
+    from mindbatch.replicas.messages import compared_folders
 
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
     parallel, lora = ParallelConfig(**job["parallel"]), LoraConfig(**job["lora"])
@@ -182,7 +195,7 @@ def _meeting_of(environment: RankEnvironment, replica: Topology) -> bytes:
 
 def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
     """Serves the front with the engine of this replica, once the other ranks are there."""
-    from mindbatch.replicas.front_link import serve
+    from mindbatch.replicas.rank_links import serve
 
     followers = {}
     if loaded.followers:

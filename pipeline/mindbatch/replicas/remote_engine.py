@@ -10,10 +10,9 @@ from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError, RankError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.parallel.connection import Message, MessageError
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.admission import RankAdmission
-from mindbatch.replicas.connection import Message, MessageError
-from mindbatch.replicas.dealing import Dealing
+from mindbatch.replicas.dealing import Dealing, Replica
 from mindbatch.replicas.messages import (
     ABORT,
     ADD,
@@ -26,12 +25,12 @@ from mindbatch.replicas.messages import (
     PEERS,
     READY,
     STEP,
+    RankAdmission,
     failure_of,
     request_fields,
     result_of,
 )
 from mindbatch.replicas.rank_links import Arrival, RankLinks
-from mindbatch.replicas.replica import Replica
 from mindbatch.replicas.supervision import Failure, Supervision
 
 WAIT_SECONDS = 0.1

@@ -10,11 +10,10 @@ from typing import Any
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import NodeProcesses
-from mindbatch.launch.process_plan import ProcessSpec
-from mindbatch.launch.rank_environment import JOB_KEY
+from mindbatch.launch.process_plan import JOB_KEY, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
+from mindbatch.parallel.connection import Address, JobListener, Message, MessageConnection, MessageError
 from mindbatch.replicas.agent import AGENT, CLOSE, END, ENDED, GONE, LEFT, SHARED, START
-from mindbatch.replicas.connection import Address, JobListener, Message, MessageConnection, MessageError
 
 WAIT_SECONDS = 600.0
 """For agents to come."""

@@ -18,8 +18,9 @@ from mindbatch.engine.request import Request
 from mindbatch.engine.settings import EngineSettings
 from mindbatch.engine.statistics import EngineStatistics
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch.copy_meeting import SAME_CALLS
-from mindbatch.replicas.connection import Message
+from mindbatch.launch.started_as import SAME_CALLS
+from mindbatch.parallel.connection import Message
+from mindbatch.replicas.dealing import InFlightRequest
 from mindbatch.replicas.messages import (
     failure_fields,
     failure_of,
@@ -29,7 +30,6 @@ from mindbatch.replicas.messages import (
 )
 from mindbatch.replicas.remote_engine import WAIT_SECONDS, RemoteEngine, refuse_as_ranks
 from mindbatch.replicas.remote_nodes import RemoteNode
-from mindbatch.replicas.replica import InFlightRequest
 
 MOST_SECONDS_APART = 1800.0
 """So much later rank 0 may make a call than another."""

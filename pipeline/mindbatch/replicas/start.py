@@ -13,34 +13,34 @@ from mindbatch.io.child_main import WHOEVER
 from mindbatch.io.children import command
 from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.copy_meeting import SAME_CALLS, Front
-from mindbatch.launch.host_only import keep_on_this_host
+from mindbatch.launch.free_ports import keep_on_this_host
 from mindbatch.launch.job_ranks import JobRanks, LocalProcesses, NodeProcesses
 from mindbatch.launch.process_log import write_replica_tables
 from mindbatch.launch.process_plan import (
+    JOB_KEY,
     RANK,
     SCHEDULER,
+    Address,
     JobPlan,
     JobSetup,
     ProcessSpec,
     inherited,
     program_command,
 )
-from mindbatch.launch.rank_environment import JOB_KEY, Address
+from mindbatch.launch.started_as import SAME_CALLS, Front
 from mindbatch.launch.starters import STARTERS, Program
 from mindbatch.launch.supervisor import Supervisor
-from mindbatch.parallel import scheduler_process
+from mindbatch.parallel.connection import Message, MessageConnection
 from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
-from mindbatch.replicas.connection import Message, MessageConnection
 from mindbatch.replicas.remote_nodes import RemoteNodes
 
 _TICK_SECONDS = 0.1
 
 
 def _commands() -> Mapping[str, Sequence[str]]:
-    return {RANK: command(rank_main.main), SCHEDULER: command(scheduler_process.main)}
+    return {RANK: command(rank_main.main), SCHEDULER: command(rank_main.serve_scheduler)}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class NodeSettings:
 def job_plan(job: JobSetup, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
     """Builds the plan that the processes are started by.
 
-    front: where the coordinating process listens. has_worlds: see `meeting_place.needs_world`.
+    front: where the coordinating process listens. has_worlds: see `preflight.needs_world`.
     """
     has_schedulers = has_worlds and (job.launcher != "rank_table" or device_target == "CPU")
     return JobPlan(job, front, has_schedulers)

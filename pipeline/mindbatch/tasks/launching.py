@@ -48,8 +48,8 @@ def _run_alone(config: ModelTaskConfig, run: Run) -> int:
 
 
 def _tell_of(config: ModelTaskConfig, job: JobSetup) -> int:
+    from mindbatch.launch.preflight import needs_world
     from mindbatch.replicas.dry_run import dry_run
-    from mindbatch.replicas.meeting_place import needs_world
     from mindbatch.replicas.start import job_plan
 
     has_worlds = needs_world(job, config.model, config.runtime)
@@ -66,8 +66,8 @@ def _tell(lines: list[str]) -> int:
 
 
 def _serve(config: ModelTaskConfig, job: JobSetup) -> int:
+    from mindbatch.launch.preflight import refuse_apart
     from mindbatch.replicas.load import node_settings
-    from mindbatch.replicas.meeting_place import refuse_apart
     from mindbatch.replicas.start import serve_node
 
     refuse_apart(job, config.model, config.runtime, config.launch.max_restarts)

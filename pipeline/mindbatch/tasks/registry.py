@@ -180,8 +180,8 @@ _ALL = (
     Task(
         name="rank-table",
         summary="write the rank table of one server or several, check tables, or merge them",
-        keys="mindbatch.tasks.rank_table.schema:RankTableConfig",
-        module="mindbatch.tasks.rank_table.task",
+        keys="mindbatch.tasks.rank_table:RankTableConfig",
+        module="mindbatch.tasks.rank_table",
         examples=(
             "mindbatch rank-table devices='[0,8)'",
             "mindbatch rank-table merge server1.json server2.json output.file=cluster.json",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mindbatch.io.errors import MindBatchError
-from mindbatch.launch.copy_meeting import CopyMeeting, Front
+from mindbatch.launch.started_as import CopyMeeting, Front
 
 FRONT = Front(("127.0.0.1", 4711), bytes(range(32)))
 

@@ -1,7 +1,6 @@
 """Who is started where, and told what: every rank once, its scheduler with it, nothing of another world."""
 
-from mindbatch.launch.process_plan import JobPlan, JobSetup, inherited
-from mindbatch.launch.rank_environment import take_rank_environment
+from mindbatch.launch.process_plan import JobPlan, JobSetup, inherited, take_rank_environment
 from mindbatch.parallel.topology import Topology
 
 KEY = bytes(32)

@@ -12,8 +12,7 @@ import pytest
 
 import merge_hccl
 from mindbatch.io.errors import MindBatchError
-from mindbatch.tasks.rank_table.schema import RankTableConfig
-from mindbatch.tasks.rank_table.task import run
+from mindbatch.tasks.rank_table import RankTableConfig, run
 from rank_tables import Document, plain_table, write_json
 
 Command = Callable[[Path, Path, pytest.CaptureFixture[str]], tuple[int, list[str]]]

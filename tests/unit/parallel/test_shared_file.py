@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, answer_challenge
 import pytest
 
 from mindbatch.io.errors import MindBatchError
-from mindbatch.parallel import authentication
+from mindbatch.parallel import connection
 from mindbatch.parallel import shared_file as shared_files
 from mindbatch.parallel.shared_file import shared_file
 from mindbatch.parallel.topology import TensorSlice
@@ -104,7 +104,7 @@ def test_a_rank_takes_nothing_from_somebody_else(
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_files, "SECONDS", 0.3)
-    monkeypatch.setattr(authentication, "HANDSHAKE_SECONDS", 1)
+    monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 1)
     monkeypatch.setattr(shared_files, "address_of", lambda secret, name: "\0somebody-elses")
     with socket.socket(socket.AF_UNIX) as foreign, open(os.devnull) as file:
         foreign.bind("\0somebody-elses")

@@ -17,8 +17,7 @@ from mindbatch.config.paths import data_root
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError
 from mindbatch.loading import memory_check
 from mindbatch.replicas import load
-from mindbatch.replicas.admission import RankAdmission
-from mindbatch.replicas.messages import versions
+from mindbatch.replicas.messages import RankAdmission, versions
 
 RUNTIME, PARALLEL = RuntimeConfig(num_threads=3), ParallelConfig(data_parallel=2)
 

@@ -11,9 +11,9 @@ from listed_processes import ListedProcesses
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
+from mindbatch.parallel.connection import connect
 from mindbatch.replicas import remote_nodes
 from mindbatch.replicas.agent import FrontLost, patient_connection, serve
-from mindbatch.replicas.connection import connect
 from mindbatch.replicas.remote_nodes import RemoteNodes
 
 KEY = bytes(range(32))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request, StreamEvent
-from mindbatch.replicas.replica import InFlightRequest
+from mindbatch.replicas.dealing import InFlightRequest
 
 
 def events(cuts: set[int], tokens: int) -> list[StreamEvent]:

@@ -12,8 +12,8 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from mindbatch.parallel import authentication
-from mindbatch.replicas.connection import (
+from mindbatch.parallel import connection
+from mindbatch.parallel.connection import (
     JobListener,
     MessageConnection,
     MessageError,
@@ -89,7 +89,7 @@ def test_a_foreign_program_gets_nothing_and_breaks_nothing(meeting: Meeting, con
 
 @pytest.mark.slow
 def test_who_says_nothing_keeps_nobody_waiting(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "HANDSHAKE_SECONDS", 1)
+    monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 1)
     with socket.create_connection(meeting.listener.address) as silent:
         connect(meeting.listener.address, KEY)
         meeting.taken.get(timeout=10)
@@ -106,7 +106,7 @@ def test_who_holds_connections_keeps_nobody_out(meeting: Meeting) -> None:
         for _ in range(3):
             connect(meeting.listener.address, KEY)
             meeting.taken.get(timeout=10)
-        assert time.monotonic() - began < authentication.HANDSHAKE_SECONDS
+        assert time.monotonic() - began < connection.HANDSHAKE_SECONDS
         streams[0].settimeout(10)
         while streams[0].recv(4096):
             pass  # the challenge; then the oldest is closed

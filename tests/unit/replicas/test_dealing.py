@@ -6,8 +6,7 @@ import pytest
 
 from mindbatch.decoding import DecodingParams
 from mindbatch.engine.request import Request
-from mindbatch.replicas.dealing import Dealing
-from mindbatch.replicas.replica import Replica
+from mindbatch.replicas.dealing import Dealing, Replica
 
 HOW = "rank 0 ended with signal 9"
 

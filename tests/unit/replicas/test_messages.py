@@ -10,7 +10,7 @@ from mindbatch.decoding import DecodingParams
 from mindbatch.engine.engine import StepResult
 from mindbatch.engine.request import CompletionOutput, Request, RequestOutput, StreamEvent
 from mindbatch.io.errors import CacheBudgetError, CheckpointError, ConfigError, MindBatchError
-from mindbatch.replicas.connection import decoded, encoded
+from mindbatch.parallel.connection import decoded, encoded
 from mindbatch.replicas.messages import (
     failure_fields,
     failure_of,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindbatch.replicas.connection import MessageConnection, connect
+from mindbatch.parallel.connection import MessageConnection, connect
 from mindbatch.replicas.messages import HELLO
 from mindbatch.replicas.rank_links import RankLinks
 

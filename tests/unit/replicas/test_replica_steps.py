@@ -13,7 +13,7 @@ from mindbatch.engine.step import Step
 from mindbatch.io.errors import MindBatchError
 from mindbatch.kernels.arrays import FloatArray
 from mindbatch.kernels.step import IntArray, Logits, StepInputs, StepValues
-from mindbatch.replicas.connection import MessageConnection, MessageError
+from mindbatch.parallel.connection import MessageConnection, MessageError
 from mindbatch.replicas.replica_steps import (
     COMPARED_STEPS,
     Followers,

@@ -10,9 +10,9 @@ from mindbatch.engine.request import RequestOutput
 from mindbatch.io.errors import MindBatchError, RankError
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
+from mindbatch.parallel.connection import Message, decoded, encoded
 from mindbatch.prompts.tokenizer import Tokenizer
 from mindbatch.replicas import shared_engine
-from mindbatch.replicas.connection import Message, decoded, encoded
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
 from shadow_llm import make_llm
 

@@ -33,7 +33,7 @@ from mindbatch.kernels.memory import FloatType
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry, CacheShapes, ExpertsShape
 from mindbatch.kernels.step import Batch, IntArray, Span, StepShape
-from mindbatch.parallel.collectives import ReceiveHidden, SendHidden, all_gather, all_reduce
+from mindbatch.parallel.context import ReceiveHidden, SendHidden, all_gather, all_reduce
 
 _CELLS: Mapping[str, Callable[..., nn.Cell]] = {
     "activation": operators.Activation,

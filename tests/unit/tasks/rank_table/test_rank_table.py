@@ -10,7 +10,7 @@ from mindbatch import cli
 from mindbatch.config.compose import compose_task
 from mindbatch.io.errors import ConfigError
 from mindbatch.launch import hccn
-from mindbatch.tasks.rank_table.schema import RankTableConfig
+from mindbatch.tasks.rank_table import RankTableConfig
 from mindbatch.tasks.registry import TASKS
 from rank_tables import answers, plain_table, stand_in, super_pod_table, write_json
 

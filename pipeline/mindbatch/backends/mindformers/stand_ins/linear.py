@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindbatch.kernels.adapters import AdaptedParameter, AdaptedShape
 from mindbatch.kernels.mindspore_kernels import MindSporeKernels, constant, shared_parameter
 from mindbatch.models.adapter_weights import EMBEDDING
-from mindbatch.parallel.collectives import Identity
+from mindbatch.parallel.context import Identity
 from mindbatch.parallel.topology import WHOLE, TensorSlice
 
 MOST_TOKENS = 1 << 18

@@ -11,12 +11,11 @@ from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError
 from mindbatch.kernels.native_library import NativeLibrary
-from mindbatch.launch.preflight import set_up
+from mindbatch.launch import preflight
+from mindbatch.launch.preflight import joins_mpi, needs_world, refuse_apart, set_up, shares_memory
 from mindbatch.launch.process_plan import JobSetup
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas import meeting_place
-from mindbatch.replicas.meeting_place import joins_mpi, needs_world, refuse_apart, shares_memory
 
 # As the second node sees it, which does not ask whether the port is free.
 NODES = {"master_addr": "127.0.0.1", "master_port": 47_118, "node_rank": 1}
@@ -28,7 +27,7 @@ FOUR = Topology(2, 2)
 def built(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the kernels had been built here."""
     library = NativeLibrary(Path("kernels.so"), None)  # type: ignore[arg-type]
-    monkeypatch.setattr(meeting_place, "find_library", lambda: library)
+    monkeypatch.setattr(preflight, "find_library", lambda: library)
 
 
 def setup_of(topology: Topology = FOUR, **launch: object) -> JobSetup:
@@ -121,7 +120,7 @@ def test_what_ranks_in_mpi_need(has_mpi4py: bool, monkeypatch: pytest.MonkeyPatc
 
 
 def test_ranks_without_the_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting_place, "find_library", lambda: None)
+    monkeypatch.setattr(preflight, "find_library", lambda: None)
     assert "the kernels are" in str(refused(setup_of()))
     assert refused(setup_of(Topology(4))) is None
 
