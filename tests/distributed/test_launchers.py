@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from mindbatch.launch.preflight import set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.start import NodeSettings, job_plan, start_ranks
+from mindbatch.replicas.start import NodeSettings, start_ranks
 from processes import told_rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -39,11 +40,10 @@ class Job:
         self.logs = self.folder / "logs"
         self.logs.mkdir(parents=True)
         self.setup = set_up(self._launch(launcher), FOUR, {})
-        plan = job_plan(self.setup, FRONT, "CPU", has_worlds=True)
         told = command(told_rank.main, str(self.folder))
         commands = {"rank": told, "scheduler": told}
         settings = NodeSettings(self.logs, commands=commands)
-        self.ranks: JobRanks = start_ranks(self.setup, plan, settings)
+        self.ranks: JobRanks = start_ranks(replace(self.setup, front=FRONT), settings)
 
     def told(self, name: str) -> dict[str, Any]:
         path = self.folder / f"{name}.json"

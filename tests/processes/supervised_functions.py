@@ -42,7 +42,7 @@ def flood(megabytes: str) -> None:
 def supervise(folder: str) -> None:
     """A parent: starts two processes, says which, and waits."""
     from mindbatch.io.children import command
-    from mindbatch.launch.process_plan import program_command
+    from mindbatch.launch.launcher_programs import program_command
     from mindbatch.launch.supervisor import Supervisor
 
     supervisor = Supervisor(Path(folder))

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from mindbatch.launch.free_ports import HeldPort
 from mindbatch.launch.process_log import replica_table
-from mindbatch.launch.process_plan import JobPlan, ProcessSpec, inherited, place_in_mpi
+from mindbatch.launch.process_plan import JobSetup, ProcessSpec, inherited, place_in_mpi
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 
@@ -107,21 +107,21 @@ class JobRanks:
 
     def __init__(
         self,
-        plan: JobPlan,
+        job: JobSetup,
         nodes: Sequence[NodeProcesses],
         place_of: Callable[[ProcessSpec], int],
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts all. Raises MindBatchError where a process cannot be started; none is left then."""
-        self._plan, self.nodes, self._place_of = plan, nodes, place_of
+        self._job, self.nodes, self._place_of = job, nodes, place_of
         self._ports: dict[int, HeldPort] = {}  # of the schedulers, by replica
         self._end = weakref.finalize(self, _end_all, nodes, close, self._ports, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
         self._told: set[int] = set()
         self._unheard: list[EndedProcess] = []
         try:
-            for replica in range(plan.topology.data_parallel):
-                self._start(plan.replica(replica, 0, self._new_port(replica)))
+            for replica in range(job.topology.data_parallel):
+                self._start(job.specs(replica, 0, self._new_port(replica)))
         except BaseException:
             self.end()
             raise
@@ -152,13 +152,13 @@ class JobRanks:
 
         attempt: what the new processes are told (see `RankEnvironment`).
         """
-        specs = self._plan.replica(replica, attempt, self._new_port(replica))
+        specs = self._job.specs(replica, attempt, self._new_port(replica))
         for node in self.nodes:
             node.end([spec.name for spec in specs])
             for process in node.ended():  # of those that were ended here nobody wants to hear
                 if self._specs[process.name].replica != replica:
                     self._unheard.append(process)
-        self._told -= {*self._plan.topology.ranks_of(replica)}
+        self._told -= {*self._job.topology.ranks_of(replica)}
         self._start(specs)
 
     def end(self) -> None:
@@ -171,10 +171,10 @@ class JobRanks:
         It is held while the replica runs: else another job of this machine may be given it, too, before the
         scheduler listens there.
         """
-        if not self._plan.needs_ports:
+        if not self._job.needs_ports:
             return 0
         before = self._ports.get(replica)
-        self._ports[replica] = HeldPort(self._plan.scheduler_host)
+        self._ports[replica] = HeldPort(self._job.front[0])
         if before is not None:
             before.close()
         return self._ports[replica].number
@@ -196,7 +196,7 @@ class JobRanks:
             spec = self._specs.get(process.name)
             if spec is None or spec.is_rank or process.how == "exit code 0":
                 continue
-            if not self._told & {*self._plan.topology.ranks_of(spec.replica)}:
+            if not self._told & {*self._job.topology.ranks_of(spec.replica)}:
                 how = f"was ended: MindSpore's scheduler of its replica ended with {process.how}"
                 yield EndedRank(spec.rank, how, process.last_lines, is_lost=True)
 

@@ -11,10 +11,10 @@ from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.kernels.native_library import find_library, library_text
 from mindbatch.launch.free_ports import port_fault
+from mindbatch.launch.launcher_programs import launcher_faults
 from mindbatch.launch.process_plan import LOCAL_HOST, JobSetup, job_key
 from mindbatch.launch.rank_table import RankTable, counted
 from mindbatch.launch.started_as import CopyMeeting, LauncherEnvironment, port_of, started_as
-from mindbatch.launch.starters import STARTERS
 from mindbatch.launch.table_reader import Leave, read_rank_table
 from mindbatch.parallel.topology import Topology
 
@@ -39,7 +39,7 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
         if is_here is not None
         else None
     )
-    collected.faults += STARTERS[launch.launcher].faults()
+    collected.faults += launcher_faults(launch.launcher)
     if job is None:
         raise ConfigError(collected.faults)
     is_shared = job.num_nodes > 1 and not job.is_on_one_host
@@ -237,6 +237,17 @@ def needs_world(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bo
     if job.topology.replica_size == 1:
         return False
     return runtime.device_target != "CPU" or model.provider != "native"
+
+
+def with_rendezvous(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> JobSetup:
+    """The job with how the ranks of each replica find each other."""
+    has_worlds = needs_world(job, model, runtime)
+    return replace(
+        job,
+        has_worlds=has_worlds,
+        has_schedulers=has_worlds and (job.launcher != "rank_table" or runtime.device_target == "CPU"),
+        joins_mpi=joins_mpi(job, model, runtime),
+    )
 
 
 def joins_mpi(job: JobSetup, model: ModelConfig, runtime: RuntimeConfig) -> bool:

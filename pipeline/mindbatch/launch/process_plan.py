@@ -3,12 +3,9 @@
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NoReturn
 
-from mindbatch.io import children
 from mindbatch.io.errors import ConfigError
 from mindbatch.io.screen_text import hide
 from mindbatch.launch.rank_table import RankTable
@@ -113,22 +110,6 @@ def take_rank_environment(variables: Mapping[str, str] | None = None) -> RankEnv
     return rank_environment
 
 
-def program_command(program: Sequence[str], folder: Path | None = None) -> list[str]:
-    """The command, for `children.spawn`, that becomes a program; its arguments arrive as they are.
-
-    folder: that it runs in; None is this process's.
-
-    The kernel kills the program when this process ends. What the program starts has to see to that itself.
-    """
-    return children.command(become, str(folder or Path.cwd()), *program)
-
-
-def become(folder: str, *program: str) -> NoReturn:
-    """Goes on as the program, which is looked up in PATH. Raises OSError where there is none."""
-    os.chdir(folder)
-    os.execvp(program[0], program)
-
-
 LOCAL_HOST = "127.0.0.1"
 RANK, SCHEDULER = "rank", "scheduler"
 
@@ -172,6 +153,10 @@ class JobSetup:
     ray_address: of a Ray cluster that is there; None is one that is started on this host for the job.
     copies: where the copies find each other, if all are on this host.
     joins_mpi: each rank takes its copy's place in the world of MPI that mpirun has made of the copies.
+    has_worlds: the ranks of each replica form a MindSpore world.
+    front: where the ranks find the coordinating process; the schedulers of all replicas run on its host.
+    has_schedulers: whether they find each other by MindSpore's scheduler; those with a rank table on NPUs do
+    not need one.
     """
 
     topology: Topology
@@ -186,6 +171,9 @@ class JobSetup:
     ray_address: str | None = None
     copies: CopyMeeting | None = None
     joins_mpi: bool = False
+    has_worlds: bool = True
+    front: Address = (LOCAL_HOST, 0)
+    has_schedulers: bool = True
 
     @property
     def num_nodes(self) -> int:
@@ -196,7 +184,6 @@ class JobSetup:
 
     @property
     def ranks(self) -> range:
-        """The global ranks of this node."""
         return self.ranks_of(self.node)
 
     @property
@@ -231,54 +218,32 @@ class JobSetup:
             device.rank_id: device.device_id for server in self.table.servers for device in server.devices
         }[rank]
 
-
-@dataclass(frozen=True)
-class JobPlan:
-    """Settings that the processes of a job are started with.
-
-    front: where the ranks find the coordinating process; the schedulers of all replicas run on its host.
-    has_schedulers: whether the ranks of a replica find each other by MindSpore's scheduler; those with a rank
-    table on NPUs do not need one, nor do those that form no MindSpore world.
-    """
-
-    job: JobSetup
-    front: Address
-    has_schedulers: bool = True
-
-    @property
-    def topology(self) -> Topology:
-        return self.job.topology
-
-    @property
-    def scheduler_host(self) -> str:
-        return self.front[0]
-
-    def replica(self, replica: int, attempt: int, scheduler_port: int) -> list[ProcessSpec]:
-        """The processes of one replica, its scheduler first; a replica of one rank has none.
-
-        scheduler_port: free on node 0, and another one for each attempt.
-        """
-        scheduler = (self.scheduler_host, scheduler_port)
-        specs = [self._rank(rank, attempt, scheduler) for rank in self.topology.ranks_of(replica)]
-        if not self.needs_ports:
-            return specs
-        world = world_variables(scheduler, self.topology.replica_size)
-        first = self.topology.ranks_of(replica).start
-        return [ProcessSpec(f"scheduler_{replica}", SCHEDULER, replica, first, world), *specs]
-
     @property
     def needs_ports(self) -> bool:
         """True if each replica has a scheduler."""
         return self.has_schedulers and self.topology.replica_size > 1
 
-    def _rank(self, rank: int, attempt: int, scheduler: Address) -> ProcessSpec:
-        topology = self.topology
-        replica, local_rank = divmod(rank, topology.replica_size)
-        variables = RankEnvironment(self.front, self.job.key, rank, attempt).variables()
+    def specs(self, replica: int, attempt: int, scheduler_port: int) -> list[ProcessSpec]:
+        """The processes of one replica, its scheduler first; a replica of one rank has none.
+
+        scheduler_port: free on node 0, and another one for each attempt.
+        """
+        scheduler = (self.front[0], scheduler_port)
+        ranks = self.topology.ranks_of(replica)
+        specs = [self._spec(rank, attempt, scheduler) for rank in ranks]
+        if not self.needs_ports:
+            return specs
+        world = world_variables(scheduler, len(ranks))
+        return [ProcessSpec(f"scheduler_{replica}", SCHEDULER, replica, ranks.start, world), *specs]
+
+    def _spec(self, rank: int, attempt: int, scheduler: Address) -> ProcessSpec:
+        size = self.topology.replica_size
+        replica, local_rank = divmod(rank, size)
+        variables = RankEnvironment(self.front, self.key, rank, attempt).variables()
         if self.needs_ports:
-            variables |= world_variables(scheduler, topology.replica_size, local_rank)
-        variables |= {"RANK_ID": str(local_rank), "RANK_SIZE": str(topology.replica_size)}
-        variables["DEVICE_ID"] = str(self.job.device_of(rank))
+            variables |= world_variables(scheduler, size, local_rank)
+        variables |= {"RANK_ID": str(local_rank), "RANK_SIZE": str(size)}
+        variables["DEVICE_ID"] = str(self.device_of(rank))
         return ProcessSpec(f"rank_{rank}", RANK, replica, rank, variables)
 
 

@@ -1,8 +1,8 @@
-"""The place of one replica in a Ray cluster: a placement group, and in each of its bundles a rank's actor."""
+"""Ranks in a Ray cluster: for each replica a placement group, and in each of its bundles a rank's actor."""
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,6 +16,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mindbatch.io.children import command
 from mindbatch.io.storage import TemporaryFolder
+from mindbatch.io.storage import TemporaryFolder
+from mindbatch.launch.job_ranks import NodeProcesses
+from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 SECONDS_FOR_ROOM = 60.0
@@ -191,12 +194,34 @@ class ReplicaPlace:
         )
 
 
-def end_ranks(places: Collection[ReplicaPlace], names: Collection[str]) -> None:
-    """Ends ranks and waits for it where their nodes answer; Ray kills the others."""
-    with suppress(RayError):
-        calls = [call for place in places for call in place.ending(names)]
-        if calls:
-            ray.wait(calls, num_returns=len(calls), timeout=_SECONDS_TO_END)
+class RayProcesses(NodeProcesses):
+    """The ranks of a job in the cluster that this process is connected to, as those of one node."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._places: dict[int, ReplicaPlace] = {}
+
+    def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
+        for spec in specs:
+            if spec.replica not in self._places:
+                self._places[spec.replica] = ReplicaPlace(self._room)
+            bundle = spec.rank % self._room.num_ranks
+            self._places[spec.replica].start(spec.name, bundle, spec.variables)
+
+    def ended(self) -> list[EndedProcess]:
+        return [process for place in self._places.values() for process in place.ended()]
+
+    def end(self, names: Collection[str] | None = None) -> None:
+        """Ends ranks and waits for it where their nodes answer; Ray kills the others."""
+        ending = [name for place in self._places.values() for name in place.names] if names is None else names
+        with suppress(RayError):
+            calls = [call for place in self._places.values() for call in place.ending(ending)]
+            if calls:
+                ray.wait(calls, num_returns=len(calls), timeout=_SECONDS_TO_END)
+        self._places = {replica: place for replica, place in self._places.items() if not place.forget(ending)}
+
+    def close(self) -> None:
+        self.end()
 
 
 def _is_done(call: Any) -> bool:

@@ -16,10 +16,9 @@ from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks
-from mindbatch.launch.preflight import joins_mpi, needs_world, refuse_apart, set_up, shares_memory
+from mindbatch.launch.preflight import refuse_apart, set_up, shares_memory, with_rendezvous
 from mindbatch.launch.process_log import made_folder, temporary_folder
 from mindbatch.launch.process_plan import JobSetup
-from mindbatch.launch.ray_ranks import RayRanks
 from mindbatch.launch.started_as import launcher_watch
 from mindbatch.loading.build import LoadedEngine, Notice, dry_run_engine
 from mindbatch.loading.memory_check import MemoryDemand, refuse_beyond_memory
@@ -31,14 +30,13 @@ from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import LEFT
 from mindbatch.replicas.messages import RankAdmission
 from mindbatch.replicas.rank_links import RankLinks
+from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
 from mindbatch.replicas.start import (
     NodeSettings,
     connection_to_front,
-    job_plan,
-    local_processes,
     serve_front,
     start_ranks,
 )
@@ -76,7 +74,6 @@ def load_replicas(
     check_memory = partial(_refuse_beyond_memory, topology, setup)
     if here:
         check_memory(here)
-    has_worlds = needs_world(job, model, runtime)
     admission = RankAdmission(
         model,
         _for_one_of(local_size, runtime),
@@ -84,11 +81,11 @@ def load_replicas(
         config.lora,
         check_memory,
         replicas_are_local=shares_memory(job),
-        has_worlds=has_worlds,
+        has_worlds=job.has_worlds,
     )
     say(*thread_notes(runtime.num_threads, local_size), *setup.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
-    links, ranks = _started(config, job, node_settings(config, admission, logs), notice, has_worlds)
+    links, ranks = _started(config, job, node_settings(config, admission, logs), notice)
     remote = RemoteEngine(
         setup.settings,
         dry_run_engine(setup),
@@ -114,7 +111,7 @@ def load_replicas(
 def set_up_job(config: ModelTaskConfig) -> JobSetup:
     """Resolves how the processes of a configuration are to be started; errors: see `set_up`."""
     job = set_up(config.launch, topology_of(config.parallel), os.environ)
-    return replace(job, joins_mpi=joins_mpi(job, config.model, config.runtime))
+    return with_rendezvous(job, config.model, config.runtime)
 
 
 def _shared(
@@ -170,38 +167,28 @@ def _ranks_here(job: JobSetup) -> range:
 
 
 def _started(
-    config: ModelTaskConfig, job: JobSetup, settings: NodeSettings, notice: Notice, has_worlds: bool
+    config: ModelTaskConfig, job: JobSetup, settings: NodeSettings, notice: Notice
 ) -> tuple[RankLinks, JobRanks]:
-    topology = job.topology
-    plan = partial(job_plan, job, device_target=config.runtime.device_target, has_worlds=has_worlds)
-    cluster = _ray_ranks(config, job, settings) if job.launcher == "ray" else None
-    links = RankLinks(job.meeting[0] if cluster is None else cluster.host, job.key, topology.world_size)
+    cluster = _ray_cluster(config, job, settings) if job.launcher == "ray" else None
+    links = RankLinks(job.meeting[0] if cluster is None else cluster.host, job.key, job.topology.world_size)
     try:
-        if cluster is None:
-            return links, start_ranks(job, plan(links.address), settings, notice)
-        nodes = [local_processes(job, settings), cluster]
-        return links, JobRanks(plan(links.address), nodes, lambda spec: 1 if spec.is_rank else 0)
+        return links, start_ranks(replace(job, front=links.address), settings, notice, cluster)
     except BaseException:
         links.close()
         raise
 
 
-def _ray_ranks(config: ModelTaskConfig, job: JobSetup, settings: NodeSettings) -> RayRanks:
-    """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayRanks` raises.
+def _ray_cluster(config: ModelTaskConfig, job: JobSetup, settings: NodeSettings) -> RayCluster:
+    """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayCluster` raises.
 
     Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
     """
     resources = {"CPU": float(config.runtime.num_threads or 1)}
     if config.runtime.device_target == "Ascend":
         resources["NPU"] = 1.0
-    log_dir = config.launch.log_dir
-    return RayRanks(
-        job.ray_address,
-        job.topology,
-        resources,
-        rank_main.main,
-        settings.logs / "ray.log",
-        None if log_dir is None else Path(log_dir),
+    logs = None if config.launch.log_dir is None else Path(config.launch.log_dir)
+    return RayCluster(
+        job.ray_address, job.topology, resources, rank_main.main, settings.logs / "ray.log", logs
     )
 
 

@@ -41,8 +41,13 @@ class RemoteNode(NodeProcesses):
         self.host, self.ranks, self.follows = host, ranks, follows
         self.has_left = False
         """True if its copy of the script has closed the model."""
+        self.loss: Callable[[], list[str]] = lambda: [
+            f"was lost with its node {host}, to which the connection has ended"
+        ]
+        """Explains, once the agent has gone, how its processes were lost: a line, and what was printed."""
         self._connection = connection
         self._living: set[str] = set()
+        self._started: set[str] = set()  # those whose end was told, too, until they are ended from here
         self._told: SimpleQueue[EndedProcess] = SimpleQueue()
         self._gone = threading.Condition()
         self._asked = self._answered = 0
@@ -61,7 +66,9 @@ class RemoteNode(NodeProcesses):
         self._closed.set()
 
     def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
-        self._living.update(spec.name for spec in specs)
+        names = {spec.name for spec in specs}
+        self._living |= names
+        self._started |= names
         self._send(START, processes=[_fields(spec) for spec in specs])
 
     def ended(self) -> list[EndedProcess]:
@@ -70,16 +77,15 @@ class RemoteNode(NodeProcesses):
             while True:
                 processes.append(self._told.get_nowait())
         if self._is_lost:
-            named = {process.name for process in processes}
-            lost = sorted(self._living - named)
-            how = f"was lost with its node {self.host}, to which the connection has ended"
-            processes += [EndedProcess(name, how, (), is_lost=True) for name in lost]
+            lost = sorted(self._living - {process.name for process in processes})
+            how, *lines = self.loss() if lost else [""]
+            processes += [EndedProcess(name, how, tuple(lines), is_lost=True) for name in lost]
         processes = [process for process in processes if process.name in self._living]
         self._living -= {process.name for process in processes}
         return processes
 
     def end(self, names: Collection[str] | None = None) -> None:
-        ending = [name for name in (self._living if names is None else names) if name in self._living]
+        ending = [name for name in (self._started if names is None else names) if name in self._started]
         if not ending:
             return
         self._asked += 1
@@ -87,6 +93,7 @@ class RemoteNode(NodeProcesses):
         with self._gone:
             self._gone.wait_for(lambda: self._is_lost or self._answered >= self._asked, _SECONDS_TO_END)
         self._living -= {*ending}
+        self._started -= {*ending}
 
     def share(self, **fields: Any) -> None:
         """Tells the copy of a script what this one knows."""
@@ -98,6 +105,7 @@ class RemoteNode(NodeProcesses):
     def close(self) -> None:
         self._send(CLOSE)
         self._closed.wait(_SECONDS_TO_END)  # it ends its processes before its connection
+        self._living.clear()
         self._connection.close()
 
     def _send(self, kind: str, **fields: Any) -> None:

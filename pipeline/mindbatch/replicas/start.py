@@ -2,41 +2,27 @@
 
 import json
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
 from mindbatch.io.child_main import WHOEVER
 from mindbatch.io.children import command
-from mindbatch.io.errors import EXIT_DONE, MindBatchError
-from mindbatch.io.screen_text import say
-from mindbatch.launch.free_ports import keep_on_this_host
-from mindbatch.launch.job_ranks import JobRanks, LocalProcesses, NodeProcesses
+from mindbatch.io.errors import EXIT_DONE
+from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
+from mindbatch.launch.launcher_programs import PROGRAMS, StartedProgram
 from mindbatch.launch.process_log import write_replica_tables
-from mindbatch.launch.process_plan import (
-    JOB_KEY,
-    RANK,
-    SCHEDULER,
-    Address,
-    JobPlan,
-    JobSetup,
-    ProcessSpec,
-    inherited,
-    program_command,
-)
-from mindbatch.launch.started_as import SAME_CALLS, Front
-from mindbatch.launch.starters import STARTERS, Program
-from mindbatch.launch.supervisor import Supervisor
+from mindbatch.launch.process_plan import HIDDEN, JOB_KEY, RANK, SCHEDULER, JobSetup, ProcessSpec
+from mindbatch.launch.started_as import SAME_CALLS, Address, Front
 from mindbatch.parallel.connection import Message, MessageConnection
 from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
+from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_nodes import RemoteNodes
-
-_TICK_SECONDS = 0.1
 
 
 def _commands() -> Mapping[str, Sequence[str]]:
@@ -56,55 +42,54 @@ class NodeSettings:
     commands: Mapping[str, Sequence[str]] = field(default_factory=_commands)
 
 
-def job_plan(job: JobSetup, front: Address, device_target: str, *, has_worlds: bool) -> JobPlan:
-    """Builds the plan that the processes are started by.
-
-    front: where the coordinating process listens. has_worlds: see `preflight.needs_world`.
-    """
-    has_schedulers = has_worlds and (job.launcher != "rank_table" or device_target == "CPU")
-    return JobPlan(job, front, has_schedulers)
-
-
 def start_ranks(
     job: JobSetup,
-    plan: JobPlan,
     settings: NodeSettings,
     notice: Callable[[str], None] = lambda text: None,
+    cluster: RayCluster | None = None,
 ) -> JobRanks:
     """Starts all rank processes, once the agents of the other nodes have come.
+
+    cluster: where they are to run, with launch=ray; its driver is the agent of all of them.
 
     Raises:
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
     local = local_processes(job, settings)
-    program = StartedProgram(job, settings)
-    expected = _ranks_of_agents(job, program.is_needed)
+    expected = _ranks_of_agents(job)
     if not expected:
-        return JobRanks(plan, [local], lambda spec: 0)
+        return JobRanks(job, [local], lambda spec: 0)
     world_size = job.topology.world_size
     remedy = {} if job.copies is None else {"remedy": SAME_CALLS}
     remote = RemoteNodes(job.meeting, job.key, expected, world_size, job.table_digest, **remedy)
+    starter: RayCluster | StartedProgram | None = cluster
 
     def close() -> None:
         remote.close()
-        program.end()
+        if starter is not None:
+            starter.end()
 
-    several = job.num_nodes > 1
     front = Front(remote.address, job.key)
     try:
         with nullcontext() if job.copies is None else job.copies.opened(front):
-            program.start(remote.address)
-            nodes: list[NodeProcesses] = [local, *remote.wait(program.check, notice, tells=several)]
-            program.keep_on_this_host()
+            if cluster is not None:
+                cluster.start(front.address, front.key)
+            elif job.launcher in PROGRAMS:
+                starter = _started_program(job, front.address, settings)
+            check = starter.check if starter is not None else lambda: None
+            agents = remote.wait(check, notice, tells=job.num_nodes > 1)
+            check()
     except BaseException:
         close()
         raise
+    if cluster is not None:
+        agents[0].loss = cluster.loss
     agent_of = {rank: place for place, ranks in enumerate(expected, 1) for rank in ranks}
 
     def place_of(spec: ProcessSpec) -> int:
         return agent_of.get(spec.rank, 0) if spec.is_rank else 0
 
-    return JobRanks(plan, nodes, place_of, close)
+    return JobRanks(job, [local, *agents], place_of, close)
 
 
 def local_processes(job: JobSetup, settings: NodeSettings) -> LocalProcesses:
@@ -115,62 +100,23 @@ def local_processes(job: JobSetup, settings: NodeSettings) -> LocalProcesses:
     return LocalProcesses(settings.commands, settings.logs, **has, shown=settings.shown)
 
 
-def _ranks_of_agents(job: JobSetup, one_by_one: bool) -> list[range]:
-    """The ranks that each agent serves: one, where a program starts them, else those of another node."""
-    if one_by_one:
-        return [range(rank, rank + 1) for rank in range(job.topology.world_size)]
+def _ranks_of_agents(job: JobSetup) -> list[range]:
+    """The ranks that each agent serves: all, which Ray places; one, which a program starts; or a node's."""
+    world = range(job.topology.world_size)
+    if job.launcher == "ray":
+        return [world]
+    if job.launcher in PROGRAMS:
+        return [range(rank, rank + 1) for rank in world]
     return [job.ranks_of(node) for node in range(1, job.num_nodes)]
 
 
-class StartedProgram:
-    """The program of a launcher, which starts an agent for each rank of this node; it may need none."""
-
-    def __init__(self, job: JobSetup, settings: NodeSettings) -> None:
-        self._job, self._settings = job, settings
-        self._processes = Supervisor(settings.logs, shown=settings.shown)
-        program = STARTERS[job.launcher].program(job, ["agent"])
-        self.is_needed = program is not None
-        self._is_open = program is not None and program.listens
-
-    def start(self, meeting: Address) -> None:
-        """Starts it, if it is needed. meeting: where the agents are to connect."""
-        if self.is_needed:
-            program = launcher_program(self._job, meeting, self._settings)
-            environment = inherited(os.environ) | dict(program.variables) | {JOB_KEY: self._job.key.hex()}
-            command_line = program_command(program.argv, self._settings.logs)
-            self._processes.start(program.name, command_line, environment)
-
-    def check(self) -> None:
-        """Raises MindBatchError where it has ended."""
-        self.keep_on_this_host()
-        for ended in self._processes.ended():
-            what = f"{ended.name} ended with {ended.how} before all ranks were started"
-            raise MindBatchError([what, *ended.last_lines])
-
-    def wait(self) -> None:
-        """Until it has ended. Raises MindBatchError where it failed."""
-        while not (ended := self._processes.ended()):
-            self.keep_on_this_host()
-            time.sleep(_TICK_SECONDS)
-        if ended[0].how != "exit code 0":
-            raise MindBatchError([f"{ended[0].name} ended with {ended[0].how}", *ended[0].last_lines])
-
-    def keep_on_this_host(self) -> None:
-        """Lets it be reached from this host alone, which is all it needs; where that cannot be it is told."""
-        process = self._processes.process_id(self._job.launcher) if self._is_open else None
-        if process is not None and not keep_on_this_host(process):
-            self._is_open = False
-            say(
-                f"launch={self._job.launcher}: it listens at all addresses of this host, and this system "
-                "does not let mindbatch change that; launch=dynamic listens at 127.0.0.1 alone"
-            )
-
-    def end(self) -> None:
-        """Ends it with what is left of it."""
-        self._processes.end()
+def _started_program(job: JobSetup, meeting: Address, settings: NodeSettings) -> StartedProgram:
+    """The started program of a launcher, whose agents connect to `meeting`."""
+    agent = _agent_command(job, meeting, settings)
+    return StartedProgram(job, agent, settings.logs, shown=settings.shown)
 
 
-def launcher_program(job: JobSetup, meeting: Address, settings: NodeSettings) -> Program:
+def _agent_command(job: JobSetup, meeting: Address, settings: NodeSettings) -> list[str]:
     todo = {
         "meeting": meeting,
         "first_rank": job.ranks.start,
@@ -180,10 +126,7 @@ def launcher_program(job: JobSetup, meeting: Address, settings: NodeSettings) ->
         "commands": settings.commands,
         "table": job.table_digest,
     }
-    agent = [*command(agent_main.main, json.dumps(todo)), WHOEVER]
-    program = STARTERS[job.launcher].program(job, agent)
-    assert program is not None
-    return program
+    return [*command(agent_main.main, json.dumps(todo)), WHOEVER]
 
 
 def serve_node(job: JobSetup, settings: NodeSettings) -> int:
@@ -192,15 +135,14 @@ def serve_node(job: JobSetup, settings: NodeSettings) -> int:
     Raises:
         MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
     """
-    program = StartedProgram(job, settings)
-    if program.is_needed:
-        try:
-            program.start(job.meeting)
-            program.wait()
-        finally:
-            program.end()
-        return EXIT_DONE
-    return serve_front(job, settings, *connection_to_front(job))
+    if job.launcher not in PROGRAMS:
+        return serve_front(job, settings, *connection_to_front(job))
+    program = _started_program(job, job.meeting, settings)
+    try:
+        program.wait()
+    finally:
+        program.end()
+    return EXIT_DONE
 
 
 def connection_to_front(
@@ -233,3 +175,62 @@ def serve_front(
         job.device_offset,
         shared,
     )
+
+
+_FREE_PORT = "(free port)"
+_PARENT = "(process id)"
+"""Placeholder for the id of who starts the process, without whom it ends."""
+
+
+def dry_run(job: JobSetup, command_line: Sequence[str], logs: Path) -> Iterator[str]:
+    """Yields the commands that would be started on each node, as a shell takes them; no key of the job.
+
+    job: its front listens nowhere yet. command_line: as it was given. logs: the folder of them on each node.
+    """
+    host, port = job.meeting
+    specs = [spec for replica in range(job.topology.data_parallel) for spec in job.specs(replica, 0, 0)]
+    for node in range(job.num_nodes):
+        ranks = job.ranks_of(node)
+        at = f"{host}:{port or _FREE_PORT}"
+        yield f"node {node}: ranks {ranks.start} to {ranks.stop - 1}; {_role(job, node, at, command_line)}"
+        yield from _program_lines(replace(job, node=node), logs, port)
+        for spec in specs:
+            if spec.rank in ranks if spec.is_rank else node == 0:
+                yield from _process_lines(spec, job, logs)
+
+
+def _role(job: JobSetup, node: int, at: str, command_line: Sequence[str]) -> str:
+    if node == 0:
+        waits = job.num_nodes > 1
+        return f"coordinates the job{f', the other nodes find it at {at}' if waits else ''}"
+    if job.copy is not None:
+        return f"copy {node} of this command, which {job.copy.launcher} starts"
+    own = [word for word in command_line if not word.startswith(("launch.node_rank=", "launch.dry_run="))]
+    return f"the user starts there: {JOB_KEY}={HIDDEN} {shlex.join([*own, f'launch.node_rank={node}'])}"
+
+
+def _program_lines(job: JobSetup, logs: Path, port: int) -> Iterator[str]:
+    """The program that starts the agents of a node, where there is one."""
+    if job.launcher in PROGRAMS:
+        agent = _agent_command(job, (job.meeting[0], port), NodeSettings(logs))
+        program = PROGRAMS[job.launcher](job, agent)
+        yield f"  {program.name}, which starts an agent for each rank; in {shlex.quote(str(logs))}"
+        yield f"    {_words({**program.variables, JOB_KEY: HIDDEN}, program.argv)}"
+
+
+def _process_lines(spec: ProcessSpec, job: JobSetup, logs: Path) -> Iterator[str]:
+    variables = dict(spec.variables)
+    if JOB_KEY in variables:
+        variables[JOB_KEY] = HIDDEN
+        variables["MINDBATCH_FRONT"] = variables["MINDBATCH_FRONT"].rpartition(":")[0] + f":{_FREE_PORT}"
+    if "MS_SCHED_PORT" in variables:
+        variables["MS_SCHED_PORT"] = _FREE_PORT
+    if job.table is not None and spec.is_rank:
+        variables["RANK_TABLE_FILE"] = str(logs / f"rank_table_{spec.replica}.json")
+    yield f"  {spec.name}"
+    yield f"    {_words(variables, [*NodeSettings(logs).commands[spec.role], _PARENT])}"
+
+
+def _words(variables: Mapping[str, str], argv: Sequence[str]) -> str:
+    assignments = [f"{name}={shlex.quote(text)}" for name, text in variables.items()]
+    return " ".join([*assignments, shlex.join(argv)])

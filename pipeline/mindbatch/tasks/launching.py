@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,16 +49,12 @@ def _run_alone(config: ModelTaskConfig, run: Run) -> int:
 
 
 def _tell_of(config: ModelTaskConfig, job: JobSetup) -> int:
-    from mindbatch.launch.preflight import needs_world
-    from mindbatch.replicas.dry_run import dry_run
-    from mindbatch.replicas.start import job_plan
+    from mindbatch.replicas.start import dry_run
 
-    has_worlds = needs_world(job, config.model, config.runtime)
-    host, _ = job.meeting
-    plan = job_plan(job, (host, 0), config.runtime.device_target, has_worlds=has_worlds)
+    job = replace(job, front=(job.meeting[0], 0))
     logs = Path(config.launch.log_dir or "(temporary folder)")
     command = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return _tell([*dry_run(job, plan, command, logs)])
+    return _tell([*dry_run(job, command, logs)])
 
 
 def _tell(lines: list[str]) -> int:

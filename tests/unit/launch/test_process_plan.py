@@ -1,19 +1,24 @@
 """Who is started where, and told what: every rank once, its scheduler with it, nothing of another world."""
 
-from mindbatch.launch.process_plan import JobPlan, JobSetup, inherited, take_rank_environment
+from mindbatch.launch.process_plan import JobSetup, inherited, take_rank_environment
 from mindbatch.parallel.topology import Topology
 
 KEY = bytes(32)
 
 
-def plan(dp: int, mp: int, pp: int = 1, local: int | None = None, *, has_schedulers: bool = True) -> JobPlan:
+def plan(dp: int, mp: int, pp: int = 1, local: int | None = None, *, has_schedulers: bool = True) -> JobSetup:
     topology = Topology(dp, mp, pp)
-    job = JobSetup(topology, local or topology.world_size, key=KEY)
-    return JobPlan(job, ("10.0.0.1", 7000), has_schedulers)
+    return JobSetup(
+        topology,
+        local or topology.world_size,
+        key=KEY,
+        front=("10.0.0.1", 7000),
+        has_schedulers=has_schedulers,
+    )
 
 
 def test_a_replica_of_one_rank_needs_no_scheduler() -> None:
-    [spec] = plan(3, 1).replica(2, attempt=1, scheduler_port=0)
+    [spec] = plan(3, 1).specs(2, attempt=1, scheduler_port=0)
     assert (spec.name, spec.role, spec.replica, spec.rank) == ("rank_2", "rank", 2, 2)
     told = take_rank_environment(spec.variables)
     assert (told.front, told.key, told.rank, told.attempt) == (("10.0.0.1", 7000), KEY, 2, 1)
@@ -22,7 +27,7 @@ def test_a_replica_of_one_rank_needs_no_scheduler() -> None:
 
 
 def test_the_ranks_of_a_replica_are_a_world_of_their_own() -> None:
-    scheduler, *ranks = plan(2, 2, 2, local=4).replica(1, attempt=0, scheduler_port=7100)
+    scheduler, *ranks = plan(2, 2, 2, local=4).specs(1, attempt=0, scheduler_port=7100)
     assert (scheduler.name, scheduler.role, scheduler.rank) == ("scheduler_1", "scheduler", 4)
     assert scheduler.variables["MS_ROLE"] == "MS_SCHED"
     assert [spec.rank for spec in ranks] == [4, 5, 6, 7]
@@ -41,7 +46,7 @@ def test_the_ranks_of_a_replica_are_a_world_of_their_own() -> None:
 
 
 def test_ranks_with_a_rank_table_on_npus_have_no_dynamic_cluster() -> None:
-    first, second = plan(1, 2, has_schedulers=False).replica(0, 0, 0)
+    first, second = plan(1, 2, has_schedulers=False).specs(0, 0, 0)
     assert not [name for name in first.variables if name.startswith("MS_")]
     assert (second.variables["RANK_ID"], second.variables["RANK_SIZE"]) == ("1", "2")
 

@@ -17,7 +17,7 @@ from ended_processes import is_gone
 from mindbatch.io.children import command
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch import process_log, supervisor
-from mindbatch.launch.process_plan import program_command
+from mindbatch.launch.launcher_programs import program_command
 from mindbatch.launch.supervisor import EndedProcess, Supervisor, process_state
 from supervised_functions import (
     die_with_a_child_left,

@@ -2,16 +2,17 @@
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
-from mindbatch.launch.preflight import set_up
+from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.launch.preflight import set_up, with_rendezvous
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.dry_run import dry_run
-from mindbatch.replicas.start import job_plan
+from mindbatch.replicas.start import dry_run
 
 KEY = {"MINDBATCH_JOB_KEY": "ab" * 32}
 LOGS = Path("/tmp/the logs")
@@ -21,11 +22,11 @@ COMMAND = ["mindbatch", "batch", "data.path=a b.jsonl", "launch.dry_run=true"]
 
 
 def lines(
-    launch: LaunchConfig, topology: Topology, device_target: str = "CPU", *, has_worlds: bool = True
+    launch: LaunchConfig, topology: Topology, device_target: str = "CPU", *, provider: str = "mindformers"
 ) -> list[str]:
-    setup = set_up(launch, topology, KEY)
-    plan = job_plan(setup, (setup.meeting[0], 0), device_target, has_worlds=has_worlds)
-    return [*dry_run(setup, plan, COMMAND, LOGS)]
+    model, runtime = ModelConfig(provider=provider), RuntimeConfig(device_target=device_target)
+    setup = with_rendezvous(set_up(launch, topology, KEY), model, runtime)
+    return [*dry_run(replace(setup, front=(setup.meeting[0], 0)), COMMAND, LOGS)]
 
 
 def variables(line: str) -> dict[str, str]:
@@ -54,7 +55,7 @@ def test_every_process_of_every_node() -> None:
 
 
 def test_ranks_that_meet_in_memory_have_no_scheduler() -> None:
-    found = lines(LaunchConfig(), Topology(2, 2), has_worlds=False)
+    found = lines(LaunchConfig(), Topology(2, 2), provider="native")
     assert [line for line in found[1:] if not line.startswith("    ")] == [f"  rank_{n}" for n in range(4)]
     told = variables(found[found.index("  rank_3") + 1])
     assert (told["MINDBATCH_RANK"], told["RANK_ID"], told["RANK_SIZE"]) == ("3", "1", "2")
