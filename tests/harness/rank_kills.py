@@ -36,7 +36,7 @@ from mindbatch.ledger.entries import Entry
 from mindbatch.llm import LLM
 from mindbatch.loading.build import LoadedEngine
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas import rank_links, remote_engine, supervision, watch
+from mindbatch.replicas import rank_links, remote_engine, supervision
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.remote_engine import RemoteEngine
 from mindbatch.run.batch_config import BatchConfig
@@ -58,7 +58,7 @@ FRONT_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 def hurry() -> None:
     """Signs of life, and looks at them, come often: otherwise each fault would take a minute to be seen."""
     rank_links.BEAT_SECONDS = 0.05
-    watch.LATE = 0.2
+    supervision.LATE = 0.2
     supervision.CHECK_SECONDS = 0.02
     remote_engine.WAIT_SECONDS = 0.02
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindbatch.launch.supervisor import ProcessState
-from mindbatch.replicas.watch import LATE, LONGEST, LONGEST_TICK, Doing, Hung, Watch
+from mindbatch.replicas.supervision import LATE, LONGEST, LONGEST_TICK, Doing, Hung, Watch
 
 HANG = 60.0
 Play = Callable[[Watch, int], None]
