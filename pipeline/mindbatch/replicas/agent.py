@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -93,9 +94,8 @@ def serve(
     connection.send(AGENT, ranks=place, world=world, host=host, pid=os.getpid(), table=table, follows=follows)
     reading = (connection, messages, shared)
     threading.Thread(target=_read, args=reading, name="agent reader", daemon=True).start()
-    agent = _Agent(connection, processes, key, device_offset)
     try:
-        return agent.run(messages)
+        return _Agent(connection, processes, key, device_offset).run(messages)
     except OSError as error:
         raise FrontLost(
             "launch: the connection to node 0 has ended; the processes here have been ended"
@@ -105,13 +105,13 @@ def serve(
         connection.close()
 
 
+@dataclass
 class _Agent:
-    def __init__(
-        self, connection: MessageConnection, processes: NodeProcesses, key: bytes, device_offset: int
-    ) -> None:
-        self._connection, self._processes, self._key = connection, processes, key
-        self._device_offset = device_offset
-        self._next_sign = 0.0
+    connection: MessageConnection
+    processes: NodeProcesses
+    key: bytes
+    device_offset: int
+    next_sign: float = 0.0
 
     def run(self, messages: SimpleQueue[Message | None]) -> int:
         while True:
@@ -129,30 +129,30 @@ class _Agent:
             for process in message.fields["processes"]:
                 self._start(self._spec(process))
         elif message.kind == END:
-            self._processes.end(message.fields["names"])
-            self._connection.send(GONE, number=message.fields["number"])
+            self.processes.end(message.fields["names"])
+            self.connection.send(GONE, number=message.fields["number"])
 
     def _start(self, spec: ProcessSpec) -> None:
         try:
-            self._processes.start_specs([spec])
+            self.processes.start_specs([spec])
         except MindBatchError as error:
             self._tell(EndedProcess(spec.name, "was not started", tuple(error.faults), is_lost=True))
 
     def _spec(self, fields: dict[str, Any]) -> ProcessSpec:
         """The key of the job does not travel: it is here already."""
-        variables = {**fields["variables"], JOB_KEY: self._key.hex()}
-        variables["DEVICE_ID"] = str(int(variables["DEVICE_ID"]) + self._device_offset)
+        variables = {**fields["variables"], JOB_KEY: self.key.hex()}
+        variables["DEVICE_ID"] = str(int(variables["DEVICE_ID"]) + self.device_offset)
         return ProcessSpec(str(fields["name"]), RANK, int(fields["replica"]), int(fields["rank"]), variables)
 
     def _tell(self, ended: EndedProcess) -> None:
-        self._connection.send(ENDED, **ended._asdict())
+        self.connection.send(ENDED, **ended._asdict())
 
     def _report(self) -> None:
-        for ended in self._processes.ended():
+        for ended in self.processes.ended():
             self._tell(ended)
-        if time.monotonic() >= self._next_sign:
-            self._connection.send(ALIVE)
-            self._next_sign = time.monotonic() + ALIVE_SECONDS
+        if time.monotonic() >= self.next_sign:
+            self.connection.send(ALIVE)
+            self.next_sign = time.monotonic() + ALIVE_SECONDS
 
 
 def _read(
@@ -180,13 +180,9 @@ def main(text: str) -> int:
         key = job_key(os.environ, is_shared=True)
         number = 0 if copy is None else copy.rank  # msrun counts through all nodes, mpirun on this one
         rank = number if copy is not None and copy.launcher == "msrun" else todo["first_rank"] + number
-        return _serve(rank, key, todo)
+        connection = patient_connection(tuple(todo["meeting"]), key)
+        processes = LocalProcesses(todo["commands"], Path(todo["logs"]), has_tables=bool(todo["table"]))
+        return serve(connection, processes, key, range(rank, rank + 1), todo["world_size"], todo["table"])
     except (MindBatchError, OSError) as error:
         say(*(error.faults if isinstance(error, MindBatchError) else [str(error)]))
         return EXIT_FAILED
-
-
-def _serve(rank: int, key: bytes, todo: dict[str, Any]) -> int:
-    connection = patient_connection(tuple(todo["meeting"]), key)
-    processes = LocalProcesses(todo["commands"], Path(todo["logs"]), has_tables=bool(todo["table"]))
-    return serve(connection, processes, key, range(rank, rank + 1), todo["world_size"], todo["table"])

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mindbatch.checkpoint.folders.digests import folder_digest
+from mindbatch.config.environment import prepare_environment
 from mindbatch.config.lora_schema import LoraConfig
 from mindbatch.config.machine import lines, memory_here
-from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
+from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
 from mindbatch.engine.engine import StepEngine
 from mindbatch.engine.step import StageRunner
 from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
+from mindbatch.kernels.choice import kernels_in_use
 from mindbatch.launch.process_plan import RankEnvironment, take_rank_environment
 from mindbatch.loading.build import (
     Notice,
@@ -28,8 +31,16 @@ from mindbatch.loading.build import (
 from mindbatch.loading.setup import EngineSetup, prepare
 from mindbatch.parallel.connection import MessageConnection, connect
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.messages import FAILED, MODEL, PEERS, READY, failure_fields, versions
-from mindbatch.replicas.rank_links import IDLE, STEPPING, WAITING, FrontLink
+from mindbatch.replicas.messages import (
+    FAILED,
+    MODEL,
+    PEERS,
+    READY,
+    compared_folders,
+    failure_fields,
+    versions,
+)
+from mindbatch.replicas.rank_links import IDLE, STEPPING, WAITING, FrontLink, serve
 from mindbatch.replicas.replica_steps import (
     Followers,
     LeadingRunner,
@@ -58,22 +69,20 @@ class LoadedRank:
 
     @property
     def followers(self) -> list[int]:
-        leader = self.topology.leader_of(0)
-        return [rank for rank in self.topology.ranks_of(0) if rank != leader]
+        return [rank for rank in self.topology.ranks_of(0) if rank != self.topology.leader_of(0)]
 
     def engine(self, connections: Mapping[int, MessageConnection]) -> StepEngine:
         """The leader's engine, whose steps all ranks compute. connections: to followers, by local rank."""
-        main, assistant = self._leading(connections) if connections else self.runners
+        main: StageRunner = self.runners.model
+        assistant: StageRunner | None = self.runners.assistant
+        if connections:
+            comparing = [rank for rank in self.followers if rank > self.rank]
+            followers = Followers(connections, comparing)
+            main = LeadingRunner(self.runners.model, followers)
+            if self.runners.assistant is not None:
+                assistant = LeadingRunner(self.runners.assistant, followers, number=1)
         make = virtual_engines_of if self.topology.pipeline_stage > 1 else engine_of
         return make(self.setup, main, assistant)
-
-    def _leading(
-        self, connections: Mapping[int, MessageConnection]
-    ) -> tuple[StageRunner, StageRunner | None]:
-        leader, drafting = self.topology.leader_of(0), self.runners.assistant
-        followers = Followers(connections, [rank for rank in self.followers if rank > leader])
-        assistant = None if drafting is None else LeadingRunner(drafting, followers, number=1)
-        return LeadingRunner(self.runners.model, followers), assistant
 
     def follow(self, leader: MessageConnection, on_step: Callable[[bool], object]) -> NoReturn:
         """Computes the steps that the leader of the replica sends; see `replica_steps.follow`."""
@@ -120,16 +129,14 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 def main() -> None:
     """Takes part in the job that the environment names; ends with the process."""
-    code = EXIT_FAILED
     try:
-        environment = take_rank_environment()
-        _take_part(environment)
+        _take_part(take_rank_environment())
     except MindBatchError as error:
         say(*error.faults)
     except OSError as error:
         say(f"the process that coordinates the job cannot be reached ({error})")
     # MindSpore's threads, and the other ranks of a collective operation, are not waited for.
-    os._exit(code)
+    os._exit(EXIT_FAILED)
 
 
 def serve_scheduler() -> None:
@@ -165,13 +172,6 @@ def _take_part(environment: RankEnvironment) -> None:
 
 def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, Any]) -> NoReturn:
     """Loads this rank's part of the model that the job names; then leads its replica, or follows."""
-    from mindbatch.checkpoint.folders.digests import folder_digest
-    from mindbatch.config.environment import prepare_environment
-    from mindbatch.config.lora_schema import LoraConfig
-    from mindbatch.config.model_schema import ModelConfig, ParallelConfig, RuntimeConfig
-    from mindbatch.kernels.choice import kernels_in_use
-    from mindbatch.replicas.messages import compared_folders
-
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
     parallel, lora = ParallelConfig(**job["parallel"]), LoraConfig(**job["lora"])
     prepare_environment(runtime.verbose, runtime.num_threads)
@@ -195,8 +195,6 @@ def _meeting_of(environment: RankEnvironment, replica: Topology) -> bytes:
 
 def _lead(link: FrontLink, environment: RankEnvironment, loaded: LoadedRank) -> NoReturn:
     """Serves the front with the engine of this replica, once the other ranks are there."""
-    from mindbatch.replicas.rank_links import serve
-
     followers = {}
     if loaded.followers:
         link.begin(WAITING)

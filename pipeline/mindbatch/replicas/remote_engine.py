@@ -10,26 +10,11 @@ from mindbatch.engine.statistics import EngineStatistics, total_of
 from mindbatch.io.errors import CheckpointError, ConfigError, MindBatchError, PromptError, RankError
 from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import JobRanks
-from mindbatch.parallel.connection import Message, MessageError
+from mindbatch.parallel.connection import MessageError
 from mindbatch.parallel.topology import Topology
+from mindbatch.replicas import messages
 from mindbatch.replicas.dealing import Dealing, Replica
-from mindbatch.replicas.messages import (
-    ABORT,
-    ADD,
-    BEAT,
-    FAILED,
-    HELLO,
-    JOB,
-    MODEL,
-    NOTICE,
-    PEERS,
-    READY,
-    STEP,
-    RankAdmission,
-    failure_of,
-    request_fields,
-    result_of,
-)
+from mindbatch.replicas.messages import RankAdmission
 from mindbatch.replicas.rank_links import Arrival, RankLinks
 from mindbatch.replicas.supervision import Failure, Supervision
 
@@ -100,16 +85,6 @@ class RemoteEngine:
         self._supervision = Supervision(ranks, topology, hang_seconds)
         self._over: MindBatchError | None = None
         self.kernels: set[str] = set()
-        self._answers: dict[str, Callable[[int, Message], StepResult | None]] = {
-            HELLO: self._greet,
-            MODEL: self._compare,
-            NOTICE: self._show,
-            PEERS: self._relay,
-            READY: self._take_ready,
-            STEP: self._take_step,
-            BEAT: self._take_beat,
-            FAILED: self._take_failure,
-        }
 
     @property
     def has_work(self) -> bool:
@@ -153,7 +128,7 @@ class RemoteEngine:
 
     def abort(self, keys: Set[str] | None = None) -> None:
         for replica, dropped in self._dealing.drop(keys):
-            self._links.send(replica.leader, ABORT, keys=dropped)
+            self._links.send(replica.leader, messages.ABORT, keys=dropped)
 
     def wait_until_ready(self) -> None:
         """Returns when every rank has loaded its part of the model.
@@ -179,57 +154,50 @@ class RemoteEngine:
         dealt: dict[int, list[Request]] = {}
         self._dealing.deal(lambda replica, request: dealt.setdefault(replica.leader, []).append(request))
         for leader, requests in dealt.items():
-            self._links.send(leader, ADD, requests=[*map(request_fields, requests)])
+            self._links.send(leader, messages.ADD, requests=[*map(messages.request_fields, requests)])
 
     def _answer(self, arrival: Arrival) -> StepResult | None:
         rank, message = arrival
         if message is None:
             self._supervision.disconnected(rank)
             return None
-        answer = self._answers.get(message.kind)
-        if answer is None:
-            raise MessageError(f"rank {rank} sent {message.kind!r}, which is not understood")
-        return answer(rank, message)
+        replica, fields = self.replicas[self._topology.coordinates(rank).replica], message.fields
+        match message.kind:
+            case messages.STEP:
+                replica.statistics = EngineStatistics(**fields["statistics"])
+                return self._dealing.take(replica, messages.result_of(fields))
+            case messages.BEAT:
+                self._supervision.beat(rank, fields)
+            case messages.HELLO:
+                self._supervision.greet(rank, fields)
+                self._links.send(rank, messages.JOB, **self._admission.job(rank, fields))
+            case messages.MODEL:
+                self._admission.check_model(rank, fields)
+            case messages.NOTICE:
+                self._show(replica, fields["text"])
+            case messages.PEERS:  # where the leader listens, for the replica's other ranks
+                for other in replica.ranks:
+                    if other != rank:
+                        self._links.send(other, messages.PEERS, **fields)
+            case messages.READY:
+                if kernels := fields.get("kernels"):
+                    self.kernels.add(str(kernels))
+                replica.waiting_for.discard(rank)
+            case messages.FAILED:
+                self._take_failure(rank, messages.failure_of(fields))
+            case other_kind:
+                raise MessageError(f"rank {rank} sent {other_kind!r}, which is not understood")
+        return None
 
-    def _replica_of(self, rank: int) -> Replica:
-        return self.replicas[self._topology.coordinates(rank).replica]
-
-    def _greet(self, rank: int, message: Message) -> None:
-        self._supervision.greet(rank, message.fields)
-        self._links.send(rank, JOB, **self._admission.job(rank, message.fields))
-
-    def _compare(self, rank: int, message: Message) -> None:
-        self._admission.check_model(rank, message.fields)
-
-    def _show(self, rank: int, message: Message) -> None:
+    def _show(self, replica: Replica, notice: str) -> None:
         """Shows one notice: that of the first replica which has any."""
-        self._replica_of(rank).notice = message.fields["text"]
+        replica.notice = notice
         text = next((replica.notice for replica in self.replicas if replica.notice), "")
         if text != self._shown:
             self._shown = text
             self._notice(text)
 
-    def _relay(self, rank: int, message: Message) -> None:
-        """Tells a replica's other ranks where its leader listens."""
-        for other in self._replica_of(rank).ranks:
-            if other != rank:
-                self._links.send(other, PEERS, **message.fields)
-
-    def _take_ready(self, rank: int, message: Message) -> None:
-        if kernels := message.fields.get("kernels"):
-            self.kernels.add(str(kernels))
-        self._replica_of(rank).waiting_for.discard(rank)
-
-    def _take_step(self, rank: int, message: Message) -> StepResult:
-        replica = self._replica_of(rank)
-        replica.statistics = EngineStatistics(**message.fields["statistics"])
-        return self._dealing.take(replica, result_of(message.fields))
-
-    def _take_beat(self, rank: int, message: Message) -> None:
-        self._supervision.beat(rank, message.fields)
-
-    def _take_failure(self, rank: int, message: Message) -> None:
-        error = failure_of(message.fields)
+    def _take_failure(self, rank: int, error: MindBatchError) -> None:
         if isinstance(error, CheckpointError | ConfigError):  # it would be the same again
             self._over = error
         else:

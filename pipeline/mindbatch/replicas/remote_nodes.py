@@ -116,9 +116,7 @@ class RemoteNode(NodeProcesses):
     def _take(self, message: Message) -> None:
         fields = message.fields
         if message.kind == ENDED:
-            lines = tuple(str(line) for line in fields["last_lines"])
-            is_lost = bool(fields["is_lost"])
-            self._told.put(EndedProcess(str(fields["name"]), str(fields["how"]), lines, is_lost))
+            self._told.put(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
         elif message.kind == LEFT:
             self.has_left = True
         elif message.kind == GONE:
