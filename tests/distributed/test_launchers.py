@@ -21,7 +21,7 @@ from mindbatch.launch.preflight import set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.launch.table_reader import read_rank_table
 from mindbatch.parallel.topology import Topology
-from mindbatch.replicas.start import NodeSettings, start_ranks
+from mindbatch.replicas.start import local_processes, start_ranks
 from processes import told_rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -42,8 +42,8 @@ class Job:
         self.setup = set_up(self._launch(launcher), FOUR, {})
         told = command(told_rank.main, str(self.folder))
         commands = {"rank": told, "scheduler": told}
-        settings = NodeSettings(self.logs, commands=commands)
-        self.ranks: JobRanks = start_ranks(replace(self.setup, front=FRONT), settings)
+        local = local_processes(self.setup, self.logs, commands=commands)
+        self.ranks: JobRanks = start_ranks(replace(self.setup, front=FRONT), local)
 
     def told(self, name: str) -> dict[str, Any]:
         path = self.folder / f"{name}.json"

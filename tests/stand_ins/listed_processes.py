@@ -12,6 +12,7 @@ class ListedProcesses:
 
     def __init__(self, refused: Collection[str] = ()) -> None:
         self.living: dict[str, ProcessSpec] = {}
+        self.ranks = range(0)
         self.refused = refused
         self.closed = 0
         self._ended: list[EndedProcess] = []

@@ -61,7 +61,6 @@ def port_fault(host: str, port: int) -> str | None:
 
 
 def _listener(port: int) -> str:
-    """The process that listens on a port, as far as one may know."""
     wanted = {listening.file for listening in _listening() if listening.port == port}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

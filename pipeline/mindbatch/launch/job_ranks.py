@@ -31,7 +31,12 @@ class EndedRank(NamedTuple):
 
 
 class NodeProcesses(Protocol):
-    """The processes of a job on one node. What is not known of another machine's has defaults."""
+    """The processes of a job on one node. What is not known of another machine's has defaults.
+
+    ranks: those of an agent; see `JobRanks`.
+    """
+
+    ranks: range = range(0)
 
     def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
         """Starts processes; raises MindBatchError where one cannot be."""
@@ -78,14 +83,13 @@ class LocalProcesses(Supervisor):
         shown: bool = False,
     ) -> None:
         super().__init__(logs, shown=shown)
-        self._commands, self._has_tables, self._joins_mpi = commands, has_tables, joins_mpi
+        self.commands, self._has_tables, self._joins_mpi = commands, has_tables, joins_mpi
 
     def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
-        """Starts processes; none of these names is there. Raises MindBatchError where one cannot be."""
         environment = inherited(os.environ) | (place_in_mpi(os.environ) if self._joins_mpi else {})
         for spec in specs:
             variables = {**environment, **spec.variables, **self._table_of(spec)}
-            self.start(spec.name, self._commands[spec.role], variables)
+            self.start(spec.name, self.commands[spec.role], variables)
 
     def begin_close(self) -> None:
         """Nothing: they are ended together, and soon."""
@@ -96,24 +100,23 @@ class LocalProcesses(Supervisor):
     def _table_of(self, spec: ProcessSpec) -> dict[str, str]:
         if not self._has_tables or not spec.is_rank:
             return {}
-        return {"RANK_TABLE_FILE": str(replica_table(self._logs, spec.replica))}
+        return {"RANK_TABLE_FILE": str(replica_table(self.logs, spec.replica))}
 
 
 class JobRanks:
     """Started rank processes, by global rank.
 
-    place_of: whose business a process is, as an index of `nodes`. close: called when all have ended.
+    nodes: the first has the schedulers, and the ranks that no other has. close: called when all have ended.
     """
 
     def __init__(
         self,
         job: JobSetup,
         nodes: Sequence[NodeProcesses],
-        place_of: Callable[[ProcessSpec], int],
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts all. Raises MindBatchError where a process cannot be started; none is left then."""
-        self._job, self.nodes, self._place_of = job, nodes, place_of
+        self._job, self.nodes = job, nodes
         self._ports: dict[int, HeldPort] = {}  # of the schedulers, by replica
         self._end = weakref.finalize(self, _end_all, nodes, close, self._ports, os.getpid())
         self._specs: dict[str, ProcessSpec] = {}
@@ -143,9 +146,12 @@ class JobRanks:
         return node.last_lines(name)
 
     def _found(self, rank: int) -> tuple[NodeProcesses, str]:
-        """Finds the node that a rank runs on, and the name of its process there."""
         spec = next(spec for spec in self._specs.values() if spec.is_rank and spec.rank == rank)
-        return self.nodes[self._place_of(spec)], spec.name
+        return self._node_of(spec), spec.name
+
+    def _node_of(self, spec: ProcessSpec) -> NodeProcesses:
+        others = [node for node in self.nodes if spec.is_rank and spec.rank in node.ranks]
+        return others[0] if others else self.nodes[0]
 
     def restart(self, replica: int, attempt: int) -> None:
         """Ends what is left of a replica's processes and starts them anew.
@@ -182,7 +188,7 @@ class JobRanks:
     def _start(self, specs: Iterable[ProcessSpec]) -> None:
         for spec in specs:
             self._specs[spec.name] = spec
-            self.nodes[self._place_of(spec)].start_specs([spec])
+            self._node_of(spec).start_specs([spec])
 
     def _is_rank(self, name: str) -> bool:
         return name in self._specs and self._specs[name].is_rank

@@ -142,7 +142,6 @@ class StartedProgram:
             raise MindBatchError([f"{ended[0].name} ended with {ended[0].how}", *ended[0].last_lines])
 
     def end(self) -> None:
-        """Ends it with what is left of it."""
         self._processes.end()
 
     def _ended(self) -> list[EndedProcess]:

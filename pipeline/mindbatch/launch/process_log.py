@@ -55,7 +55,6 @@ class ProcessLog:
             self._take(line)
 
     def close(self) -> None:
-        """The process has closed its output."""
         if self._pending:
             self._take(self._pending)
             self._pending = b""

@@ -220,7 +220,6 @@ class JobSetup:
 
     @property
     def needs_ports(self) -> bool:
-        """True if each replica has a scheduler."""
         return self.has_schedulers and self.topology.replica_size > 1
 
     def specs(self, replica: int, attempt: int, scheduler_port: int) -> list[ProcessSpec]:

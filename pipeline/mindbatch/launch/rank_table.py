@@ -104,7 +104,6 @@ class RankTable:
 
     @property
     def num_ranks(self) -> int:
-        """Devices of all servers."""
         return sum(len(server.devices) for server in self.servers)
 
     def to_json(self) -> dict[str, Any]:
@@ -140,7 +139,6 @@ def counted(table: RankTable) -> str:
 
 
 def table_rows(table: RankTable) -> list[str]:
-    """A line for each rank, in columns."""
     rows = [("rank", "server", "device", "address", "SDID")]
     for server in table.servers:
         for device in server.devices:
@@ -191,7 +189,6 @@ def _known(number: int | None) -> int | None:
 
 
 def _repeated(placed: Placed[Value]) -> Iterator[str]:
-    """A line for each value that came before."""
     first: dict[Value, str] = {}
     for place, value in placed:
         if value is None:
@@ -222,7 +219,6 @@ def size_faults(table: RankTable) -> Iterator[str]:
 
 
 def rank_faults(table: RankTable) -> Iterator[str]:
-    """Gaps in the ranks, and servers whose ranks cross."""
     ranks = {device.rank_id for _, _, device in _devices(table)} - {UNKNOWN}
     complete = {*range(table.num_ranks)}
     allowed = f"the {table.num_ranks} devices must have the ranks {spans(sorted(complete))}"

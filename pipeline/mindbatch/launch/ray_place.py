@@ -60,7 +60,6 @@ class RankHost:
         return processes
 
     def end(self) -> None:
-        """Ends its processes; they are gone when it returns."""
         self._supervisor.end()
         if self._temporary is not None:
             self._temporary.remove()
@@ -129,14 +128,12 @@ class ReplicaPlace:
 
     @property
     def names(self) -> list[str]:
-        """The ranks that have not been ended here."""
         return list(self._hosts)
 
     def _new_group(self) -> Any:
         return placement_group([self._room.resources] * self._room.num_ranks, strategy="PACK")
 
     def _call(self, name: str, host: _Host) -> None:
-        """Creates the actor and has it start the rank."""
         resources = dict(self._room.resources)
         in_bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=host.bundle)
         options = {"num_cpus": resources.pop("CPU"), "resources": resources, "scheduling_strategy": in_bundle}

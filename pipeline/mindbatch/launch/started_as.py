@@ -125,7 +125,6 @@ class _Variables:
         return least
 
     def device(self, launcher: str) -> int | None:
-        """The device that a launcher has chosen; None where it has not."""
         return self.number("DEVICE_ID", 0, LARGEST_SIZE, launcher) if self.has("DEVICE_ID") else None
 
     def rank_of(self, rank: str, size: str, launcher: str) -> tuple[int, int]:

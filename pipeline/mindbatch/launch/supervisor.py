@@ -109,8 +109,8 @@ class Supervisor:
     """
 
     def __init__(self, logs: Path, *, shown: bool = False) -> None:
-        self._logs = logs
-        self._shown = shown
+        self.logs = logs
+        self.shown = shown
         self._processes: dict[str, _Supervised] = {}
         self._finalizer = weakref.finalize(self, _end_at_exit, self._processes, os.getpid())
 
@@ -123,9 +123,9 @@ class Supervisor:
             MindBatchError: it cannot be started, or its log cannot be written.
         """
         assert name not in self._processes
-        path = self._logs / f"{name}.log"
+        path = self.logs / f"{name}.log"
         try:
-            log = ProcessLog(path, name.replace("_", " ") if self._shown else None)
+            log = ProcessLog(path, name.replace("_", " ") if self.shown else None)
             process = spawn(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -145,7 +145,6 @@ class Supervisor:
         return list(self._processes)
 
     def process_id(self, name: str) -> int | None:
-        """Looks up a process's id; None if it has ended."""
         supervised = self._processes.get(name)
         return None if supervised is None or supervised.has_ended else supervised.process.pid
 

@@ -90,7 +90,6 @@ def _servers(checked: CheckedFile) -> set[str]:
 
 
 def _outline(value: Any) -> str:
-    """Describes a value without its content."""
     if value is ABSENT:
         return "missing"
     if isinstance(value, list):

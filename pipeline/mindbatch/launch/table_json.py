@@ -42,7 +42,6 @@ def parse_json(data: bytes) -> Any:
 
 
 def at(place: str, key: str) -> str:
-    """The place of `key` in the object at `place`."""
     plain = key.isidentifier() and key.isascii() and len(key) <= LONGEST_SHOWN
     name = key if plain else shown(key)
     return f"{place}.{name}" if place else name

@@ -206,7 +206,6 @@ def _super_pods(top: Fields) -> Iterator[tuple[str, str]]:
 
 
 def _examine_super_pods(top: Fields, table: RankTable, pods: dict[str, str]) -> None:
-    """Checks the fields of supernodes against the table's version and its servers."""
     if table.version == PLAIN:
         fault = f"not in version {PLAIN}; supernodes need version {SUPER_POD}"
         if "super_pod_list" in top.content:

@@ -100,11 +100,9 @@ class Topology:
         return self.ranks_of(replica).stop - self.model_parallel
 
     def slice_of(self, rank: int) -> TensorSlice:
-        """The slice of every layer that a global rank holds."""
         return TensorSlice(self.coordinates(rank).tensor_rank, self.model_parallel)
 
     def part_of(self, rank: int) -> RankPart:
-        """Selects the part of the model that a global rank holds."""
         stage = self.coordinates(rank).stage
         return RankPart(self.slice_of(rank), stage, self.pipeline_stage, self.device_map)
 

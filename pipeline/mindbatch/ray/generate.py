@@ -112,7 +112,6 @@ class Generate:
         self._llm.close()
 
     def _outcomes(self, rows: Sequence[DataRow | RowFailure]) -> list[FinishedRow | RowFailure]:
-        """Runs the rows and lists the outcome of each, in their order."""
         finished: dict[int, FinishedRow | RowFailure] = {}
         waiting: dict[int, DataRow] = {}
         for place, row in enumerate(rows):

@@ -86,7 +86,6 @@ class InFlightRequest:
         )
 
     def blamed(self) -> RequestOutput:
-        """Result of a request that has ended two processes."""
         last = self.ended_workers[-1]
         times = len(self.ended_workers)
         return self.request.failure(
@@ -121,7 +120,6 @@ class Replica:
 
     @property
     def is_ready(self) -> bool:
-        """True if all of its ranks have loaded their part of the model."""
         return not self.waiting_for
 
     @property
@@ -184,7 +182,6 @@ class Dealing:
 
     @property
     def has_work(self) -> bool:
-        """True if any request is unfinished."""
         return bool(self.num_waiting) or any(replica.dealt for replica in self._replicas)
 
     @property

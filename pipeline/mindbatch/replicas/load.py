@@ -15,7 +15,7 @@ from mindbatch.config.model_schema import ParallelConfig, RuntimeConfig
 from mindbatch.config.model_task import ModelTaskConfig
 from mindbatch.io.errors import MindBatchError
 from mindbatch.io.screen_text import say
-from mindbatch.launch.job_ranks import JobRanks
+from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
 from mindbatch.launch.preflight import refuse_apart, set_up, shares_memory, with_rendezvous
 from mindbatch.launch.process_log import made_folder, temporary_folder
 from mindbatch.launch.process_plan import JobSetup
@@ -34,12 +34,7 @@ from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
 from mindbatch.replicas.shared_engine import FollowingEngine, SharingEngine
-from mindbatch.replicas.start import (
-    NodeSettings,
-    connection_to_front,
-    serve_front,
-    start_ranks,
-)
+from mindbatch.replicas.start import connection_to_front, local_processes, serve_front, start_ranks
 
 _SECONDS_TO_LEAVE = 5.0
 """For the ranks of a copy to end when it has left."""
@@ -85,7 +80,7 @@ def load_replicas(
     )
     say(*thread_notes(runtime.num_threads, local_size), *setup.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
-    links, ranks = _started(config, job, node_settings(config, admission, logs), notice)
+    links, ranks = _started(config, job, node_processes(config, job, admission, logs), notice)
     remote = RemoteEngine(
         setup.settings,
         dry_run_engine(setup),
@@ -133,7 +128,7 @@ def _following(
 
     def serve() -> None:
         with suppress(MindBatchError):  # `shared` tells
-            serve_front(job, node_settings(config, connection, logs), connection, key, shared)
+            serve_front(job, node_processes(config, job, connection, logs), connection, key, shared)
 
     def leave() -> None:
         with suppress(OSError):
@@ -167,18 +162,18 @@ def _ranks_here(job: JobSetup) -> range:
 
 
 def _started(
-    config: ModelTaskConfig, job: JobSetup, settings: NodeSettings, notice: Notice
+    config: ModelTaskConfig, job: JobSetup, local: LocalProcesses, notice: Notice
 ) -> tuple[RankLinks, JobRanks]:
-    cluster = _ray_cluster(config, job, settings) if job.launcher == "ray" else None
+    cluster = _ray_cluster(config, job, local.logs) if job.launcher == "ray" else None
     links = RankLinks(job.meeting[0] if cluster is None else cluster.host, job.key, job.topology.world_size)
     try:
-        return links, start_ranks(replace(job, front=links.address), settings, notice, cluster)
+        return links, start_ranks(replace(job, front=links.address), local, notice, cluster)
     except BaseException:
         links.close()
         raise
 
 
-def _ray_cluster(config: ModelTaskConfig, job: JobSetup, settings: NodeSettings) -> RayCluster:
+def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayCluster:
     """The Ray cluster of a configuration, in which no rank is started yet. Raises what `RayCluster` raises.
 
     Ray counts runtime.num_threads processors for each rank, and an NPU where the model runs on one.
@@ -187,9 +182,7 @@ def _ray_cluster(config: ModelTaskConfig, job: JobSetup, settings: NodeSettings)
     if config.runtime.device_target == "Ascend":
         resources["NPU"] = 1.0
     logs = None if config.launch.log_dir is None else Path(config.launch.log_dir)
-    return RayCluster(
-        job.ray_address, job.topology, resources, rank_main.main, settings.logs / "ray.log", logs
-    )
+    return RayCluster(job.ray_address, job.topology, resources, rank_main.main, folder / "ray.log", logs)
 
 
 def _refuse_beyond_memory(
@@ -216,13 +209,17 @@ def topology_of(parallel: ParallelConfig) -> Topology:
     return Topology(*sizes, parallel.layer_counts)
 
 
-def node_settings(config: ModelTaskConfig, owner: object, folder: Path | None = None) -> NodeSettings:
-    """Chooses this node's log folder: launch.log_dir, `folder`, or a temporary one that goes with its owner.
+def node_processes(
+    config: ModelTaskConfig, job: JobSetup, owner: object, folder: Path | None = None
+) -> LocalProcesses:
+    """The processes of this node, none of which is started yet.
+
+    Their logs are in launch.log_dir, `folder`, or a temporary one that goes with its owner.
 
     Raises:
         ConfigError: launch.log_dir cannot be made.
     """
-    log_folder = folder if config.launch.log_dir is None else Path(config.launch.log_dir)
-    return NodeSettings(
-        temporary_folder(owner) if log_folder is None else made_folder(log_folder), config.runtime.verbose
-    )
+    if config.launch.log_dir is not None:
+        folder = Path(config.launch.log_dir)
+    logs = temporary_folder(owner) if folder is None else made_folder(folder)
+    return local_processes(job, logs, shown=config.runtime.verbose)

@@ -171,7 +171,6 @@ def _take_part(environment: RankEnvironment) -> None:
 
 
 def _compute(link: FrontLink, environment: RankEnvironment, job: Mapping[str, Any]) -> NoReturn:
-    """Loads this rank's part of the model that the job names; then leads its replica, or follows."""
     model, runtime = ModelConfig(**job["model"]), RuntimeConfig(**job["runtime"])
     parallel, lora = ParallelConfig(**job["parallel"]), LoraConfig(**job["lora"])
     prepare_environment(runtime.verbose, runtime.num_threads)

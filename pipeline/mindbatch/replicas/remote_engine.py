@@ -141,7 +141,6 @@ class RemoteEngine:
         self._notice("")
 
     def close(self) -> None:
-        """Ends the processes of all ranks."""
         self._ranks.end()  # before their connections: a rank would say that it has lost this process
         self._links.close()
 

@@ -96,7 +96,6 @@ class RemoteNode(NodeProcesses):
         self._started -= {*ending}
 
     def share(self, **fields: Any) -> None:
-        """Tells the copy of a script what this one knows."""
         self._send(SHARED, **fields)
 
     def begin_close(self) -> None:

@@ -67,7 +67,6 @@ class SharingEngine:
         return self._engine.statistics
 
     def add(self, request: Request) -> None:
-        """Queues a request; raises what `Engine.add` raises."""
         self._engine.add(request)
         self._untold.append((request.key, digest_of(request)))
 

@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -24,27 +24,16 @@ from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_nodes import RemoteNodes
 
+Commands = Mapping[str, Sequence[str]]
 
-def _commands() -> Mapping[str, Sequence[str]]:
+
+def _commands() -> Commands:
     return {RANK: command(rank_main.main), SCHEDULER: command(rank_main.serve_scheduler)}
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """Settings of this node's processes.
-
-    logs: a folder that exists. shown: show their output as it comes, too.
-    commands: by role, of `children.command`.
-    """
-
-    logs: Path
-    shown: bool = False
-    commands: Mapping[str, Sequence[str]] = field(default_factory=_commands)
 
 
 def start_ranks(
     job: JobSetup,
-    settings: NodeSettings,
+    local: LocalProcesses,
     notice: Callable[[str], None] = lambda text: None,
     cluster: RayCluster | None = None,
 ) -> JobRanks:
@@ -55,10 +44,9 @@ def start_ranks(
     Raises:
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
-    local = local_processes(job, settings)
     expected = _ranks_of_agents(job)
     if not expected:
-        return JobRanks(job, [local], lambda spec: 0)
+        return JobRanks(job, [local])
     world_size = job.topology.world_size
     remedy = {} if job.copies is None else {"remedy": SAME_CALLS}
     remote = RemoteNodes(job.meeting, job.key, expected, world_size, job.table_digest, **remedy)
@@ -75,7 +63,7 @@ def start_ranks(
             if cluster is not None:
                 cluster.start(front.address, front.key)
             elif job.launcher in PROGRAMS:
-                starter = _started_program(job, front.address, settings)
+                starter = _started_program(job, front.address, local)
             check = starter.check if starter is not None else lambda: None
             agents = remote.wait(check, notice, tells=job.num_nodes > 1)
             check()
@@ -84,20 +72,21 @@ def start_ranks(
         raise
     if cluster is not None:
         agents[0].loss = cluster.loss
-    agent_of = {rank: place for place, ranks in enumerate(expected, 1) for rank in ranks}
-
-    def place_of(spec: ProcessSpec) -> int:
-        return agent_of.get(spec.rank, 0) if spec.is_rank else 0
-
-    return JobRanks(job, [local, *agents], place_of, close)
+    return JobRanks(job, [local, *agents], close)
 
 
-def local_processes(job: JobSetup, settings: NodeSettings) -> LocalProcesses:
-    """The processes of this node, none of which is started yet."""
+def local_processes(
+    job: JobSetup, logs: Path, *, shown: bool = False, commands: Commands | None = None
+) -> LocalProcesses:
+    """The processes of this node, none of which is started yet.
+
+    logs: a folder that exists. shown: show their output as it comes, too. commands: by role, of
+    `children.command`.
+    """
     if job.table is not None:
-        write_replica_tables(job.table, settings.logs, job.topology.replica_size)
+        write_replica_tables(job.table, logs, job.topology.replica_size)
     has = {"has_tables": job.table is not None, "joins_mpi": job.joins_mpi}
-    return LocalProcesses(settings.commands, settings.logs, **has, shown=settings.shown)
+    return LocalProcesses(commands or _commands(), logs, **has, shown=shown)
 
 
 def _ranks_of_agents(job: JobSetup) -> list[range]:
@@ -110,34 +99,33 @@ def _ranks_of_agents(job: JobSetup) -> list[range]:
     return [job.ranks_of(node) for node in range(1, job.num_nodes)]
 
 
-def _started_program(job: JobSetup, meeting: Address, settings: NodeSettings) -> StartedProgram:
-    """The started program of a launcher, whose agents connect to `meeting`."""
-    agent = _agent_command(job, meeting, settings)
-    return StartedProgram(job, agent, settings.logs, shown=settings.shown)
+def _started_program(job: JobSetup, meeting: Address, local: LocalProcesses) -> StartedProgram:
+    agent = _agent_command(job, meeting, local.logs, local.commands)
+    return StartedProgram(job, agent, local.logs, shown=local.shown)
 
 
-def _agent_command(job: JobSetup, meeting: Address, settings: NodeSettings) -> list[str]:
+def _agent_command(job: JobSetup, meeting: Address, logs: Path, commands: Commands) -> list[str]:
     todo = {
         "meeting": meeting,
         "first_rank": job.ranks.start,
         "world_size": job.topology.world_size,
         "folder": os.getcwd(),
-        "logs": str(settings.logs),
-        "commands": settings.commands,
+        "logs": str(logs),
+        "commands": commands,
         "table": job.table_digest,
     }
     return [*command(agent_main.main, json.dumps(todo)), WHOEVER]
 
 
-def serve_node(job: JobSetup, settings: NodeSettings) -> int:
+def serve_node(job: JobSetup, local: LocalProcesses) -> int:
     """Starts and watches this node's processes until the job is over; returns the exit code.
 
     Raises:
         MindBatchError: node 0 was not found or has gone, or a launcher failed. None of the processes is left.
     """
     if job.launcher not in PROGRAMS:
-        return serve_front(job, settings, *connection_to_front(job))
-    program = _started_program(job, job.meeting, settings)
+        return serve_front(job, local, *connection_to_front(job))
+    program = _started_program(job, job.meeting, local)
     try:
         program.wait()
     finally:
@@ -159,7 +147,7 @@ def connection_to_front(
 
 def serve_front(
     job: JobSetup,
-    settings: NodeSettings,
+    local: LocalProcesses,
     connection: MessageConnection,
     key: bytes,
     shared: SimpleQueue[Message | None] | None = None,
@@ -167,7 +155,7 @@ def serve_front(
     """Starts and watches this node's processes until the job is over; see `agent.serve`."""
     return serve(
         connection,
-        local_processes(job, settings),
+        local,
         key,
         job.ranks,
         job.topology.world_size,
@@ -210,9 +198,8 @@ def _role(job: JobSetup, node: int, at: str, command_line: Sequence[str]) -> str
 
 
 def _program_lines(job: JobSetup, logs: Path, port: int) -> Iterator[str]:
-    """The program that starts the agents of a node, where there is one."""
     if job.launcher in PROGRAMS:
-        agent = _agent_command(job, (job.meeting[0], port), NodeSettings(logs))
+        agent = _agent_command(job, (job.meeting[0], port), logs, _commands())
         program = PROGRAMS[job.launcher](job, agent)
         yield f"  {program.name}, which starts an agent for each rank; in {shlex.quote(str(logs))}"
         yield f"    {_words({**program.variables, JOB_KEY: HIDDEN}, program.argv)}"
@@ -228,7 +215,7 @@ def _process_lines(spec: ProcessSpec, job: JobSetup, logs: Path) -> Iterator[str
     if job.table is not None and spec.is_rank:
         variables["RANK_TABLE_FILE"] = str(logs / f"rank_table_{spec.replica}.json")
     yield f"  {spec.name}"
-    yield f"    {_words(variables, [*NodeSettings(logs).commands[spec.role], _PARENT])}"
+    yield f"    {_words(variables, [*_commands()[spec.role], _PARENT])}"
 
 
 def _words(variables: Mapping[str, str], argv: Sequence[str]) -> str:

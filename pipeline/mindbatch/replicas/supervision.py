@@ -236,7 +236,6 @@ class Supervision:
             self.begin(replica)
 
     def begin(self, replica: int) -> None:
-        """The ranks of a replica were started, for the first time or anew."""
         for rank in self._topology.ranks_of(replica):
             self._watch.begin(rank, replica)
 
@@ -245,7 +244,6 @@ class Supervision:
         return self._watch.ranks.get(rank) or _Watched(rank, self._replica_of(rank))
 
     def greet(self, rank: int, hello: Mapping[str, Any]) -> None:
-        """A rank has said who it is."""
         if hello.get("host") == socket.gethostname() and isinstance(hello.get("pid"), int):
             self._of(rank).process = hello["pid"]
 

@@ -64,11 +64,11 @@ def _tell(lines: list[str]) -> int:
 
 def _serve(config: ModelTaskConfig, job: JobSetup) -> int:
     from mindbatch.launch.preflight import refuse_apart
-    from mindbatch.replicas.load import node_settings
+    from mindbatch.replicas.load import node_processes
     from mindbatch.replicas.start import serve_node
 
     refuse_apart(job, config.model, config.runtime, config.launch.max_restarts)
     ranks, (host, port) = job.ranks, job.meeting
     where = "on this host" if job.is_on_one_host else f"at {host}:{port}"
     say(f"node {job.node}: ranks {ranks.start} to {ranks.stop - 1} for node 0 {where}")
-    return serve_node(job, node_settings(config, job))
+    return serve_node(job, node_processes(config, job, job))

@@ -5,17 +5,15 @@ import pytest
 from listed_processes import ListedProcesses
 from mindbatch.io.errors import MindBatchError
 from mindbatch.launch.job_ranks import EndedRank, JobRanks
-from mindbatch.launch.process_plan import JobSetup, ProcessSpec
+from mindbatch.launch.process_plan import JobSetup
 from mindbatch.parallel.topology import Topology
 
 
 def started(*nodes: ListedProcesses, dp: int = 2, mp: int = 2) -> JobRanks:
     job = JobSetup(Topology(dp, mp), dp * mp // len(nodes), key=bytes(32), front=("127.0.0.1", 1))
-
-    def place_of(spec: ProcessSpec) -> int:
-        return spec.rank // job.local_size if spec.is_rank else 0
-
-    return JobRanks(job, nodes, place_of)
+    for number, node in enumerate(nodes):
+        node.ranks = job.ranks_of(number)
+    return JobRanks(job, nodes)
 
 
 def test_each_rank_is_on_its_node_and_schedulers_on_the_first() -> None:

@@ -59,7 +59,6 @@ class DevicePlacement:
 
 
 def main() -> None:
-    """Runs the script with the arguments of this process, and ends it."""
     run_script(SCRIPT, read_job)
 
 
@@ -169,7 +168,6 @@ def _as_hccl_reads_it(path: Path, table: RankTable) -> Path:
 
 
 def _launch_values(path: Path, placement: DevicePlacement) -> dict[str, str | int]:
-    """Builds the `launch` values for a program of ours."""
     values: dict[str, str | int] = {
         "launcher": "rank_table",
         "rank_table": str(path),

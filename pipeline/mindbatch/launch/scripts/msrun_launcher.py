@@ -82,7 +82,6 @@ class Settings:
 
 
 def main() -> None:
-    """Runs the script with the arguments of this process, and ends it."""
     run_script(SCRIPT, read_job)
 
 
@@ -107,7 +106,6 @@ def read_job(arguments: list[str], environment: Mapping[str, str]) -> ScriptJob:
 
 
 def read_settings(by_name: Mapping[str, str]) -> Settings:
-    """The arguments by name, and the defaults of the others."""
     faults: list[str] = []
     texts = DEFAULTS | dict(by_name)
 
@@ -139,7 +137,6 @@ def read_settings(by_name: Mapping[str, str]) -> Settings:
 
 
 def _node_faults(settings: Settings) -> list[str]:
-    """Lists the errors where workers do not fill their nodes, or this node is none of these."""
     workers, local, node = settings.workers, settings.local_workers, settings.node
     if workers % local:
         return [f"LOCAL_WORKER {local}: {workers} workers cannot be dealt to nodes of {local}"]
@@ -205,7 +202,6 @@ def _ranks(order: ExecuteOrder, settings: Settings, variables: Mapping[str, str]
 
 
 def _launch_values(by_name: Mapping[str, str], settings: Settings) -> dict[str, str | int]:
-    """Builds the `launch` values for a program of ours."""
     values: dict[str, str | int] = {
         "worker_num": settings.workers,
         "log_dir": str(Path.cwd() / settings.logs),
