@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.io.fault_lines import shown
@@ -29,7 +30,7 @@ _NUMBER = re.compile(r"[0-9]{1,7}")
 _HOST_CHARACTERS = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LauncherEnvironment:
     """Copy `rank` of `size`.
 
@@ -86,8 +87,6 @@ def launcher_watch(copy: LauncherEnvironment) -> Callable[[], None]:
 
 def port_of(job: str) -> int:
     """A port for the copies of `job` to meet at where none is given; the same for each, 20000 to 29999."""
-    from zlib import crc32
-
     return _FIRST_PORT + crc32(job.encode()) % _NUM_PORTS
 
 
@@ -124,8 +123,9 @@ class _Variables:
         self.faults.append(f"{fault}: must be {least} to {most}; {launcher} sets it")
         return least
 
-    def device(self, launcher: str) -> int | None:
-        return self.number("DEVICE_ID", 0, LARGEST_SIZE, launcher) if self.has("DEVICE_ID") else None
+    def optional(self, name: str, most: int, launcher: str) -> int | None:
+        """Number that a variable holds; None where it is not set."""
+        return self.number(name, 0, most, launcher) if self.has(name) else None
 
     def rank_of(self, rank: str, size: str, launcher: str) -> tuple[int, int]:
         num_copies = self.number(size, 1, LARGEST_SIZE, launcher)
@@ -146,14 +146,14 @@ def _by_msrun(read: _Variables) -> LauncherEnvironment | None:
         read.faults.append(f"MS_ROLE={shown(role)}: must be MS_WORKER or MS_SCHED, or not set")
         return None
     return LauncherEnvironment(
-        launcher="msrun",
-        rank=rank,
-        size=size,
+        "msrun",
+        rank,
+        size,
         is_scheduler=role == "MS_SCHED",
         master_addr=read.text("MS_SCHED_HOST"),
         master_port=port,
         is_on_one_host=read.text("MS_SCHED_HOST") in _LOOPBACK,
-        device_id=read.device("msrun"),
+        device_id=read.optional("DEVICE_ID", LARGEST_SIZE, "msrun"),
     )
 
 
@@ -163,14 +163,12 @@ def _by_mpirun(read: _Variables) -> LauncherEnvironment | None:
     rank, size = read.rank_of("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun")
     is_one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size)
     return LauncherEnvironment(
-        launcher="mpirun",
-        rank=rank,
-        size=size,
+        "mpirun",
+        rank,
+        size,
         master_addr="127.0.0.1" if is_one_host else None,
         job=read.text("PMIX_NAMESPACE") or read.text("OMPI_MCA_ess_base_jobid"),
-        local_rank=read.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, size - 1, "mpirun")
-        if read.has("OMPI_COMM_WORLD_LOCAL_RANK")
-        else 0,
+        local_rank=read.optional("OMPI_COMM_WORLD_LOCAL_RANK", size - 1, "mpirun") or 0,
         is_on_one_host=is_one_host,
     )
 
@@ -181,11 +179,11 @@ def _by_rank_table(read: _Variables) -> LauncherEnvironment | None:
     who = "who starts by a rank table"
     rank, size = read.rank_of("RANK_ID", "RANK_SIZE", who)
     return LauncherEnvironment(
-        launcher="rank_table",
-        rank=rank,
-        size=size,
+        "rank_table",
+        rank,
+        size,
         rank_table=read.text("RANK_TABLE_FILE"),
-        device_id=read.device(who),
+        device_id=read.optional("DEVICE_ID", LARGEST_SIZE, who),
     )
 
 
@@ -196,12 +194,12 @@ def _by_srun(read: _Variables) -> LauncherEnvironment | None:
     rank, size = read.rank_of("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun")
     nodes = read.text("SLURM_STEP_NODELIST") or read.text("SLURM_JOB_NODELIST") or ""
     return LauncherEnvironment(
-        launcher="srun",
-        rank=rank,
-        size=size,
+        "srun",
+        rank,
+        size,
         master_addr=first_host(nodes),
         job=f"slurm {read.text('SLURM_JOB_ID')}.{read.text('SLURM_STEP_ID')}",
-        local_rank=read.number("SLURM_LOCALID", 0, size - 1, "srun") if read.has("SLURM_LOCALID") else 0,
+        local_rank=read.optional("SLURM_LOCALID", size - 1, "srun") or 0,
         is_on_one_host=read.text("SLURM_STEP_NUM_NODES") == "1",
     )
 

@@ -1,9 +1,10 @@
 """Runs a program of the user's once for each rank: waits, tells who failed first, leaves nothing behind."""
 
+import math
 import os
-import select
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from mindbatch.launch.scripts.keeper import keep
 from mindbatch.launch.supervisor import EndedProcess, Supervisor
 
 _WITHOUT_US = "ModuleNotFoundError: No module named 'mindbatch'"
+_TICK_SECONDS = 0.05
 _SECONDS_FOR_HELPERS = 10.0
 """So long a process beside the ranks may take to notice that these have ended."""
 
@@ -48,7 +50,9 @@ def run_ranks(job: ProgramRanks, script: str) -> int:
     try:
         _start(job, supervisor)
         say(f"{_counted(len(job.ranks))} started; logs in {job.logs}", name=script)
-        failed = _first_failure(supervisor, lambda: any(name in job.ranks for name in supervisor.names), None)
+        failed = _first_failure(
+            supervisor, lambda: any(name in job.ranks for name in supervisor.names), math.inf
+        )
         if failed is None and job.helper is not None:
             failed = _first_failure(supervisor, lambda: bool(supervisor.names), _SECONDS_FOR_HELPERS)
     except KeyboardInterrupt as interrupt:
@@ -84,33 +88,16 @@ def _start(job: ProgramRanks, supervisor: Supervisor) -> None:
 
 
 def _first_failure(
-    supervisor: Supervisor, is_running: Callable[[], bool], seconds: float | None
+    supervisor: Supervisor, is_running: Callable[[], bool], seconds: float
 ) -> EndedProcess | None:
-    """Waits while `is_running`, so long at most for each process that ends."""
-    while is_running():
-        if not _wait_for_an_end(supervisor, seconds):
-            return None
+    """Waits while `is_running`, so long at most."""
+    deadline = time.monotonic() + seconds
+    while is_running() and time.monotonic() < deadline:
         for ended in supervisor.ended():
             if ended.exit_status:
                 return ended
+        time.sleep(_TICK_SECONDS)
     return None
-
-
-def _wait_for_an_end(supervisor: Supervisor, seconds: float | None) -> bool:
-    """Waits for a process to end, for ever if `seconds` is None; True if one has ended in time."""
-    poll = select.poll()
-    descriptors = []
-    try:
-        for name in supervisor.names:
-            process = supervisor.process_id(name)
-            if process is None:
-                return True
-            descriptors.append(os.pidfd_open(process))
-            poll.register(descriptors[-1], select.POLLIN)
-        return bool(poll.poll(None if seconds is None else 1000 * seconds))
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
 HELP = ("-h", "--help")
