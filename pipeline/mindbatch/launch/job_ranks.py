@@ -60,13 +60,14 @@ class NodeProcesses(Protocol):
 
     def begin_close(self) -> None:
         """Asks for the end of all; does not wait."""
+        return
 
     def close(self) -> None:
         """Ends all; they are gone when it returns. It may be called again."""
         ...
 
 
-class LocalProcesses(Supervisor):
+class LocalProcesses(Supervisor, NodeProcesses):
     """Those on this machine.
 
     commands: by role, of `children.command`. logs: a folder that exists.
@@ -90,9 +91,6 @@ class LocalProcesses(Supervisor):
         for spec in specs:
             variables = {**environment, **spec.variables, **self._table_of(spec)}
             self.start(spec.name, self.commands[spec.role], variables)
-
-    def begin_close(self) -> None:
-        """Nothing: they are ended together, and soon."""
 
     def close(self) -> None:
         self.end()

@@ -1,9 +1,9 @@
 """`mindbatch rank-table`: writes the table of one server or several, checks tables, merges them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from mindbatch.config.faults import shown
 from mindbatch.config.path_faults import any_path, input_file_fault, output_file_fault, settled
@@ -252,26 +252,75 @@ def _of_given_servers(config: RankTableConfig) -> Assembled:
 
 
 def _of_this_server(config: RankTableConfig) -> Assembled:
-    this = _ThisServer(config)
-    if this.faults:
-        raise ConfigError(this.faults)
-    addresses, note = _addresses(config, this.physical)
+    faults: list[str] = []
+    is_plain = config.version == PLAIN
+    server_id = _server_id(config.server_id, faults)
+    if config.host_ip is not None and (fault := address_fault(config.host_ip)):
+        faults.append(f"host_ip={config.host_ip}: {fault}")
+    text, visible = config.devices, config.visible_devices
+    no_devices: tuple[list[int], str | None] = ([], None)
+    logical, range_note = _parsed(f"devices={text}", lambda: parse_devices(text), no_devices, faults)
+    physical: list[int] = _parsed(
+        f"visible_devices={visible}",
+        lambda: physical_devices(logical, None if visible is None else parse_list(visible)),
+        [],
+        faults,
+    )
+    super_ids: list[int | None] = (
+        [None] * len(physical) if is_plain else _super_ids(config, len(physical), faults)
+    )
+    if faults:
+        raise ConfigError(faults)
+    addresses, address_note = _addresses(config, physical)
     if addresses.faults:
-        raise RankTableError(
-            [
-                *addresses.faults,
-                "the addresses of this machine's NPUs are not known; give them, or those of other "
-                "servers: servers='[{...}]' (see --help)",
-            ]
+        unknown = (
+            "the addresses of this machine's NPUs are not known; give them, or those of other servers: "
+            "servers='[{...}]' (see --help)"
         )
+        raise RankTableError([*addresses.faults, unknown])
     devices = tuple(
         Device(device, device_ip=addresses.of[device], super_device_id=super_id)
-        for device, super_id in zip(this.physical, this.super_ids, strict=True)
+        for device, super_id in zip(physical, super_ids, strict=True)
     )
-    server = Server(this.server_id, devices, config.host_ip, this.nic, this.pod)
-    name = name_for_server(this.logical, this.server_id)
-    notes = [*this.notes, note, loopback_note(this.server_id)]
-    return RankTable.numbered(config.version, [server]), name, [line for line in notes if line]
+    nic, pod = (RESERVED_NIC, None) if is_plain else (None, config.super_pod_id or "0")
+    table = RankTable.numbered(config.version, [Server(server_id, devices, config.host_ip, nic, pod)])
+    notes = [range_note and f"devices={text}: {range_note}", address_note, loopback_note(server_id)]
+    return table, name_for_server(logical, server_id), [line for line in notes if line]
+
+
+Value = TypeVar("Value")
+
+
+def _parsed(given_as: str, parse: Callable[[], Value], default: Value, faults: list[str]) -> Value:
+    try:
+        return parse()
+    except ValueError as error:
+        faults.append(f"{given_as}: {error}")
+        return default
+
+
+def _server_id(name: str | None, faults: list[str]) -> str:
+    try:
+        server_id = own_address() if name is None else name
+    except ValueError as error:
+        faults.append(f"server_id: must be given; {error}")
+        return ""
+    if fault := server_id_fault(server_id):
+        faults.append(f"server_id={server_id}: {fault}")
+    return server_id
+
+
+def _super_ids(config: RankTableConfig, count: int, faults: list[str]) -> list[int | None]:
+    parts = [part.strip() for part in (config.super_device_ids or "").split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        faults.append(
+            "super_device_ids: must be given in version 1.2: a number for each device, like 0,1,2,3"
+        )
+    elif count and len(parts) != count:
+        faults.append(f"super_device_ids: {len(parts)} for {count} devices; give one for each")
+    else:
+        return [int(part) for part in parts]
+    return []
 
 
 def _addresses(config: RankTableConfig, devices: list[int]) -> tuple[Addresses, str | None]:
@@ -284,62 +333,3 @@ def _addresses(config: RankTableConfig, devices: list[int]) -> tuple[Addresses, 
     if config.source == "auto":
         return find_addresses(ask, read)
     return (ask() if config.source == "hccn_tool" else read()), None
-
-
-class _ThisServer:
-    """Settings given for this server, with every validation error."""
-
-    def __init__(self, config: RankTableConfig) -> None:
-        self.faults: list[str] = []
-        self.notes: list[str] = []
-        is_plain = config.version == PLAIN
-        self.nic = RESERVED_NIC if is_plain else None
-        self.pod = None if is_plain else config.super_pod_id or "0"
-        self.server_id = self._server_id(config.server_id)
-        if config.host_ip is not None and (fault := address_fault(config.host_ip)):
-            self.faults.append(f"host_ip={config.host_ip}: {fault}")
-        self.logical = self._devices(config.devices)
-        self.physical = self._physical(config.visible_devices)
-        self.super_ids = self._super_ids(config)
-
-    def _server_id(self, name: str | None) -> str:
-        try:
-            server_id = own_address() if name is None else name
-        except ValueError as error:
-            self.faults.append(f"server_id: must be given; {error}")
-            return ""
-        if fault := server_id_fault(server_id):
-            self.faults.append(f"server_id={server_id}: {fault}")
-        return server_id
-
-    def _devices(self, text: str) -> list[int]:
-        try:
-            devices, note = parse_devices(text)
-        except ValueError as error:
-            self.faults.append(f"devices={text}: {error}")
-            return []
-        self.notes += [f"devices={text}: {note}"] if note else []
-        return devices
-
-    def _physical(self, visible: str | None) -> list[int]:
-        try:
-            return physical_devices(self.logical, None if visible is None else parse_list(visible))
-        except ValueError as error:
-            self.faults.append(f"visible_devices={visible}: {error}")
-            return []
-
-    def _super_ids(self, config: RankTableConfig) -> list[int] | list[None]:
-        if config.version == PLAIN:
-            return [None] * len(self.physical)
-        parts = [part.strip() for part in (config.super_device_ids or "").split(",")]
-        if not all(part.isascii() and part.isdecimal() for part in parts):
-            self.faults.append(
-                "super_device_ids: must be given in version 1.2: a number for each device, like 0,1,2,3"
-            )
-            return []
-        ids = [int(part) for part in parts]
-        if self.physical and len(ids) != len(self.physical):
-            self.faults.append(
-                f"super_device_ids: {len(ids)} for {len(self.physical)} devices; give one for each"
-            )
-        return ids
