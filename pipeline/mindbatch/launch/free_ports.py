@@ -1,7 +1,5 @@
 """Ports of this machine: free ones, who listens on one, and listening for this machine alone."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

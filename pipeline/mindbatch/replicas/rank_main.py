@@ -1,14 +1,12 @@
 """Rank process: it says who it is, loads its part of the model, and computes."""
 
-from __future__ import annotations
-
 import hmac
 import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mindbatch.checkpoint.folders.digests import folder_digest
 from mindbatch.config.environment import prepare_environment
@@ -20,6 +18,7 @@ from mindbatch.engine.step import StageRunner
 from mindbatch.io.errors import EXIT_FAILED, MindBatchError
 from mindbatch.io.screen_text import say
 from mindbatch.kernels.choice import kernels_in_use
+from mindbatch.kernels.interface import Kernels
 from mindbatch.launch.process_plan import RankEnvironment, take_rank_environment
 from mindbatch.loading.build import (
     Notice,
@@ -49,9 +48,6 @@ from mindbatch.replicas.replica_steps import (
     follow,
     own_address,
 )
-
-if TYPE_CHECKING:  # most is imported when the front has answered
-    from mindbatch.kernels.interface import Kernels
 
 
 @dataclass(frozen=True)
