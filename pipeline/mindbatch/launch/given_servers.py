@@ -72,76 +72,73 @@ _LISTS = {
 KEYS = ("server_id", "devices", *_TEXTS, *_LISTS)
 
 
-class GivenServers:
-    """Reads the list `servers`; `faults` and `notes` are filled on the way."""
+def given_servers(value: Any, nic: str | None, faults: list[str], notes: list[str]) -> list[Server]:
+    """Reads the list `servers`, in its order; a server with a fault is left out.
 
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.notes: list[str] = []
+    nic: `host_nic_ip` of each. faults, notes: are filled on the way.
+    """
+    if not isinstance(value, list) or not value:
+        faults.append("servers: must be a list like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]")
+        return []
+    servers = []
+    for number, entry in enumerate(value):
+        num_faults = len(faults)
+        server = _server(f"servers[{number}]", entry, nic, faults, notes)
+        servers += [server] if server is not None and len(faults) == num_faults else []
+    return servers
 
-    def read(self, value: Any) -> list[Server]:
-        """The servers in the order given; one with a fault is left out."""
-        if not isinstance(value, list) or not value:
-            self.faults.append("servers: must be a list like [{server_id: 10.0.0.1, device_ips: [10.1.0.1]}]")
-            return []
-        servers = [self._server(f"servers[{number}]", entry) for number, entry in enumerate(value)]
-        return [server for server in servers if server is not None]
 
-    def _server(self, place: str, entry: Any) -> Server | None:
-        num_faults = len(self.faults)
-        if not isinstance(entry, Mapping):
-            self.faults.append(f"{place}: must have the keys server_id and device_ips, and may have others")
-            return None
-        for key in entry:
-            if key not in KEYS:
-                self.faults.append(f"{place}.{key}: unknown key; there are {', '.join(KEYS)}")
-        lists = {key: self._list(place, entry, key) for key in _LISTS}
-        numbers = self._devices(place, entry, lists)
-        server_id = str(entry.get("server_id", ""))
-        if fault := server_id_fault(server_id):
-            self.faults.append(f"{place}.server_id={server_id}: {fault}")
-        for key, values in lists.items():
-            if values and numbers and len(values) != len(numbers):
-                self.faults.append(
-                    f"{place}.{key}: {len(values)} for {len(numbers)} devices; give one for each"
-                )
-        if len(self.faults) > num_faults:
-            return None
-        host_ip, super_pod_id = (None if entry.get(key) is None else str(entry[key]) for key in _TEXTS)
-        return Server(server_id, _devices(numbers, lists), host_ip, super_pod_id=super_pod_id)
+def _server(place: str, entry: Any, nic: str | None, faults: list[str], notes: list[str]) -> Server | None:
+    if not isinstance(entry, Mapping):
+        faults.append(f"{place}: must have the keys server_id and device_ips, and may have others")
+        return None
+    known = ", ".join(KEYS)
+    faults += [f"{place}.{key}: unknown key; there are {known}" for key in entry if key not in KEYS]
+    lists = {key: _list(place, entry.get(key), key, faults) for key in _LISTS}
+    most = max(map(len, lists.values()))
+    if entry.get("devices") is not None:
+        numbers = _numbers(f"{place}.devices", entry["devices"], faults, notes)
+    else:
+        numbers = [*range(most)]  # one for each of `device_ips`
+        if not most and "device_ips" not in entry:
+            faults.append(f"{place}: device_ips or devices must be given")
+    server_id = str(entry.get("server_id", ""))
+    if fault := server_id_fault(server_id):
+        faults.append(f"{place}.server_id={server_id}: {fault}")
+    faults += [
+        f"{place}.{key}: {len(values)} for {len(numbers)} devices; give one for each"
+        for key, values in lists.items()
+        if values and numbers and len(values) != len(numbers)
+    ]
+    host_ip, super_pod_id = (None if entry.get(key) is None else str(entry[key]) for key in _TEXTS)
+    return Server(server_id, _devices(numbers, lists), host_ip, nic, super_pod_id)
 
-    def _list(self, place: str, entry: Mapping[str, Any], key: str) -> list[Any]:
-        values = entry.get(key)
-        if values is None:
-            return []
-        kind = _LISTS[key][1]
-        if not isinstance(values, list) or not all(type(value) is kind for value in values):
-            what = "addresses" if kind is str else "whole numbers"
-            self.faults.append(f"{place}.{key}: must be a list of {what}, one for each device")
-            return []
-        if "port" in key and not all(0 < value <= LARGEST_PORT for value in values):
-            self.faults.append(f"{place}.{key}: must be from 1 to {LARGEST_PORT}")
-        return values
 
-    def _devices(self, place: str, entry: Mapping[str, Any], lists: dict[str, list[Any]]) -> list[int]:
-        """The ids that `devices` says; without it they count up from 0, one for each of `device_ips`."""
-        written = entry.get("devices")
-        if written is None:
-            most = max(map(len, lists.values()))
-            if not most and "device_ips" not in entry:
-                self.faults.append(f"{place}: device_ips or devices must be given")
-            return list(range(most))
-        if isinstance(written, list):  # [0,8] could be meant as a range
-            self.faults.append(f"{place}.devices: must be a text, like '[0,8)' or '0,2,4'")
-            return []
-        text = str(written)
-        try:
-            numbers, note = parse_devices(text)
-        except ValueError as error:
-            self.faults.append(f"{place}.devices={text}: {error}")
-            return []
-        self.notes += [f"{place}.devices={text}: {note}"] if note else []
-        return numbers
+def _list(place: str, values: Any, key: str, faults: list[str]) -> list[Any]:
+    """The values of a key, one for each device; none where they are missing or faulty."""
+    kind = _LISTS[key][1]
+    if values is None:
+        return []
+    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+        what = "addresses" if kind is str else "whole numbers"
+        faults.append(f"{place}.{key}: must be a list of {what}, one for each device")
+        return []
+    if "port" in key and not all(0 < value <= LARGEST_PORT for value in values):
+        faults.append(f"{place}.{key}: must be from 1 to {LARGEST_PORT}")
+    return values
+
+
+def _numbers(place: str, written: Any, faults: list[str], notes: list[str]) -> list[int]:
+    if isinstance(written, list):  # [0,8] could be meant as a range
+        faults.append(f"{place}: must be a text, like '[0,8)' or '0,2,4'")
+        return []
+    try:
+        numbers, note = parse_devices(str(written))
+    except ValueError as error:
+        faults.append(f"{place}={written}: {error}")
+        return []
+    notes += [f"{place}={written}: {note}"] if note else []
+    return numbers
 
 
 def _devices(numbers: list[int], lists: dict[str, list[Any]]) -> tuple[Device, ...]:

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from mindbatch.io.errors import MindBatchError
@@ -48,22 +47,23 @@ class RemoteNode(NodeProcesses):
         self._connection = connection
         self._living: set[str] = set()
         self._started: set[str] = set()  # those whose end was told, too, until they are ended from here
-        self._told: SimpleQueue[EndedProcess] = SimpleQueue()
-        self._gone = threading.Condition()
+        self._told: list[EndedProcess] = []
+        self._changed = threading.Condition()
         self._asked = self._answered = 0
         self._is_lost = False
-        self._closed = threading.Event()
 
     def listen(self) -> None:
         """Takes what the agent sends until it has gone; for a thread of its own."""
         with suppress(EOFError, OSError, MessageError, KeyError, TypeError, ValueError):
             while True:
-                self._take(self._connection.receive())
+                message = self._connection.receive()
+                with self._changed:
+                    self._take(message)
+                    self._changed.notify_all()
         self._connection.close()
-        with self._gone:
+        with self._changed:
             self._is_lost = True
-            self._gone.notify_all()
-        self._closed.set()
+            self._changed.notify_all()
 
     def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
         names = {spec.name for spec in specs}
@@ -72,11 +72,9 @@ class RemoteNode(NodeProcesses):
         self._send(START, processes=[_fields(spec) for spec in specs])
 
     def ended(self) -> list[EndedProcess]:
-        processes = []
-        with suppress(Empty):
-            while True:
-                processes.append(self._told.get_nowait())
-        if self._is_lost:
+        with self._changed:
+            is_lost, processes, self._told = self._is_lost, self._told, []
+        if is_lost:
             lost = sorted(self._living - {process.name for process in processes})
             how, *lines = self.loss() if lost else [""]
             processes += [EndedProcess(name, how, tuple(lines), is_lost=True) for name in lost]
@@ -90,8 +88,7 @@ class RemoteNode(NodeProcesses):
             return
         self._asked += 1
         self._send(END, names=ending, number=self._asked)
-        with self._gone:
-            self._gone.wait_for(lambda: self._is_lost or self._answered >= self._asked, _SECONDS_TO_END)
+        self._wait_for(lambda: self._answered >= self._asked)
         self._living -= {*ending}
         self._started -= {*ending}
 
@@ -103,9 +100,14 @@ class RemoteNode(NodeProcesses):
 
     def close(self) -> None:
         self._send(CLOSE)
-        self._closed.wait(_SECONDS_TO_END)  # it ends its processes before its connection
+        self._wait_for(lambda: False)  # it ends its processes before its connection
         self._living.clear()
         self._connection.close()
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Until it holds, the agent has gone, or for a while."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_lost or condition(), _SECONDS_TO_END)
 
     def _send(self, kind: str, **fields: Any) -> None:
         """To one that has gone nothing is sent: `ended` tells."""
@@ -115,13 +117,11 @@ class RemoteNode(NodeProcesses):
     def _take(self, message: Message) -> None:
         fields = message.fields
         if message.kind == ENDED:
-            self._told.put(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
+            self._told.append(EndedProcess(**{**fields, "last_lines": tuple(fields["last_lines"])}))
         elif message.kind == LEFT:
             self.has_left = True
         elif message.kind == GONE:
-            with self._gone:
-                self._answered = max(self._answered, int(fields["number"]))
-                self._gone.notify_all()
+            self._answered = max(self._answered, int(fields["number"]))
 
 
 def _fields(spec: ProcessSpec) -> dict[str, Any]:
@@ -217,26 +217,23 @@ class RemoteNodes:
 
     def _serve(self, connection: MessageConnection) -> None:
         """The life of an agent's connection, in a thread of its own."""
-        node = None
         with suppress(EOFError, OSError, MessageError, KeyError, TypeError, ValueError):
             node = self._welcome(connection, connection.receive())
-        if node is not None:
-            node.listen()
+            if node is not None:
+                node.listen()
 
     def _welcome(self, connection: MessageConnection, hello: Message) -> RemoteNode | None:
         """The node of an agent; None for one that does not belong to this job as it is here."""
         ranks = range(*map(int, hello.fields["ranks"]))
-        host = str(hello.fields["host"])
-        node = None
+        host, follows = str(hello.fields["host"]), bool(hello.fields.get("follows"))
         with self._changed:
+            self._changed.notify_all()
             if fault := self._fault(hello, ranks, host):
                 self._refused = fault
                 connection.close()
-            else:
-                follows = bool(hello.fields.get("follows"))
-                node = self._nodes[ranks] = RemoteNode(connection, host, ranks, follows=follows)
-            self._changed.notify_all()
-        return node
+                return None
+            self._nodes[ranks] = RemoteNode(connection, host, ranks, follows=follows)
+            return self._nodes[ranks]
 
     def _fault(self, hello: Message, ranks: range, host: str) -> str | None:
         is_expected = ranks in self._expected and ranks not in self._nodes

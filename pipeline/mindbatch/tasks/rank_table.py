@@ -10,7 +10,7 @@ from mindbatch.config.path_faults import any_path, input_file_fault, output_file
 from mindbatch.config.schema import SchemaKeys, TaskConfig, option, section, value_at
 from mindbatch.io.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from mindbatch.io.screen_text import printable, say, show, show_json
-from mindbatch.launch.given_servers import GivenServers, parse_devices, parse_list, physical_devices
+from mindbatch.launch.given_servers import given_servers, parse_devices, parse_list, physical_devices
 from mindbatch.launch.hccn import (
     Addresses,
     ask_hccn_tool,
@@ -238,17 +238,14 @@ def assemble(config: RankTableConfig) -> Assembled:
 
 
 def _of_given_servers(config: RankTableConfig) -> Assembled:
-    reader = GivenServers()
-    servers = reader.read(config.servers)
-    if reader.faults:
-        raise ConfigError(reader.faults)
+    faults: list[str] = []
+    notes: list[str] = []
     nic = RESERVED_NIC if config.version == PLAIN else None
-    named = [
-        Server(server.server_id, server.devices, server.host_ip, nic, server.super_pod_id)
-        for server in servers
-    ]
-    table = RankTable.numbered(config.version, named)
-    return table, name_for_servers(table), reader.notes
+    servers = given_servers(config.servers, nic, faults, notes)
+    if faults:
+        raise ConfigError(faults)
+    table = RankTable.numbered(config.version, servers)
+    return table, name_for_servers(table), notes
 
 
 def _of_this_server(config: RankTableConfig) -> Assembled:

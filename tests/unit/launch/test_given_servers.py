@@ -4,20 +4,31 @@ from typing import Any
 
 import pytest
 
-from mindbatch.launch.given_servers import GivenServers
-from mindbatch.launch.rank_table import Device
+from mindbatch.launch.given_servers import given_servers
+from mindbatch.launch.rank_table import Device, Server
 
 SMALL = {"server_id": "10.0.0.1", "device_ips": ["10.1.0.1", "10.1.0.2"]}
 
 
+class Given:
+    """What was read, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.notes: list[str] = []
+
+    def read(self, value: object) -> list[Server]:
+        return given_servers(value, "reserve", self.faults, self.notes)
+
+
 def faults(*servers: Any) -> list[str]:
-    given = GivenServers()
+    given = Given()
     given.read([*servers])
     return given.faults
 
 
 def test_devices_count_up_from_0_or_are_given() -> None:
-    given = GivenServers()
+    given = Given()
     first, second = given.read([SMALL, {**SMALL, "server_id": 7, "devices": "[4,6]", "host_ip": "10.0.0.9"}])
     assert first.devices == (Device(0, device_ip="10.1.0.1"), Device(1, device_ip="10.1.0.2"))
     assert [device.device_id for device in second.devices] == [4, 5]
@@ -35,7 +46,7 @@ def test_every_key_reaches_its_device() -> None:
         "backup_device_ips": ["10.1.0.2", "10.1.0.1"],
         "backup_device_ports": [16667, 16667],
     }
-    given = GivenServers()
+    given = Given()
     (server,) = given.read([{**SMALL, **lists, "super_pod_id": "p"}])
     assert server.super_pod_id == "p"
     assert server.devices[1] == Device(
@@ -75,7 +86,7 @@ def test_each_fault(server: Any, expected: str) -> None:
 
 def test_all_faults_at_once() -> None:
     assert len(faults({**SMALL, "x": 1, "devices": "z"}, SMALL, 3)) == 3
-    given = GivenServers()
+    given = Given()
     for nothing in ([], {}, "x", None):
         assert given.read(nothing) == []
     assert len(given.faults) == 4
