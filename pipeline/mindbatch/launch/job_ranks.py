@@ -89,16 +89,13 @@ class LocalProcesses(Supervisor, NodeProcesses):
     def start_specs(self, specs: Sequence[ProcessSpec]) -> None:
         environment = inherited(os.environ) | (place_in_mpi(os.environ) if self._joins_mpi else {})
         for spec in specs:
-            variables = {**environment, **spec.variables, **self._table_of(spec)}
+            variables = {**environment, **spec.variables}
+            if self._has_tables and spec.is_rank:
+                variables["RANK_TABLE_FILE"] = str(replica_table(self.logs, spec.replica))
             self.start(spec.name, self.commands[spec.role], variables)
 
     def close(self) -> None:
         self.end()
-
-    def _table_of(self, spec: ProcessSpec) -> dict[str, str]:
-        if not self._has_tables or not spec.is_rank:
-            return {}
-        return {"RANK_TABLE_FILE": str(replica_table(self.logs, spec.replica))}
 
 
 class JobRanks:
@@ -131,9 +128,14 @@ class JobRanks:
         """Lists ended ranks; a scheduler that fails before its ranks stands for the first of them."""
         processes = self._unheard + [process for node in self.nodes for process in node.ended()]
         self._unheard = []
-        ranks = [self._rank_of(process) for process in processes if self._is_rank(process.name)]
+        specs = [(self._specs[process.name], process) for process in processes if process.name in self._specs]
+        ranks = [
+            EndedRank(spec.rank, process.how, process.last_lines, process.is_lost)
+            for spec, process in specs
+            if spec.is_rank
+        ]
         self._told.update(rank.rank for rank in ranks)
-        return ranks + [*self._failed_schedulers(processes)]
+        return ranks + [*self._failed_schedulers(specs)]
 
     def process_id(self, rank: int) -> int | None:
         node, name = self._found(rank)
@@ -188,17 +190,10 @@ class JobRanks:
             self._specs[spec.name] = spec
             self._node_of(spec).start_specs([spec])
 
-    def _is_rank(self, name: str) -> bool:
-        return name in self._specs and self._specs[name].is_rank
-
-    def _rank_of(self, ended: EndedProcess) -> EndedRank:
-        return EndedRank(self._specs[ended.name].rank, ended.how, ended.last_lines, ended.is_lost)
-
-    def _failed_schedulers(self, processes: Iterable[EndedProcess]) -> Iterable[EndedRank]:
+    def _failed_schedulers(self, specs: Iterable[tuple[ProcessSpec, EndedProcess]]) -> Iterable[EndedRank]:
         """A scheduler ends by itself when its ranks have; that is no news."""
-        for process in processes:
-            spec = self._specs.get(process.name)
-            if spec is None or spec.is_rank or process.how == "exit code 0":
+        for spec, process in specs:
+            if spec.is_rank or process.how == "exit code 0":
                 continue
             if not self._told & {*self._job.topology.ranks_of(spec.replica)}:
                 how = f"was ended: MindSpore's scheduler of its replica ended with {process.how}"

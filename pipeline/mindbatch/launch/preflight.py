@@ -34,11 +34,10 @@ def set_up(launch: LaunchConfig, topology: Topology, environment: Mapping[str, s
     knows_copy = not collected.faults
     table = None if launch.rank_table is None else collected.of(lambda: _table(launch, topology))
     is_here = collected.of(lambda: _is_on_one_host(copy)) if knows_copy else None
-    job = (
-        collected.of(lambda: _place(launch, topology, copy, table, is_on_one_host=is_here))
-        if is_here is not None
-        else None
-    )
+    job = None
+    if is_here is not None:
+        draft = _draft(launch, topology, copy, table)
+        job = collected.of(lambda: _placed(launch, draft, is_on_one_host=is_here))
     collected.faults += launcher_faults(launch.launcher)
     if job is None:
         raise ConfigError(collected.faults)
@@ -90,59 +89,42 @@ def _table(launch: LaunchConfig, topology: Topology) -> RankTable:
     return table
 
 
-def _place(
-    launch: LaunchConfig,
-    topology: Topology,
-    copy: LauncherEnvironment | None,
-    table: RankTable | None = None,
-    *,
-    is_on_one_host: bool = False,
+def _draft(
+    launch: LaunchConfig, topology: Topology, copy: LauncherEnvironment | None, table: RankTable | None
 ) -> JobSetup:
+    """The job with the number of ranks on each node; each copy of the command is a node of its own."""
+    size = topology.world_size
+    local = launch.local_worker_num
+    if local is None and copy is not None:
+        local = size // copy.size or 1
+    if local is None and table is not None and table.num_ranks == size:  # else it is a fault of the table
+        local = len(table.servers[0].devices)
+    node = copy.rank if copy is not None else 0
+    return JobSetup(topology, local or size, node, launcher=launch.launcher, table=table, copy=copy)
+
+
+def _placed(launch: LaunchConfig, job: JobSetup, *, is_on_one_host: bool) -> JobSetup:
     """The job with the place of this process in it; the key is yet to be found.
 
-    copy: as which copy of the command a launcher has started it; each copy is a node of its own.
     is_on_one_host: all copies are on this host.
 
     Raises:
         ConfigError: with every fault: processes that do not fill the nodes, and what must be given.
     """
-    size = topology.world_size
-    local = _local_size(launch, size, copy, table)
-    faults = [*_size_faults(launch, local, topology, copy, table)]
-    if faults:
+    if faults := [*_size_faults(launch, job)]:
         raise ConfigError(faults)
-    copy_rank = copy.rank if copy is not None else 0
-    job = JobSetup(topology, local, copy_rank, launcher=launch.launcher, table=table, copy=copy)
     if is_on_one_host and not any((launch.node_rank, launch.master_addr, launch.master_port)):
         return replace(job, is_on_one_host=True)
-    node = copy_rank if launch.node_rank is None else launch.node_rank
-    host = launch.master_addr or (copy.master_addr if copy is not None else None)
-    port = launch.master_port or _port_of(copy)
-    faults = [*_meeting_faults(job.num_nodes, node, host, port)]
-    if faults:
+    node = job.node if launch.node_rank is None else launch.node_rank
+    host = launch.master_addr or (job.copy.master_addr if job.copy is not None else None)
+    port = launch.master_port or _port_of(job.copy)
+    if faults := [*_meeting_faults(job.num_nodes, node, host, port)]:
         raise ConfigError(faults)
     return replace(job, node=node, meeting=(host or LOCAL_HOST, port or 0))
 
 
-def _local_size(
-    launch: LaunchConfig, size: int, copy: LauncherEnvironment | None, table: RankTable | None
-) -> int:
-    if launch.local_worker_num is not None:
-        return launch.local_worker_num
-    if copy is not None:
-        return size // copy.size or 1
-    if table is not None and table.num_ranks == size:  # anything else is a fault of the table
-        return len(table.servers[0].devices)
-    return size
-
-
-def _size_faults(
-    launch: LaunchConfig,
-    local: int,
-    topology: Topology,
-    copy: LauncherEnvironment | None,
-    table: RankTable | None,
-) -> Iterator[str]:
+def _size_faults(launch: LaunchConfig, job: JobSetup) -> Iterator[str]:
+    topology, local, copy, table = job.topology, job.local_size, job.copy, job.table
     size, replica = topology.world_size, topology.replica_size
     processes = f"{size} process{'es' * (size > 1)}"
     if copy is not None and local * copy.size != size:
@@ -154,11 +136,11 @@ def _size_faults(
             f"{size}{'' if launch.local_worker_num is None else ', and leave launch.local_worker_num out'}"
         )
     elif size % local:
-        yield f"{_source(launch, local, copy)}: {processes} cannot be dealt to nodes of {local}"
+        yield f"{_source(launch, job)}: {processes} cannot be dealt to nodes of {local}"
     elif local % replica and replica % local:
         yield (
-            f"{_source(launch, local, copy)}: a replica has {replica} processes; a node must hold whole "
-            "replicas, or whole nodes one replica"
+            f"{_source(launch, job)}: a replica has {replica} processes; a node must hold whole replicas, or "
+            "whole nodes one replica"
         )
     if table is not None and table.num_ranks == size and len(table.servers) * local != size:
         yield (
@@ -167,13 +149,14 @@ def _size_faults(
         )
 
 
-def _source(launch: LaunchConfig, local: int, copy: LauncherEnvironment | None) -> str:
+def _source(launch: LaunchConfig, job: JobSetup) -> str:
     """Who has said how many processes a node has."""
     if launch.local_worker_num is not None:
-        return f"{given_as('local_worker_num')}={local}"
-    if copy is not None:
-        return f"{copy.launcher} has started {copy.size} processes, each of which serves {local}"
-    return f"{given_as('rank_table')}={launch.rank_table}: {local} devices on a server"
+        return f"{given_as('local_worker_num')}={job.local_size}"
+    if job.copy is not None:
+        copy = job.copy
+        return f"{copy.launcher} has started {copy.size} processes, each of which serves {job.local_size}"
+    return f"{given_as('rank_table')}={launch.rank_table}: {job.local_size} devices on a server"
 
 
 def _port_of(copy: LauncherEnvironment | None) -> int | None:
