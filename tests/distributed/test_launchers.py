@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from mindbatch.config.launch_schema import LaunchConfig
 from mindbatch.io.children import command
-from mindbatch.launch.job_ranks import EndedRank, JobRanks
+from mindbatch.launch.job_ranks import EndedRank
 from mindbatch.launch.preflight import set_up
 from mindbatch.launch.rank_table import Device, RankTable, Server
 from mindbatch.launch.table_reader import read_rank_table
@@ -27,7 +26,6 @@ from processes import told_rank
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 FOUR = Topology(2, 2)
-FRONT = ("127.0.0.1", 7)
 STRANGE = "-a b;$(touch hacked)`touch hacked`'\"\\ \n&|*"
 """A name that a shell would make much of."""
 
@@ -43,7 +41,7 @@ class Job:
         told = command(told_rank.main, str(self.folder))
         commands = {"rank": told, "scheduler": told}
         local = local_processes(self.setup, self.logs, commands=commands)
-        self.ranks: JobRanks = start_ranks(replace(self.setup, front=FRONT), local)
+        self.links, self.ranks = start_ranks(self.setup, local)
 
     def told(self, name: str) -> dict[str, Any]:
         path = self.folder / f"{name}.json"
@@ -90,6 +88,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         started.told(f"{rank}_0")
     yield started
     started.ranks.end()
+    started.links.close()
     assert not [pid for pid in started.pids() if lives(pid)]
 
 
@@ -111,7 +110,7 @@ def test_nothing_of_a_job_on_one_host_is_reached_from_another(job: Job) -> None:
 def test_each_rank_is_told_who_it_is(job: Job) -> None:
     for rank in range(4):
         told = job.told(f"{rank}_0")["variables"]
-        assert told["MINDBATCH_FRONT"] == "127.0.0.1:7"
+        assert told["MINDBATCH_FRONT"] == "{}:{}".format(*job.links.address)
         assert told["MINDBATCH_JOB_KEY"] == job.setup.key.hex()
         assert (told["RANK_ID"], told["RANK_SIZE"]) == (str(rank % 2), "2")
         assert (told["MS_ROLE"], told["MS_WORKER_NUM"], told["MS_NODE_ID"]) == (

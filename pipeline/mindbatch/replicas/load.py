@@ -29,7 +29,6 @@ from mindbatch.parallel.topology import Topology
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import LEFT
 from mindbatch.replicas.messages import RankAdmission
-from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_cluster import RayCluster
 from mindbatch.replicas.remote_engine import RemoteEngine, job_settings
 from mindbatch.replicas.remote_nodes import RemoteNode
@@ -80,7 +79,9 @@ def load_replicas(
     )
     say(*thread_notes(runtime.num_threads, local_size), *setup.adapters.warnings)
     notice(f"starting {topology.world_size} processes")
-    links, ranks = _started(config, job, node_processes(config, job, admission, logs), notice)
+    local = node_processes(config, job, admission, logs)
+    cluster = _ray_cluster(config, job, local.logs) if job.launcher == "ray" else None
+    links, ranks = start_ranks(job, local, notice, cluster)
     remote = RemoteEngine(
         setup.settings,
         dry_run_engine(setup),
@@ -159,18 +160,6 @@ def _ranks_here(job: JobSetup) -> range:
     if job.launcher == "ray":
         return range(0)
     return range(job.topology.world_size) if job.is_on_one_host else job.ranks
-
-
-def _started(
-    config: ModelTaskConfig, job: JobSetup, local: LocalProcesses, notice: Notice
-) -> tuple[RankLinks, JobRanks]:
-    cluster = _ray_cluster(config, job, local.logs) if job.launcher == "ray" else None
-    links = RankLinks(job.meeting[0] if cluster is None else cluster.host, job.key, job.topology.world_size)
-    try:
-        return links, start_ranks(replace(job, front=links.address), local, notice, cluster)
-    except BaseException:
-        links.close()
-        raise
 
 
 def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayCluster:

@@ -21,6 +21,7 @@ from mindbatch.parallel.connection import (
     MessageError,
     encoded,
 )
+from mindbatch.replicas.agent import AGENT
 from mindbatch.replicas.messages import (
     ABORT,
     ADD,
@@ -66,10 +67,18 @@ class _Link:
 
 
 class RankLinks:
-    """One connection for each rank; that of an attempt which is over is not read any more."""
+    """One connection for each rank; that of an attempt which is over is not read any more.
 
-    def __init__(self, host: str, key: bytes, world_size: int, port: int = 0) -> None:
-        """`host`, `port`: see `JobListener`."""
+    Agents come to the same address, and are handed on to who waits for them.
+
+    host, port: see `JobListener`. takes_agents: until `refuse_agents` is called.
+    """
+
+    def __init__(
+        self, host: str, key: bytes, world_size: int, port: int = 0, *, takes_agents: bool = False
+    ) -> None:
+        self.world_size, self._takes_agents = world_size, takes_agents
+        self._agents: SimpleQueue[tuple[MessageConnection, Message]] = SimpleQueue()
         self._arrivals: SimpleQueue[tuple[int, Arrival]] = SimpleQueue()  # with the attempt
         self._attempts = [0] * world_size
         self._connections: dict[int, _Link] = {}
@@ -91,6 +100,19 @@ class RankLinks:
                 return None
             if attempt == self._attempts[arrival.rank]:
                 return arrival
+
+    def next_agent(self, seconds: float) -> tuple[MessageConnection, Message] | None:
+        """The next agent's connection and first message; None if none has come in so many seconds."""
+        with suppress(Empty):
+            return self._agents.get(timeout=seconds)
+        return None
+
+    def refuse_agents(self) -> None:
+        """Takes no more agents, and lets those go that nobody has asked for."""
+        with self._changing, suppress(Empty):
+            self._takes_agents = False
+            while True:
+                self._agents.get_nowait()[0].close()
 
     def send(self, rank: int, kind: str, **fields: Any) -> None:
         """Has a message sent to a rank. One that has gone gets nothing; that it has gone, `next` tells."""
@@ -118,6 +140,10 @@ class RankLinks:
         """The life of a connection, in a thread of its own: the hello first."""
         with suppress(EOFError, OSError, MessageError):
             hello = connection.receive()
+            with self._changing:
+                if hello.kind == AGENT and self._takes_agents:
+                    self._agents.put((connection, hello))
+                    return
             rank: Any = hello.fields.get("rank")
             attempt: Any = hello.fields.get("attempt")
             known = isinstance(rank, int) and isinstance(attempt, int) and hello.kind == HELLO

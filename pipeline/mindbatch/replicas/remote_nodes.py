@@ -11,8 +11,9 @@ from mindbatch.io.screen_text import say
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import JOB_KEY, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
-from mindbatch.parallel.connection import Address, JobListener, Message, MessageConnection, MessageError
-from mindbatch.replicas.agent import AGENT, CLOSE, END, ENDED, GONE, LEFT, SHARED, START
+from mindbatch.parallel.connection import Message, MessageConnection, MessageError
+from mindbatch.replicas.agent import CLOSE, END, ENDED, GONE, LEFT, SHARED, START
+from mindbatch.replicas.rank_links import RankLinks
 
 WAIT_SECONDS = 600.0
 """For agents to come."""
@@ -129,123 +130,80 @@ def _fields(spec: ProcessSpec) -> dict[str, Any]:
     return {"name": spec.name, "replica": spec.replica, "rank": spec.rank, "variables": variables}
 
 
-def _spans(missing: Sequence[range]) -> str:
-    return ", ".join(f"{ranks.start} to {ranks.stop - 1}" for ranks in missing)
+def wait_for_agents(
+    links: RankLinks,
+    expected: Sequence[range],
+    table: str = "",
+    check: Callable[[], None] = lambda: None,
+    notice: Callable[[str], None] = lambda text: None,
+    seconds: float = WAIT_SECONDS,
+    *,
+    tells: bool = True,
+    remedy: str = _ON_EACH_NODE,
+) -> list[RemoteNode]:
+    """The agents of a job in the order of their ranks, when all have come; others are not taken any more.
 
-
-class RemoteNodes:
-    """Waits for the agents of a job, each of which serves the ranks that nobody else serves.
-
-    ranks: of each agent. world: all of the job. table: digest of the rank table, empty without one.
+    expected: the ranks of each agent. table: digest of the rank table, empty without one.
+    check: called all the while; raises where it is in vain to wait.
+    tells: the user, when it takes long, for it is the user who starts them.
     remedy: what to do where one does not come.
+
+    Raises:
+        MindBatchError: some have not come, or one has other ranks or another rank table. None is kept.
     """
-
-    def __init__(
-        self,
-        meeting: Address,
-        key: bytes,
-        ranks: Sequence[range],
-        world: int,
-        table: str = "",
-        remedy: str = _ON_EACH_NODE,
-    ) -> None:
-        """Listens at `meeting`. Raises MindBatchError where that is not possible."""
-        self._remedy = remedy
-        self._expected, self._world, self._table = ranks, world, table
-        self._nodes: dict[range, RemoteNode] = {}
-        self._changed = threading.Condition()
-        self._refused = ""
-        try:
-            self._listener = JobListener(meeting[0], key, self._serve, meeting[1])
-        except OSError as error:
-            raise MindBatchError(
-                f"launch: {meeting[0]}:{meeting[1]} cannot be listened on ({error.strerror or error}); "
-                "node 0 must have the address, and the port must be free"
-            ) from error
-
-    @property
-    def address(self) -> Address:
-        return self._listener.address
-
-    def wait(
-        self,
-        check: Callable[[], None] = lambda: None,
-        notice: Callable[[str], None] = lambda text: None,
-        seconds: float = WAIT_SECONDS,
-        *,
-        tells: bool = True,
-    ) -> list[RemoteNode]:
-        """The agents in the order of their ranks, when all have come.
-
-        check: called all the while; raises where it is in vain to wait.
-        tells: the user, when it takes long, for it is the user who starts them.
-
-        Raises:
-            MindBatchError: some have not come, or one has other ranks or another rank table.
-        """
-        began, is_told = time.monotonic(), not tells
-        while missing := [ranks for ranks in self._expected if ranks not in self._nodes]:
+    nodes: dict[range, RemoteNode] = {}
+    began, is_told = time.monotonic(), not tells
+    place = "{}:{}".format(*links.address)
+    try:
+        while missing := [ranks for ranks in expected if ranks not in nodes]:
             check()
-            if self._refused:
-                raise MindBatchError(self._refused)
-            notice(f"waiting for {len(missing)} of {len(self._expected)} nodes")
-            waited = time.monotonic() - began
+            notice(f"waiting for {len(missing)} of {len(expected)} nodes")
+            waited, spans = time.monotonic() - began, ", ".join(map(_span, missing))
             if waited >= seconds:
-                raise MindBatchError(self._absence(missing, seconds))
+                raise MindBatchError(
+                    f"launch: nobody has come to {place} in {seconds:.0f} s for the ranks {spans}; {remedy}"
+                )
             if waited >= _QUIET_SECONDS and not is_told:
-                host, port = self.address
-                say(f"launch: waiting at {host}:{port} for the ranks {_spans(missing)}")
+                say(f"launch: waiting at {place} for the ranks {spans}")
                 is_told = True
-            with self._changed:
-                self._changed.wait(_TICK_SECONDS)
-        return [self._nodes[ranks] for ranks in self._expected]
-
-    def close(self) -> None:
-        """Takes no more agents, and lets those go that have come."""
-        self._listener.close()
-        with self._changed:
-            nodes = [*self._nodes.values()]
-        for node in nodes:
+            if (agent := links.next_agent(_TICK_SECONDS)) is not None:
+                with suppress(KeyError, TypeError, ValueError):  # no agent of this version
+                    node = _welcomed(*agent, missing, links.world_size, table)
+                    nodes[node.ranks] = node
+        check()
+    except BaseException:
+        for node in nodes.values():
             node.close()
+        raise
+    finally:
+        links.refuse_agents()
+    return [nodes[ranks] for ranks in expected]
 
-    def _absence(self, missing: Sequence[range], seconds: float) -> str:
-        host, port = self.address
-        return (
-            f"launch: nobody has come to {host}:{port} in {seconds:.0f} s for the ranks {_spans(missing)}; "
-            f"{self._remedy}"
+
+def _span(ranks: range) -> str:
+    return f"{ranks.start} to {ranks.stop - 1}"
+
+
+def _welcomed(
+    connection: MessageConnection, hello: Message, missing: Sequence[range], world: int, table: str
+) -> RemoteNode:
+    """The node of an agent. Raises MindBatchError for one that does not belong to this job as it is here."""
+    ranks = range(*map(int, hello.fields["ranks"]))
+    host, follows = str(hello.fields["host"]), bool(hello.fields.get("follows"))
+    fault = None
+    if ranks not in missing or hello.fields["world"] != world:
+        fault = (
+            f"launch: {host} came for the ranks {_span(ranks)} of {hello.fields['world']}, which nobody "
+            f"wants of the {world} here; give the same keys on every node, and each its own launch.node_rank"
         )
-
-    def _serve(self, connection: MessageConnection) -> None:
-        """The life of an agent's connection, in a thread of its own."""
-        with suppress(EOFError, OSError, MessageError, KeyError, TypeError, ValueError):
-            node = self._welcome(connection, connection.receive())
-            if node is not None:
-                node.listen()
-
-    def _welcome(self, connection: MessageConnection, hello: Message) -> RemoteNode | None:
-        """The node of an agent; None for one that does not belong to this job as it is here."""
-        ranks = range(*map(int, hello.fields["ranks"]))
-        host, follows = str(hello.fields["host"]), bool(hello.fields.get("follows"))
-        with self._changed:
-            self._changed.notify_all()
-            if fault := self._fault(hello, ranks, host):
-                self._refused = fault
-                connection.close()
-                return None
-            self._nodes[ranks] = RemoteNode(connection, host, ranks, follows=follows)
-            return self._nodes[ranks]
-
-    def _fault(self, hello: Message, ranks: range, host: str) -> str | None:
-        is_expected = ranks in self._expected and ranks not in self._nodes
-        if hello.kind != AGENT or not is_expected or hello.fields["world"] != self._world:
-            return (
-                f"launch: {host} came for the ranks {ranks.start} to {ranks.stop - 1} of "
-                f"{hello.fields['world']}, which nobody wants of the {self._world} here; give the "
-                "same keys on every node, and each its own launch.node_rank"
-            )
-        if hello.fields["table"] != self._table:
-            return (
-                f"launch.rank_table: that of {host} is not the one of this node; HCCL wants the same on all: "
-                "copy it there (`mindbatch rank-table check A B` lists what differs)"
-            )
-        return None
+    elif hello.fields["table"] != table:
+        fault = (
+            f"launch.rank_table: that of {host} is not the one of this node; HCCL wants the same on all: "
+            "copy it there (`mindbatch rank-table check A B` lists what differs)"
+        )
+    if fault is not None:
+        connection.close()
+        raise MindBatchError(fault)
+    node = RemoteNode(connection, host, ranks, follows=follows)
+    threading.Thread(target=node.listen, name="agent", daemon=True).start()
+    return node

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from mindbatch.io.child_main import WHOEVER
 from mindbatch.io.children import command
-from mindbatch.io.errors import EXIT_DONE
+from mindbatch.io.errors import EXIT_DONE, MindBatchError
 from mindbatch.launch.job_ranks import JobRanks, LocalProcesses
 from mindbatch.launch.launcher_programs import PROGRAMS, StartedProgram
 from mindbatch.launch.process_log import write_replica_tables
@@ -21,8 +21,9 @@ from mindbatch.parallel.connection import Message, MessageConnection
 from mindbatch.replicas import agent as agent_main
 from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
+from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_cluster import RayCluster
-from mindbatch.replicas.remote_nodes import RemoteNodes
+from mindbatch.replicas.remote_nodes import wait_for_agents
 
 Commands = Mapping[str, Sequence[str]]
 
@@ -36,8 +37,8 @@ def start_ranks(
     local: LocalProcesses,
     notice: Callable[[str], None] = lambda text: None,
     cluster: RayCluster | None = None,
-) -> JobRanks:
-    """Starts all rank processes, once the agents of the other nodes have come.
+) -> tuple[RankLinks, JobRanks]:
+    """Starts all rank processes, once the agents of the other nodes have come; the connections to both.
 
     cluster: where they are to run, with launch=ray; its driver is the agent of all of them.
 
@@ -45,19 +46,15 @@ def start_ranks(
         MindBatchError: an agent has not come, or a process cannot be started. None is left then.
     """
     expected = _ranks_of_agents(job)
-    if not expected:
-        return JobRanks(job, [local])
-    world_size = job.topology.world_size
-    remedy = {} if job.copies is None else {"remedy": SAME_CALLS}
-    remote = RemoteNodes(job.meeting, job.key, expected, world_size, job.table_digest, **remedy)
+    links = _links(job, job.meeting[0] if cluster is None else cluster.host, takes_agents=bool(expected))
     starter: RayCluster | StartedProgram | None = cluster
 
     def close() -> None:
-        remote.close()
         if starter is not None:
             starter.end()
 
-    front = Front(remote.address, job.key)
+    front = Front(links.address, job.key)
+    remedy = {} if job.copies is None else {"remedy": SAME_CALLS}
     try:
         with nullcontext() if job.copies is None else job.copies.opened(front):
             if cluster is not None:
@@ -65,14 +62,27 @@ def start_ranks(
             elif job.launcher in PROGRAMS:
                 starter = _started_program(job, front.address, local)
             check = starter.check if starter is not None else lambda: None
-            agents = remote.wait(check, notice, tells=job.num_nodes > 1)
-            check()
+            tells = job.num_nodes > 1
+            agents = wait_for_agents(links, expected, job.table_digest, check, notice, tells=tells, **remedy)
+        if cluster is not None:
+            agents[0].loss = cluster.loss
+        return links, JobRanks(replace(job, front=links.address), [local, *agents], close)
     except BaseException:
         close()
+        links.close()
         raise
-    if cluster is not None:
-        agents[0].loss = cluster.loss
-    return JobRanks(job, [local, *agents], close)
+
+
+def _links(job: JobSetup, host: str, *, takes_agents: bool) -> RankLinks:
+    """Listens at the address of a job; at its port where agents are to find it."""
+    port = job.meeting[1] if takes_agents else 0
+    try:
+        return RankLinks(host, job.key, job.topology.world_size, port, takes_agents=takes_agents)
+    except OSError as error:
+        raise MindBatchError(
+            f"launch: {host}:{port} cannot be listened on ({error.strerror or error}); node 0 must have the "
+            "address, and the port must be free"
+        ) from error
 
 
 def local_processes(

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +14,8 @@ from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.parallel.connection import connect
 from mindbatch.replicas import remote_nodes
 from mindbatch.replicas.agent import FrontLost, patient_connection, serve
-from mindbatch.replicas.remote_nodes import RemoteNodes
+from mindbatch.replicas.rank_links import RankLinks
+from mindbatch.replicas.remote_nodes import RemoteNode, wait_for_agents
 
 KEY = bytes(range(32))
 HOST = "127.0.0.1"
@@ -40,7 +41,7 @@ def until(condition: Callable[[], object]) -> None:
 class Serving(threading.Thread):
     """An agent in a thread; `outcome` is its exit code or its error."""
 
-    def __init__(self, nodes: RemoteNodes, ranks: range, world: int = 4, table: str = "") -> None:
+    def __init__(self, nodes: "Front", ranks: range, world: int = 4, table: str = "") -> None:
         super().__init__(daemon=True)
         self.processes = ListedProcesses()
         self.outcome: object = None
@@ -56,13 +57,29 @@ class Serving(threading.Thread):
             self.outcome = error
 
 
+class Front:
+    """Who waits for agents."""
+
+    def __init__(self, expected: Sequence[range], world: int, table: str) -> None:
+        self._expected, self._table = expected, table
+        self.links = RankLinks(HOST, KEY, world, takes_agents=True)
+        self.address = self.links.address
+        self.nodes: list[RemoteNode] = []
+
+    def wait(self, check: Callable[[], None] = lambda: None, seconds: float = 600) -> list[RemoteNode]:
+        self.nodes = wait_for_agents(self.links, self._expected, self._table, check, seconds=seconds)
+        return self.nodes
+
+
 @contextmanager
-def listening(*ranks: range, world: int = 4, table: str = "") -> Iterator[RemoteNodes]:
-    nodes = RemoteNodes((HOST, 0), KEY, ranks, world, table)
+def listening(*ranks: range, world: int = 4, table: str = "") -> Iterator[Front]:
+    front = Front(ranks, world, table)
     try:
-        yield nodes
+        yield front
     finally:
-        nodes.close()
+        front.links.close()
+        for node in front.nodes:
+            node.close()
 
 
 def test_an_agent_starts_tells_and_ends() -> None:

@@ -14,8 +14,9 @@ from mindbatch.io.errors import ConfigError, MindBatchError
 from mindbatch.launch.process_plan import RANK, ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess
 from mindbatch.parallel.topology import Topology
+from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_cluster import RayCluster
-from mindbatch.replicas.remote_nodes import RemoteNode, RemoteNodes
+from mindbatch.replicas.remote_nodes import RemoteNode, wait_for_agents
 
 Made = Callable[..., RayCluster]
 KEY = bytes(range(32))
@@ -36,11 +37,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 def agent_of(made: RayCluster) -> Iterator[RemoteNode]:
     """The node of all ranks, as `start_ranks` has it."""
     with ExitStack() as stack:
-        remote = RemoteNodes(("127.0.0.1", 0), KEY, [range(4)], 4)
+        links = RankLinks("127.0.0.1", KEY, 4, takes_agents=True)
         stack.callback(made.end)
-        stack.callback(remote.close)
-        made.start(remote.address, KEY)
-        [node] = remote.wait(made.check, seconds=30)
+        stack.callback(links.close)
+        made.start(links.address, KEY)
+        [node] = wait_for_agents(links, [range(4)], check=made.check, seconds=30)
         node.loss = made.loss
         yield node
         node.close()
