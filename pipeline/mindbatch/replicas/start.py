@@ -183,9 +183,10 @@ _PARENT = "(process id)"
 def dry_run(job: JobSetup, command_line: Sequence[str], logs: Path) -> Iterator[str]:
     """Yields the commands that would be started on each node, as a shell takes them; no key of the job.
 
-    job: its front listens nowhere yet. command_line: as it was given. logs: the folder of them on each node.
+    command_line: as it was given. logs: the folder of them on each node.
     """
     host, port = job.meeting
+    job = replace(job, front=(host, port if _ranks_of_agents(job) else 0))
     specs = [spec for replica in range(job.topology.data_parallel) for spec in job.specs(replica, 0, 0)]
     for node in range(job.num_nodes):
         ranks = job.ranks_of(node)
@@ -219,7 +220,8 @@ def _process_lines(spec: ProcessSpec, job: JobSetup, logs: Path) -> Iterator[str
     variables = dict(spec.variables)
     if JOB_KEY in variables:
         variables[JOB_KEY] = HIDDEN
-        variables["MINDBATCH_FRONT"] = variables["MINDBATCH_FRONT"].rpartition(":")[0] + f":{_FREE_PORT}"
+        host, port = job.front
+        variables["MINDBATCH_FRONT"] = f"{host}:{port or _FREE_PORT}"
     if "MS_SCHED_PORT" in variables:
         variables["MS_SCHED_PORT"] = _FREE_PORT
     if job.table is not None and spec.is_rank:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,10 @@ def run_in_job(config: TaskConfig, run: Run) -> int:
 
     job = config.job = set_up_job(config)
     if config.launch.dry_run:
-        return _tell_of(config, job)
+        from mindbatch.replicas.start import dry_run
+
+        command = [Path(sys.argv[0]).name, *sys.argv[1:]]
+        return _tell([*dry_run(job, command, Path(config.launch.log_dir or "(temporary folder)"))])
     if job.copy is not None and job.copy.is_scheduler:  # of msrun; replicas have schedulers of their own
         return EXIT_DONE
     return run(config) if job.is_front else _serve(config, job)
@@ -46,15 +48,6 @@ def _run_alone(config: ModelTaskConfig, run: Run) -> int:
     if (launcher := config.launch.launcher) != "dynamic":
         say(f"launch={launcher}: one process needs no launcher; parallel.* makes more of them")
     return run(config)
-
-
-def _tell_of(config: ModelTaskConfig, job: JobSetup) -> int:
-    from mindbatch.replicas.start import dry_run
-
-    job = replace(job, front=(job.meeting[0], 0))
-    logs = Path(config.launch.log_dir or "(temporary folder)")
-    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return _tell([*dry_run(job, command, logs)])
 
 
 def _tell(lines: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def lines(
 ) -> list[str]:
     model, runtime = ModelConfig(provider=provider), RuntimeConfig(device_target=device_target)
     setup = with_rendezvous(set_up(launch, topology, KEY), model, runtime)
-    return [*dry_run(replace(setup, front=(setup.meeting[0], 0)), COMMAND, LOGS)]
+    return [*dry_run(setup, COMMAND, LOGS)]
 
 
 def variables(line: str) -> dict[str, str]:
@@ -48,6 +47,7 @@ def test_every_process_of_every_node() -> None:
     ]
     told = variables(found[found.index("  rank_3") + 1])
     assert told["MINDBATCH_RANK"] == "3"
+    assert told["MINDBATCH_FRONT"] == "127.0.0.1:47118"
     assert told["MS_SCHED_HOST"] == "127.0.0.1"
     assert (told["MS_NODE_ID"], told["MS_WORKER_NUM"], told["DEVICE_ID"]) == ("1", "2", "1")
     assert told["MINDBATCH_JOB_KEY"] == "(hidden)"
