@@ -21,7 +21,7 @@ WAIT_SECONDS = 600.0
 _QUIET_SECONDS = 10.0
 """So long nobody is told that the others have not come."""
 
-_ON_EACH_NODE = (
+ON_EACH_NODE = (
     "start the same command on each node with its own launch.node_rank and the same key; a firewall may be "
     "between, too"
 )
@@ -139,7 +139,7 @@ def wait_for_agents(
     seconds: float = WAIT_SECONDS,
     *,
     tells: bool = True,
-    remedy: str = _ON_EACH_NODE,
+    remedy: str = ON_EACH_NODE,
 ) -> list[RemoteNode]:
     """The agents of a job in the order of their ranks, when all have come; others are not taken any more.
 

@@ -23,7 +23,7 @@ from mindbatch.replicas import rank_main
 from mindbatch.replicas.agent import patient_connection, serve
 from mindbatch.replicas.rank_links import RankLinks
 from mindbatch.replicas.ray_cluster import RayCluster
-from mindbatch.replicas.remote_nodes import wait_for_agents
+from mindbatch.replicas.remote_nodes import ON_EACH_NODE, wait_for_agents
 
 Commands = Mapping[str, Sequence[str]]
 
@@ -54,7 +54,7 @@ def start_ranks(
             starter.end()
 
     front = Front(links.address, job.key)
-    remedy = {} if job.copies is None else {"remedy": SAME_CALLS}
+    remedy = ON_EACH_NODE if job.copies is None else SAME_CALLS
     try:
         with nullcontext() if job.copies is None else job.copies.opened(front):
             if cluster is not None:
@@ -62,8 +62,9 @@ def start_ranks(
             elif job.launcher in PROGRAMS:
                 starter = _started_program(job, front.address, local)
             check = starter.check if starter is not None else lambda: None
-            tells = job.num_nodes > 1
-            agents = wait_for_agents(links, expected, job.table_digest, check, notice, tells=tells, **remedy)
+            agents = wait_for_agents(
+                links, expected, job.table_digest, check, notice, tells=job.num_nodes > 1, remedy=remedy
+            )
         if cluster is not None:
             agents[0].loss = cluster.loss
         return links, JobRanks(replace(job, front=links.address), [local, *agents], close)
