@@ -18,17 +18,17 @@ def own_server(table: RankTable) -> Server:
     """
     if len(table.servers) == 1:
         return table.servers[0]
-    own = [server for server in table.servers if _is_own(server)]
+    own = [
+        server
+        for server in table.servers
+        if any(is_own_address(name) for name in (server.server_id, server.host_ip) if name is not None)
+    ]
     if len(own) == 1:
         return own[0]
     how_many = "none" if not own else "more than one"
     names = ", ".join(shown(server.server_id) for server in table.servers[:8])
     here = socket.gethostname()
     raise ValueError(f"{how_many} of its servers ({names}) is this machine, {here}, by server_id or host_ip")
-
-
-def _is_own(server: Server) -> bool:
-    return any(is_own_address(name) for name in (server.server_id, server.host_ip) if name is not None)
 
 
 def is_own_address(name: str) -> bool:

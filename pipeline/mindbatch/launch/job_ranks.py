@@ -138,16 +138,12 @@ class JobRanks:
         return ranks + [*self._failed_schedulers(specs)]
 
     def process_id(self, rank: int) -> int | None:
-        node, name = self._found(rank)
-        return node.process_id(name)
+        spec = self._specs[f"rank_{rank}"]
+        return self._node_of(spec).process_id(spec.name)
 
     def last_lines(self, rank: int) -> tuple[str, ...]:
-        node, name = self._found(rank)
-        return node.last_lines(name)
-
-    def _found(self, rank: int) -> tuple[NodeProcesses, str]:
-        spec = next(spec for spec in self._specs.values() if spec.is_rank and spec.rank == rank)
-        return self._node_of(spec), spec.name
+        spec = self._specs[f"rank_{rank}"]
+        return self._node_of(spec).last_lines(spec.name)
 
     def _node_of(self, spec: ProcessSpec) -> NodeProcesses:
         others = [node for node in self.nodes if spec.is_rank and spec.rank in node.ranks]

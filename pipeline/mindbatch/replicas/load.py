@@ -5,7 +5,6 @@ import threading
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -63,9 +62,12 @@ def load_replicas(
     setup = prepare(model, runtime, topology.part_of(0), config.lora, opened=opened)
     if not job.is_front:
         return _following(config, job, setup, notice, logs)
+
+    def check_memory(ranks: Collection[int], machine: MachineMemory | None = None) -> None:
+        refuse_beyond_memory(MemoryDemand.of(setup, [*map(topology.coordinates, ranks)]), machine)
+
     here = _ranks_here(job)
     local_size = len(here)
-    check_memory = partial(_refuse_beyond_memory, topology, setup)
     if here:
         check_memory(here)
     admission = RankAdmission(
@@ -172,13 +174,6 @@ def _ray_cluster(config: ModelTaskConfig, job: JobSetup, folder: Path) -> RayClu
         resources["NPU"] = 1.0
     logs = None if config.launch.log_dir is None else Path(config.launch.log_dir)
     return RayCluster(job.ray_address, job.topology, resources, rank_main.main, folder / "ray.log", logs)
-
-
-def _refuse_beyond_memory(
-    topology: Topology, setup: EngineSetup, ranks: Collection[int], machine: MachineMemory | None = None
-) -> None:
-    """ConfigError when ranks take more memory than the machine has on which they are; None is this one."""
-    refuse_beyond_memory(MemoryDemand.of(setup, [*map(topology.coordinates, ranks)]), machine)
 
 
 def _for_one_of(processes: int, runtime: RuntimeConfig) -> RuntimeConfig:

@@ -93,9 +93,7 @@ class RankLinks:
         """The next message of a living attempt; None if none has come in so many seconds."""
         while True:
             try:
-                attempt, arrival = (
-                    self._arrivals.get(timeout=seconds) if seconds else self._arrivals.get_nowait()
-                )
+                attempt, arrival = self._arrivals.get(timeout=seconds)
             except Empty:
                 return None
             if attempt == self._attempts[arrival.rank]:
