@@ -1,1 +1,1 @@
-"""Launching on several devices: rank tables. Plain Python that needs nothing but the standard library."""
+"""Launching on several devices: rank tables, and the processes of a job on a machine."""

@@ -164,16 +164,8 @@ def serve_front(
     shared: SimpleQueue[Message | None] | None = None,
 ) -> int:
     """Starts and watches this node's processes until the job is over; see `agent.serve`."""
-    return serve(
-        connection,
-        local,
-        key,
-        job.ranks,
-        job.topology.world_size,
-        job.table_digest,
-        job.device_offset,
-        shared,
-    )
+    world, table = job.topology.world_size, job.table_digest
+    return serve(connection, local, key, job.ranks, world, table, job.device_offset, shared)
 
 
 _FREE_PORT = "(free port)"

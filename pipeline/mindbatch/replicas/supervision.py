@@ -66,10 +66,6 @@ class _Watched:
     def is_late(self) -> bool:
         return self.silent >= LATE
 
-    @property
-    def waits(self) -> bool:
-        return self.doing == "waiting"
-
     def gets_on(self, state: ProcessState | None) -> bool:
         """True if it makes progress that others may wait for; of another machine's no more is known than
         that it is heard."""
@@ -78,6 +74,7 @@ class _Watched:
         return self.doing == "compiling" or state == "running"
 
     def hear(self, doing: Doing, step: int) -> None:
+        """A heartbeat came; `step` is the number of what it does."""
         self.silent = self.silent_not_running = 0.0
         if doing == "idle" or (doing, step) != (self.doing, self.step):
             self.standing = self.standing_not_running = 0.0
@@ -114,11 +111,6 @@ class Watch:
         for rank in ranks:
             self.ranks.pop(rank, None)
 
-    def hear(self, rank: int, doing: Doing, step: int) -> None:
-        """A heartbeat came, or anything else that the rank sent; `step` is the number of what it does."""
-        if rank in self.ranks:
-            self.ranks[rank].hear(doing, step)
-
     @property
     def suspects(self) -> list[int]:
         """Ranks whose process should be looked at for the next tick."""
@@ -144,7 +136,7 @@ class Watch:
             }
             coming = {watched.rank for watched in ranks if watched.gets_on(states.get(watched.rank))}
             for watched in ranks:
-                others = (coming if watched.waits else busy) - {watched.rank}
+                others = (coming if watched.doing == "waiting" else busy) - {watched.rank}
                 watched.count(seconds, states.get(watched.rank), is_held_up=bool(others))
         hanging = (self._hung(replica, ranks) for replica, ranks in replicas.items())
         return [hung for hung in hanging if hung is not None]
@@ -157,7 +149,8 @@ class Watch:
         if worst.stopped or worst.is_late:
             return Hung(replica, (worst.rank,), f"has not been heard from for {worst.silent:.0f} s", True)
         stuck = [watched for watched in ranks if self._has_no_patience_left(watched)]
-        if stuck[0].waits and (missing := [watched for watched in ranks if not watched.waits]):
+        missing = [watched for watched in ranks if watched.doing != "waiting"]
+        if stuck[0].doing == "waiting" and missing:
             reason = f"the other ranks of the replica have waited for {stuck[0].standing:.0f} s"
             return Hung(replica, tuple(watched.rank for watched in missing), reason)
         what = f"step {stuck[0].step}" if stuck[0].doing == "step" else stuck[0].doing
@@ -166,9 +159,8 @@ class Watch:
         )
 
     def _has_no_patience_left(self, rank: _Watched) -> bool:
-        if max(rank.silent, 0.0 if rank.doing == "idle" else rank.standing) >= max(
-            LONGEST, self._hang_seconds
-        ):
+        longest = max(LONGEST, self._hang_seconds)
+        if rank.silent >= longest or (rank.doing != "idle" and rank.standing >= longest):
             return True
         if rank.doing in _TAKING_LONG:
             return rank.stopped > 0 and rank.silent >= self._hang_seconds
@@ -182,7 +174,7 @@ def _stands(rank: _Watched, seconds: float) -> bool:
 
 def _may_stand(rank: _Watched) -> bool:
     """True if a look must tell whether it hangs. Ranks that others wait for are believed until then."""
-    return (rank.waits and rank.standing >= LATE) or _stands(rank, LATE)
+    return (rank.doing == "waiting" and rank.standing >= LATE) or _stands(rank, LATE)
 
 
 CHECK_SECONDS = 0.25
@@ -280,8 +272,7 @@ class Supervision:
         first: dict[int, Failure] = {}
         for failure in failures:
             first.setdefault(failure.replica, failure)
-        for replica in first:
-            self._watch.forget(self._topology.ranks_of(replica))
+            self._watch.forget(self._topology.ranks_of(failure.replica))
         return list(first.values())
 
     def _failures_of_ended(self) -> Iterable[Failure]:

@@ -13,12 +13,18 @@ HANG = 60.0
 Play = Callable[[Watch, int], None]
 
 
+def hear(watch: Watch, rank: int, doing: Doing, step: int) -> None:
+    """A heartbeat; nobody takes one of a rank that has ended."""
+    if rank in watch.ranks:
+        watch.ranks[rank].hear(doing, step)
+
+
 def watched(*replicas: int) -> Watch:
     """Ranks 0, 1, ... of the replicas given, which are loaded and idle; the clock stands at 0."""
     watch = Watch(HANG)
     for rank, replica in enumerate(replicas):
         watch.begin(rank, replica)
-        watch.hear(rank, "idle", 0)
+        hear(watch, rank, "idle", 0)
     assert watch.tick(0.0, {}) == []
     return watch
 
@@ -33,7 +39,7 @@ def play(
     """A tick a second with the heartbeats given, until something hangs or time is over: when, and what."""
     for second in range(start + 1, start + seconds + 1):
         for rank, (doing, step) in beats.items():
-            watch.hear(rank, doing, step)
+            hear(watch, rank, doing, step)
         seen = {} if states is None else {rank: states[rank] for rank in watch.suspects if rank in states}
         if hung := watch.tick(float(second), seen):
             return second, hung
@@ -99,7 +105,7 @@ def test_on_a_loaded_machine_a_rank_may_be_silent() -> None:
 @pytest.mark.parametrize("doing", ["loading", "compiling"])
 def test_loading_and_compiling_hold_heartbeats_back(doing: Doing) -> None:
     watch = watched(0)
-    watch.hear(0, doing, 3)
+    hear(watch, 0, doing, 3)
     assert play(watch, int(LONGEST) - 1, {}, {0: "sleeping"})[1] == []
     assert play(watch, 1, {}, {0: "sleeping"}, start=int(LONGEST) - 1)[1] != []
 
@@ -121,7 +127,7 @@ def test_stopping_the_whole_tree_counts_as_one_tick() -> None:
         now = 1000.0 * (pause + 1)
         assert watch.tick(now, {}) == []
         for rank in (0, 1):
-            watch.hear(rank, "idle", 0)
+            hear(watch, rank, "idle", 0)
 
 
 def test_a_clock_that_is_set_back_counts_nothing() -> None:
@@ -134,7 +140,7 @@ def test_ranks_that_have_ended_hang_no_more_and_restarted_ones_begin_anew() -> N
     watch = watched(0, 0)
     play(watch, 59, {})
     watch.forget([0, 1])
-    watch.hear(0, "idle", 0)  # what a dead attempt has sent
+    hear(watch, 0, "idle", 0)  # what a dead attempt has sent
     assert watch.suspects == []
     watch.begin(0, 0)
     assert play(watch, 59, {}, start=59)[1] == []
@@ -148,7 +154,7 @@ def test_whoever_beats_between_two_ticks_never_hangs(events: list[tuple[float, s
         now += pause
         silent += min(pause, LONGEST_TICK)
         if event == "beat":
-            watch.hear(0, "idle", 0)
+            hear(watch, 0, "idle", 0)
             silent = 0.0
         assert bool(watch.tick(now, {})) == (silent >= HANG) or event == "beat"
 
