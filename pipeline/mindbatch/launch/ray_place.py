@@ -16,7 +16,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mindbatch.io.children import command
 from mindbatch.io.storage import TemporaryFolder
-from mindbatch.io.storage import TemporaryFolder
 from mindbatch.launch.job_ranks import NodeProcesses
 from mindbatch.launch.process_plan import ProcessSpec
 from mindbatch.launch.supervisor import EndedProcess, Supervisor

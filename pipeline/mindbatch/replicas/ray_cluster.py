@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from mindbatch.io.child_main import outlive_parent
 from mindbatch.io.children import Child
 from mindbatch.io.errors import ConfigError, MindBatchError
-from mindbatch.io.leftovers import TemporaryFolder
 from mindbatch.io.regular_file import open_own, open_regular
+from mindbatch.io.storage import TemporaryFolder
 from mindbatch.parallel.topology import Topology
 from mindbatch.replicas.agent import FrontLost, patient_connection, serve
 
