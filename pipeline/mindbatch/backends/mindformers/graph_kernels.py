@@ -13,7 +13,7 @@ from mindbatch.kernels.native import NativeKernels, NativeStorage
 from mindbatch.kernels.recording import OPERATIONS
 from mindbatch.kernels.shapes import AttentionShape, CacheGeometry
 from mindbatch.kernels.step import ANY_STEP, Span, StepShape
-from mindbatch.parallel.collectives import all_gather, all_reduce
+from mindbatch.parallel.context import all_gather, all_reduce
 from mindbatch.parallel.topology import TensorSlice
 
 
